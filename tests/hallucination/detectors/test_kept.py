@@ -213,6 +213,33 @@ def test_a_detector_of_another_model_or_prompt_is_refused(comparison: Path) -> N
         detector.refuse_other(MODEL, Prompt(template="{question}", chat=False))
 
 
+@pytest.mark.parametrize(
+    ("entry", "ours", "theirs"),
+    [("revision", "abc123", "def456"), ("quantize", None, "4bit"), ("quantize", "8bit", None)],
+)
+def test_another_revision_or_quantization_is_refused_with_both_values(
+    comparison: Path, entry: str, ours: str | None, theirs: str | None
+) -> None:
+    detector = clew.load_detector(comparison)
+    detector = replace(detector, origin=replace(detector.kept, model={**MODEL, entry: ours}))
+    detector.refuse_other({**MODEL, entry: ours})
+    with pytest.raises(InputError, match=f"{entry}: {ours!r}, not {theirs!r}"):
+        detector.refuse_other({**MODEL, entry: theirs})
+
+
+def test_a_folder_of_the_same_weights_has_no_revision_to_compare(comparison: Path) -> None:
+    detector = clew.load_detector(comparison)
+    pinned = replace(detector, origin=replace(detector.kept, model={**MODEL, "revision": "a1"}))
+    pinned.refuse_other(MODEL)
+
+
+def test_moving_a_detector_leaves_the_original_where_it_is(comparison: Path) -> None:
+    detector = clew.load_detector(comparison / "detectors/lstm")
+    moved = detector.to("meta")
+    devices = [next(one.network.parameters()).device.type for one in (detector, moved)]
+    assert devices == ["cpu", "meta"]
+
+
 def flipped(data: bytes) -> Iterator[bytes]:
     random = np.random.default_rng(0)
     for place in random.integers(0, len(data), 12):
@@ -253,6 +280,10 @@ def rewrite(folder: Path, change: Any) -> None:
         (lambda about: about.update(extra=1), "extra is unknown"),
         (lambda about: about.pop("fallback"), "fallback is missing"),
         (lambda about: about["distance"].update(layer=-1), "layer -1"),
+        (lambda about: about["distance"].update(limit=-1.0), "distance.limit is -1.0"),
+        (lambda about: about["calibration"].update(spread=0.0), "calibration.spread is 0.0"),
+        (lambda about: about["model"].clear(), "model.id is missing"),
+        (lambda about: about["preprocess"].update(top_k="x"), "preprocess.top_k is 'x'"),
         (lambda about: about["shape"].update(layers=1024, dim=2**20), "1,024 layers of up to"),
         (lambda about: about["preprocess"].update(node_dim=10**12), "layers of up to 1,000,000,0"),
     ],
@@ -262,6 +293,12 @@ def test_an_edited_folder_gets_one_message(folder: Path, change: Any, reason: st
     with pytest.raises(StoreError, match=reason) as error:
         clew.load_detector(folder)
     assert len(str(error.value)) < 800
+
+
+def test_a_probe_that_reads_texts_is_refused(out: Path) -> None:
+    rewrite(out / "detector", lambda about: about["method"]["fitted"].update(field="question"))
+    with pytest.raises(StoreError, match="cannot be used"):
+        clew.load_detector(out)
 
 
 def test_weights_that_are_not_finite_are_refused(folder: Path) -> None:

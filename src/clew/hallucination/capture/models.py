@@ -59,13 +59,14 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     device: str = "auto",
     quantize: Quantize | None = None,
+    revision: str | None = None,
 ) -> LoadedModel:
     """Load a model and its tokenizer.
 
     `name` is "smollm2" (built in), a local folder, a `.gguf` file, or a Hugging Face id.
     `dtype` "auto" is float32 on the CPU and the model's own on a GPU. `device` "auto" is the
-    first GPU, or the CPU. Code in a model's folder is never run. Raises InputError if the model is
-    not available, or requires such code.
+    first GPU, or the CPU. `revision` is a commit on the Hub. Code in a model's folder is never run.
+    Raises InputError if the model is not available, or requires such code.
     """
     from transformers import AutoModelForCausalLM
 
@@ -77,7 +78,7 @@ def load_model(
     with explained(name), quiet_transformers(), quiet_hub(), read_gguf_once():
         source, extra = _find_source(name)
         if not Path(source).exists():
-            extra |= _reach_hub(name)
+            extra |= _reach_hub(name, revision)
         tokenizer = _load_tokenizer(source, extra)
         load: Any = AutoModelForCausalLM.from_pretrained
         # Left out, transformers asks on the terminal whether to run the code.
@@ -101,19 +102,20 @@ def _load_tokenizer(source: str, extra: dict[str, Any]) -> Any:
         raise
 
 
-def _reach_hub(name: str) -> dict[str, Any]:
+def _reach_hub(name: str, revision: str | None) -> dict[str, Any]:
     """How to load from the Hub, or from its cache where the Hub is out of reach."""
     from huggingface_hub import try_to_load_from_cache
 
     why = why_unreachable()
+    pinned = {} if revision is None else {"revision": revision}
     if not why:
-        return {}
+        return pinned
     try:
-        is_cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
+        is_cached = isinstance(try_to_load_from_cache(name, "config.json", **pinned), str)
     except ValueError:  # not a name that the Hub could have
         is_cached = False
     if is_cached:
-        return {"local_files_only": True}
+        return {"local_files_only": True, **pinned}
     raise InputError(
         f'the model "{name}"{suggest_path(name)} could not be loaded: it is neither a local folder '
         f"nor in the cache, and {why}. Connect to the internet, or give a local folder, a .gguf "

@@ -50,15 +50,12 @@ def keep_detectors(
     detector that an earlier comparison left there, unless it was calibrated since."""
     trial, _, measured = main_pair(results)
     keeping = _Keeping(trial=trial, config=config, reporter=reporter)
-    kept = {}
-    for one, folder in _choose(config, measured):
-        if keeping.keep(one, folder):
-            kept[one.row["method"]] = folder
+    pairs = [pair for pair in _choose(config, measured) if keeping.keep(*pair)]
     methods = [one.row["method"] for one in measured]
     methods += [one.method for result in results for one in result.excluded]
-    for folder in {KEPT, *(f"{_EVERY}/{name}" for name in methods)} - {*kept.values()}:
+    for folder in {KEPT, *(f"{_EVERY}/{name}" for name in methods)} - {f for _, f in pairs}:
         keeping.remove(config.out / folder)
-    return kept
+    return {one.row["method"]: folder for one, folder in pairs}
 
 
 def _choose(config: CompareConfig, measured: Sequence[Measured]) -> Iterator[tuple[Measured, str]]:

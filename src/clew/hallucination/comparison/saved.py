@@ -118,7 +118,9 @@ class SavedScores:
             kind = read_as(Literal[tuple(SCORERS)], saved.about.get("kind"), "kind")
             about = read_as(dict[str, Any], saved.about.get("fitted"), "fitted")
             return unpack(SCORERS[kind], Packed(about=about, tensors=saved.read(saved.kinds)))
-        except (StoreError, ValueError) as error:
+        except StoreError as error:  # its advice would not help here
+            raise self._explain_damaged(method, error.__cause__ or error) from None
+        except ValueError as error:
             raise self._explain_damaged(method, error) from None
 
     def _path(self, method: str, ending: str) -> Path:
@@ -134,7 +136,7 @@ class SavedScores:
         except (OSError, ValueError) as error:
             raise self._explain_damaged(method, error) from None
 
-    def _explain_damaged(self, method: str, error: Exception) -> StoreError:
+    def _explain_damaged(self, method: str, error: BaseException) -> StoreError:
         return StoreError(
             f'the scores of {method} in "{self.folder}" cannot be read ({error}): delete '
             f"{method}.json and run the same command again."

@@ -62,7 +62,9 @@ class StoredAnswers:
         values = self.data.read(field, self.split, layer=layer)
         if isinstance(values, np.ndarray):
             return torch.from_numpy(values).to(self.device)
-        return [torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in values]
+        return [
+            torch.from_numpy(v).to(self.device) if isinstance(v, np.ndarray) else v for v in values
+        ]
 
     def batch(self, kind: SampleKind) -> Any:
         raise NotImplementedError(f"stored {kind} are scored batch by batch")

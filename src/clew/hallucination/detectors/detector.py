@@ -2,6 +2,7 @@
 not assign one."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,8 +115,9 @@ class Detector:
     @property
     def fields(self) -> frozenset[str]:
         """Everything that `assess` reads, except the batch of a network."""
-        parts = (self.scorer, self.fallback and self.fallback.scorer, self.distance)
-        return frozenset({TOKENS}).union(*(fields_of(part) for part in parts if part is not None))
+        fallback = self.fallback.scorer if self.fallback else None
+        parts: tuple[Any, ...] = (self.scorer, fallback, self.distance)
+        return frozenset({TOKENS}).union(*(part.fields for part in parts if part is not None))
 
     @property
     def kept(self) -> Origin:
@@ -153,10 +155,13 @@ class Detector:
         prompt. `model` is what `capture.models.describe_model` gives."""
         ours = self.model
         known = ours.get("fingerprint") and model.get("fingerprint")
-        keys = ("id", "revision", "dtype", "quantize", "layers", "dim", "heads", "fingerprint")
-        if ours.get("fingerprint") != model.get("fingerprint") or not known:
-            before, now = ({name: one.get(name) for name in keys} for one in (ours, model))
-            self._refuse(before, now, "model")
+        keys = ["id", "revision", "dtype", "quantize", "layers", "dim", "heads", "fingerprint"]
+        if known and ours["fingerprint"] == model["fingerprint"]:
+            # The same weights may lie elsewhere, where they have no revision.
+            has_revisions = ours.get("revision") and model.get("revision")
+            keys = ["quantize", "revision"] if has_revisions else ["quantize"]
+        before, now = ({name: one.get(name) for name in keys} for one in (ours, model))
+        self._refuse(before, now, "model")
         if prompt is not None:
             self._refuse(self.prompt.describe(), prompt.describe(), "prompt")
 
@@ -171,10 +176,10 @@ class Detector:
             )
 
     def to(self, device: str | torch.device) -> "Detector":
-        """The same detector on a device."""
+        """The same detector on a device; this one stays where it is."""
         parts = ("scorer", "fallback", "distance", "tokens", "basis")
         moved = {name: on_device(getattr(self, name), device) for name in parts}
-        return replace(self, network=self.network.to(device), **moved)
+        return replace(self, network=deepcopy(self.network).to(device), **moved)
 
     @torch.no_grad()
     def score(self, batch: Any) -> Float[Tensor, " batch"]:
@@ -293,11 +298,6 @@ def unfold(risks: np.ndarray) -> np.ndarray:
     of probes."""
     clipped = np.clip(risks.astype(np.float64), _SURE, 1 - _SURE)
     return np.log(clipped / (1 - clipped)).astype(np.float32)
-
-
-def fields_of(part: Any) -> frozenset[str]:
-    """The fields that a fitted part reads."""
-    return part.fields
 
 
 def describe_samples(origin: Origin) -> SampleShape:

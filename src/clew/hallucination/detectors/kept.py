@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Required, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ from clew.version import __version__
 DETECTOR_JSON, WEIGHTS = "detector.json", "detector.safetensors"
 _FORMAT = 1
 _NETWORK = "network"
-_MISFITS = (ClewError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+_MISFITS = (AttributeError, ClewError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 _Text = Annotated[str, Bounds(most=200)]
 _Threshold = Annotated[float, Bounds(least=-1, most=1)]
 _Size = Annotated[int, Bounds(least=0, most=2**20)]
@@ -50,6 +50,20 @@ class _Shape:
     heads: Annotated[int, Bounds(least=0, most=4096)]
     node_dim: _Size
     edges_per_token: _Size
+
+
+class _Model(TypedDict, total=False):
+    id: Required[Annotated[str, Bounds(least=1, most=4096)]]
+    revision: _Text | None
+    dtype: _Text | None
+    quantize: Literal["4bit", "8bit"] | None
+    fingerprint: _Text | None
+
+
+class _Preprocess(TypedDict, total=False):
+    top_k: _Size | None
+    node_dim: Annotated[int, Bounds(least=0)] | None
+    attn_threshold: Annotated[float, Bounds(least=0, most=1)] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +91,12 @@ class _Contents:
     distance: _Settings | None
     tokens: _Settings | None
     basis: bool
-    model: _Settings
+    model: _Model
     prompt: _Settings
     generation: _Settings
     shape: _Shape
     capture: _Settings
-    preprocess: _Settings
+    preprocess: _Preprocess
     results: _Settings
     data: _Settings
     weights_sha256: Annotated[str, Bounds(least=64, most=64)]
@@ -125,7 +139,8 @@ def read_detector(folder: Path, device: str | torch.device = "cpu") -> Detector:
         detector = _unpack_detector(contents, saved)
         _try_out(detector)
     except (OSError, *_MISFITS) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        cause = error.__cause__ if isinstance(error, StoreError) else None  # without its advice
+        reason = " ".join(str(cause or error).split())[:300] or type(error).__name__
         raise StoreError(
             f'the detector in "{folder}" cannot be used ({reason}): it is damaged or was not '
             "written by this version of clew. Restore it from a backup, or make it again with "
@@ -285,6 +300,7 @@ def _try_out(detector: Detector) -> None:
         or tuple(detector.basis.mean.shape) != (shape.layers, shape.dim)
     ):
         raise ValueError("basis has another shape than the traces")
+    _check_numbers(detector)
     blank = BlankAnswer(describe_samples(origin), detector.fields)
     scorers = [detector.scorer, detector.fallback.scorer if detector.fallback else None]
     for scorer in scorers:
@@ -296,6 +312,24 @@ def _try_out(detector: Detector) -> None:
         _check_tokens(detector.tokens, blank.shape)
     if detector.scorer is None:
         _check_network(detector, origin)
+
+
+def _check_numbers(detector: Detector) -> None:
+    """Raise ValueError for a number that others are divided by and that is not positive."""
+    fallback, distance = detector.fallback, detector.distance
+    numbers: dict[str, float] = {}
+    for name, scale in (
+        ("calibration", detector.calibration),
+        ("fallback.calibration", fallback.calibration if fallback else None),
+    ):
+        if scale is not None:
+            numbers |= {f"{name}.slope": scale.slope, f"{name}.spread": scale.spread}
+    if distance is not None:
+        numbers |= {"distance.limit": distance.limit, "distance.rest": distance.rest}
+        numbers["distance.variances"] = float(distance.variances.min())
+    for name, value in numbers.items():
+        if value <= 0:
+            raise ValueError(f"{name} is {value}")
 
 
 def _check_tokens(probe: TokenProbe, shape: SampleShape) -> None:

@@ -1,6 +1,7 @@
 """Known answers beside which a new one is placed: the nearest of them, and a linear probe per layer
 fitted on their labels. Kept with a detector, in a file of its own."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ _FOLDS = 3
 _RIDGE = 0.1
 _FEWEST_PER_LABEL = 12
 _NO_LABEL = 2
+# As safetensors names them.
+_FLOATS = ("F16", "F32", "F64")
+_DTYPES = {"numbers": ("I64",), "labels": ("U8",)}
 
 Label = Literal["correct", "hallucinated"]
 # The states of all answers in a layer, `[answers, dim]`.
@@ -233,33 +237,38 @@ def read_known(folder: Path) -> KnownAnswers | None:
     path = folder / KNOWN_FILE
     if not path.exists():
         return None
-    file = read_model(path)
     try:
-        return _build(file)
-    except (ValueError, KeyError) as error:
+        return _build(read_model(path))
+    except (StoreError, ValueError, KeyError) as error:
+        cause = error.__cause__ or error  # without the advice for other files
         raise StoreError(
-            f'"{path}" is damaged ({error}): delete it, or make the detector again.'
+            f'"{path}" is damaged ({cause}): delete it, or make the detector again.'
         ) from None
 
 
 def _build(file: "ModelFile") -> KnownAnswers:
     """Raises ValueError or KeyError if the parts of the file do not belong together."""
-    about, arrays = file.about, {k: t.numpy() for k, t in file.read(file.kinds).items()}
+    about = file.about
     layers, layer = (read_as(int, about.get(name), name) for name in ("layers", "layer"))
     questions, answers = (
         read_as(list[str], about.get(name), name) for name in ("questions", "answers")
     )
-    labels, states = arrays["labels"], arrays["states"].astype(np.float32)
-    count, dim = len(questions), len(arrays["center"])
-    shapes = {"numbers": (count,), "labels": (count,), "center": (dim,), "states": (count, dim)}
-    if "weights" in arrays:
+    count, dim = len(questions), math.prod(file.kinds["center"].shape)
+    shapes: dict[str, tuple[int, ...]] = {
+        "numbers": (count,),
+        "labels": (count,),
+        "center": (dim,),
+        "states": (count, dim),
+    }
+    if "weights" in file.kinds:
         shapes |= {
             "weights": (_FOLDS, layers, dim),
             "biases": (_FOLDS, layers),
             "scales": (layers, 4),
             "aurocs": (layers,),
         }
-    _check_arrays(arrays, shapes)
+    arrays = _read_arrays(file, shapes)
+    labels = arrays["labels"]
     if len(answers) != count or not 0 <= layer < layers:
         raise ValueError("its texts and its layers do not match its states")
     return KnownAnswers(
@@ -272,15 +281,22 @@ def _build(file: "ModelFile") -> KnownAnswers:
         layers=layers,
         layer=layer,
         center=arrays["center"].astype(np.float32),
-        states=states,
+        states=arrays["states"].astype(np.float32),
         probes=_build_probes(arrays) if "weights" in arrays else None,
     )
 
 
-def _check_arrays(arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
+def _read_arrays(file: "ModelFile", shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Raises ValueError for an array of another shape or type, or that is not finite."""
     for name, shape in shapes.items():
-        if arrays[name].shape != shape or not np.isfinite(arrays[name]).all():
-            raise ValueError(f"{name} has shape {list(arrays[name].shape)}, or is not finite")
+        found = file.kinds[name]
+        if found.shape != shape or found.dtype not in _DTYPES.get(name, _FLOATS):
+            raise ValueError(f"{name} has shape {list(found.shape)} and type {found.dtype}")
+    arrays = {name: tensor.numpy() for name, tensor in file.read(shapes).items()}
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} contains NaN or infinity")
+    return arrays
 
 
 def _build_probes(arrays: dict[str, Any]) -> LayerProbes:

@@ -82,6 +82,7 @@ class Session:
                 device=device,
                 dtype=ours.get("dtype") or dtype if dtype == "auto" else dtype,
                 quantize=ours.get("quantize"),
+                revision=ours.get("revision") if model in (None, ours["id"]) else None,
             )
         return cls(loaded, detector, max_rows=max_rows, max_waiting=max_waiting, reporter=reporter)
 

@@ -5,11 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from clew.engine.model_files import read_model, write_model
 from clew.errors import StoreError
 from clew.hallucination.answer_page.picture import unit_length
 from clew.hallucination.comparison.known_answers import gather_known as gather_from_samples
-from clew.hallucination.detectors.known import KnownAnswers, Neighbor, read_known, write_known
+from clew.hallucination.detectors.known import (
+    KNOWN_FILE,
+    KnownAnswers,
+    Neighbor,
+    read_known,
+    write_known,
+)
 from clew.hallucination.live.page.files import BrowsedStore, open_page_files
 from clew.hallucination.live.page.known import gather_known
 from clew.hallucination.samples.reading.answers import AnswerFeatures
@@ -98,3 +106,15 @@ def test_known_answers_come_from_samples_too(folders: Folders, tmp_path: Path) -
         assert found.texts.label_at(row) == ("correct" if number % 3 else "hallucinated")
     nearest = found.nearest(unit_length(traces[9]["last_hidden"]), None, 1)
     assert number_of(found, nearest[0]) == 9
+
+
+@pytest.mark.parametrize("name", ["center", "labels", "states"])
+@pytest.mark.parametrize("value", [torch.zeros((), dtype=torch.bfloat16), torch.zeros(0)])
+def test_known_answers_of_other_types_or_shapes_are_refused(
+    known: KnownAnswers, tmp_path: Path, name: str, value: torch.Tensor
+) -> None:
+    write_known(tmp_path, known)
+    saved = read_model(tmp_path / KNOWN_FILE)
+    write_model(tmp_path / KNOWN_FILE, {**saved.read(saved.kinds), name: value}, saved.about)
+    with pytest.raises(StoreError, match=r"is damaged \(.*: delete it"):
+        read_known(tmp_path)

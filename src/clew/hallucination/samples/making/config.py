@@ -23,7 +23,6 @@ from clew.settings import check_numbers
 Kind = Literal["sequences", "graphs", "answers", "heads"]
 KINDS: tuple[Kind, ...] = ("sequences", "graphs", "answers", "heads")
 SplitBy = Literal["question", "file"]
-# Required columns of a trace.
 
 
 @dataclass(frozen=True, kw_only=True)

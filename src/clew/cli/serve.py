@@ -28,6 +28,7 @@ COMMAND = Command(
             *("request_seconds", "drain_seconds"),
         ),
         "Page": ("traces", "scores_file", "comparisons"),
+        "Logs": ("log_requests",),
         "Hardware": ("device", "dtype"),
     },
     spelling=Spelling(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
@@ -129,6 +130,23 @@ def test_an_answer_that_was_not_checked_has_no_risk(
     [found] = session.score([ToScore(**given)])
     assert (found.risk.state, found.risk.risk, found.risk.verdict) == ("unavailable", None, None)
     assert reason in (found.risk.reason or "")
+
+
+def test_an_answer_that_does_not_fit_in_memory_does_not_end_the_others(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score_all = AnswerScorer._pass
+
+    def run_out(scorer: AnswerScorer, answers: Sequence[ToScore], prefix: list[int]) -> Any:
+        if any(answer.length > 50 for answer in answers):
+            raise torch.OutOfMemoryError("out of memory")
+        return score_all(scorer, answers, prefix)
+
+    monkeypatch.setattr(AnswerScorer, "_pass", run_out)
+    given = [ToScore(prompt=[5, 6, 7], tokens=[8] * n, text="words") for n in (2, 60, 3)]
+    risks = [one.risk for one in session.score(given)]
+    assert [risk.risk is None for risk in risks] == [False, True, False]
+    assert "63 tokens with its prompt" in (risks[1].reason or "")
 
 
 def test_a_cut_off_and_a_canceled_answer_are_unavailable(session: Session) -> None:

@@ -13,6 +13,7 @@ import pytest
 import clew
 from clew.errors import InputError, SettingsMismatchError, StoppedError, StoreLockedError
 from clew.hallucination.capture import LoadedModel
+from clew.hallucination.capture.dialogue import Prompt
 from clew.hallucination.detectors import Detector
 from clew.progress import ignore_event
 from tests.builders import tiny_loaded
@@ -122,6 +123,20 @@ def test_other_answers_are_refused_unless_overwritten(score: Score, tmp_path: Pa
     with pytest.raises(SettingsMismatchError, match="answers.sha256"):
         score(RECORDS[:5], out=out)
     assert score(RECORDS[:5], out=out, overwrite=True).summary.answers == 5
+
+
+def test_another_detector_of_the_same_name_is_not_mixed_in(
+    score: Score, detector: Detector, fit: FitDetector, tmp_path: Path
+) -> None:
+    out = tmp_path / "risks.jsonl"
+    score(RECORDS, out=out)
+    trained_again = replace(detector, scorer=fit("linear_probe_middle").scorer)
+    with pytest.raises(SettingsMismatchError, match="detector.weights"):
+        score(RECORDS, out=out, detector=trained_again)
+    prompt = Prompt(template="{question} In short:", chat=False)
+    asked_otherwise = replace(detector, origin=replace(detector.kept, prompt=prompt))
+    with pytest.raises(SettingsMismatchError, match=r"detector\.prompt"):
+        score(RECORDS, out=out, detector=asked_otherwise)
 
 
 def test_a_changed_or_foreign_file_is_not_replaced(score: Score, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ detector.safetensors has its weights. Both are checked when they are read."""
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Required, TypedDict
 
@@ -147,6 +148,15 @@ def read_detector(folder: Path, device: str | torch.device = "cpu") -> Detector:
             '"clew compare" or "clew train".'
         ) from None
     return replace(detector, folder=folder).to(device)
+
+
+def hash_weights(detector: Detector) -> str:
+    """The SHA-256 of everything that was fitted, whether or not the detector was saved."""
+    packed, digest = _pack_detector(detector), sha256()
+    for name, tensor in sorted(packed.tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _write_json(folder: Path, contents: dict[str, Any]) -> None:

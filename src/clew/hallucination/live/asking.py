@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from clew.errors import InputError
+from clew.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.detectors.risk import Risk, State, Verdict, unavailable
-from clew.hallucination.live.answers import LiveTicket, LiveToken
+from clew.hallucination.live.answers import LiveAnswer, LiveTicket, LiveToken
 from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.session import Session
 from clew.hallucination.questions import Question
@@ -127,21 +127,24 @@ class Asker:
 
     def ask(self, questions: Iterable[Question]) -> Iterator[AskedAnswer]:
         """The answers in the order of the questions, many of them generated at once. A question
-        that does not fit the model is answered with the state "unavailable"."""
+        that fails, or does not fit the model, is answered with the state "unavailable"."""
         waiting: deque[tuple[Question, LiveTicket | InputError]] = deque()
         try:
             for question in questions:
-                waiting.append((question, self._submit(question)))
+                while (ticket := self._submit(question, can_wait=bool(waiting))) is None:
+                    yield self._finish(*waiting.popleft())
+                waiting.append((question, ticket))
                 if len(waiting) >= _AHEAD:
                     yield self._finish(*waiting.popleft())
             while waiting:
                 yield self._finish(*waiting.popleft())
         finally:
-            for _, ticket in waiting:
-                if not isinstance(ticket, InputError):
-                    ticket.cancel()
+            for _, left in waiting:
+                if not isinstance(left, InputError):
+                    left.cancel()
 
-    def _submit(self, question: Question) -> LiveTicket | InputError:
+    def _submit(self, question: Question, *, can_wait: bool) -> LiveTicket | InputError | None:
+        """None if the queue is full, and another answer can be waited for."""
         try:
             request = self.session.make_request(
                 question.question,
@@ -152,19 +155,26 @@ class Asker:
             return self.session.submit(request, question=question.question)
         except InputError as error:
             return error
+        except QueueFullError:
+            if not can_wait:
+                raise
+            return None
 
     def _finish(self, question: Question, ticket: LiveTicket | InputError) -> AskedAnswer:
         detector = self.session.detector.name
-        if isinstance(ticket, InputError):
+        try:
+            answer = _take_answer(ticket)
+        except ClewError as error:
+            if not self.session.is_running:
+                raise
             return AskedAnswer(
                 question=question,
                 text="",
                 tokens=(),
                 ended="",
-                assessment=unavailable(str(ticket), method=detector),
+                assessment=unavailable(str(error), method=detector),
                 detector=detector,
             )
-        answer = ticket.answer()
         return AskedAnswer(
             question=question,
             text=answer.text,
@@ -173,3 +183,9 @@ class Asker:
             assessment=answer.risk,
             detector=detector,
         )
+
+
+def _take_answer(ticket: LiveTicket | InputError) -> LiveAnswer:
+    if isinstance(ticket, InputError):
+        raise ticket
+    return ticket.answer()

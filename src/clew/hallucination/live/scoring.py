@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from clew.errors import ClewError
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.models import context_tokens
 from clew.hallucination.capture.plan import BatchPlan, make_batches
@@ -152,11 +151,11 @@ class AnswerScorer:
             if not is_out_of_memory(error):
                 raise
             if len(answers) == 1:
-                raise ClewError(
-                    f"an answer of {answers[0].length:,} tokens with its prompt does not fit in "
-                    f"the memory of {self.loaded.model.device}, even alone. Use a device with more "
-                    "memory."
-                ) from error
+                reason = (
+                    f"the answer has {answers[0].length:,} tokens with its prompt, which do not "
+                    f"fit in the memory of {self.loaded.model.device}"
+                )
+                return [Scored(risk=unavailable(reason, method=self.detector.name))]
         free_memory()
         half = -(-len(answers) // 2)
         return [

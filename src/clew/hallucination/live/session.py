@@ -108,18 +108,11 @@ class Session:
         context: str | None = None,
         *,
         max_new_tokens: int | None = None,
-        cut: Cut | None = None,
-        sampling: Sampling | None = None,
     ) -> LiveAnswer:
-        """Answer one question as the detector's training answers were generated, unless told
-        otherwise, and wait for it."""
-        ticket = self.submit(
-            self.make_request(
-                question, context, max_new_tokens=max_new_tokens, cut=cut, sampling=sampling
-            ),
-            question=question,
-        )
-        return ticket.answer()
+        """Answer one question as the detector's training answers were generated, and wait for
+        it."""
+        request = self.make_request(question, context, max_new_tokens=max_new_tokens)
+        return self.submit(request, question=question).answer()
 
     def make_request(
         self,
@@ -130,7 +123,8 @@ class Session:
         cut: Cut | None = None,
         sampling: Sampling | None = None,
     ) -> Request:
-        """The request for a question; see `ask`."""
+        """The request for a question, as the detector's training answers were generated unless
+        told otherwise."""
         made = self.generation
         return Request(
             prompt=self.encode(question, context),
@@ -156,6 +150,13 @@ class Session:
                 return function()
             engine = self._engine
         return engine.call(function)
+
+    @property
+    def most_at_once(self) -> int | None:
+        """How many answers may be asked for together, if the detector draws others to compare them
+        with, which wait in the same queue."""
+        draws = self.generation.draws if "samples" in self.detector.fields else 0
+        return max(1, self._max_waiting // (1 + draws)) if draws else None
 
     @property
     def load(self) -> EngineLoad | None:

@@ -88,8 +88,8 @@ def score(
         device: auto, cpu, cuda or cuda:1.
         overwrite: Start over, and replace a file with other risks.
         reporter: Called with progress events. [default: the log]
-        should_stop: Called between batches; when it returns True, the run saves its progress and
-            stops.
+        should_stop: Called between windows of 8 batches; when it returns True, the run saves its
+            progress and stops.
 
     Returns:
         The risks: `summary` has the totals; `table` is an Arrow table; `to_pandas()` and
@@ -130,6 +130,7 @@ def score(
         answers=answers,
         count=min(answers.count, num_samples or answers.count),
         tokens=tokens,
+        dtype=_find_dtype(kept, model, dtype),
         reporter=reporter or log_event,
         should_stop=should_stop,
     )
@@ -150,6 +151,7 @@ class _Job:
     answers: "GivenAnswers"
     count: int
     tokens: bool
+    dtype: str
     reporter: Reporter
     should_stop: Callable[[], bool]
 
@@ -205,6 +207,7 @@ def _score_to_file(
         "count": job.count,
         "tokens": job.tokens,
         "rows": rows,
+        "dtype": job.dtype,
     }
     with RiskFile(out, settings, tokens=job.tokens) as file:
         if overwrite:
@@ -224,13 +227,24 @@ def _write(job: _Job, session: "Session", scorer: "AnswerScorer", file: "RiskFil
         file.append(window)
 
 
+def _find_dtype(detector: "Detector", model: "str | Path | LoadedModel | None", dtype: str) -> str:
+    """In which precision the model passes answers, found without loading it."""
+    if model is not None and not isinstance(model, str | Path):
+        return str(model.model.dtype).removeprefix("torch.")
+    return str(detector.model.get("dtype") or dtype) if dtype == "auto" else dtype
+
+
 def describe_detector(detector: "Detector") -> dict[str, Any]:
     """What identifies a detector: its risks change with any of it."""
+    from clew.hallucination.detectors.kept import hash_weights
+
     scale = detector.calibration
     return {
         "name": detector.name,
         "threshold": detector.threshold,
         "calibration": None if scale is None else asdict(scale),
+        "weights": hash_weights(detector),
+        "prompt": detector.prompt.describe(),
         "model": detector.model.get("fingerprint"),
     }
 

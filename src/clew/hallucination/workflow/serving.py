@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from clew.errors import InputError
 from clew.progress import Note, Reporter, log_event
 from clew.settings import as_path
+
+_KEYS_VARIABLE = "CLEW_API_KEYS"
 
 if TYPE_CHECKING:
     from clew.hallucination.capture import LoadedModel
@@ -25,7 +28,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     api_keys_file: str | Path | None = None,
-    api_keys_env: str = "CLEW_API_KEYS",
+    api_keys_env: str | None = None,
     allow_anonymous: bool = False,
     allowed_hosts: Sequence[str] = (),
     max_rows: int = 64,
@@ -58,10 +61,12 @@ def serve(
         prompt: detector: a conversation of one user message is put in the detector's prompt, and
             its answer is cut, as in training. messages: every conversation goes to the model as it
             is.
-        host: Address to listen at. Any other than 127.0.0.1 requires API keys.
+        host: Address to listen at. Any other than this machine's own (127.0.0.1, ::1, localhost)
+            requires API keys.
         port: Port to listen at; 0 is any free one.
         api_keys_file: File with the API keys that clients may use, one per line.
-        api_keys_env: Environment variable that contains API keys, separated by commas.
+        api_keys_env: Environment variable that contains API keys, separated by commas. [default:
+            CLEW_API_KEYS, if it is set]
         allow_anonymous: Accept requests without an API key at any address.
         allowed_hosts: Further names of this server that clients may use, such as a proxy's.
         max_rows: Number of answers to generate at once.
@@ -114,7 +119,7 @@ def serve(
     address = Address(
         host=host,
         port=port,
-        keys=read_keys(as_path(api_keys_file), os.environ.get(api_keys_env)),
+        keys=read_keys(as_path(api_keys_file), _read_variable(api_keys_env)),
         allow_anonymous=allow_anonymous,
         allowed_hosts=allowed_hosts,
     )
@@ -151,6 +156,21 @@ def serve(
         )
 
     run_service(address, limits, lifecycle, metrics, load, tell)
+
+
+def _read_variable(name: str | None) -> str | None:
+    """The keys in an environment variable. One that is named, or set, has some: a server that is
+    meant to require keys does not run without."""
+    value = os.environ.get(name or _KEYS_VARIABLE)
+    if name is None and value is None:
+        return None
+    if not (value or "").strip():
+        raise InputError(
+            "this environment variable contains no API key.",
+            setting="api_keys_env",
+            value=name or _KEYS_VARIABLE,
+        )
+    return value
 
 
 def _ready(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import clew
 from clew.errors import InputError
 from clew.hallucination.live.service.keys import ApiKeys, read_keys
 from clew.hallucination.live.service.metrics import Metrics
@@ -74,3 +75,17 @@ def test_other_machines_are_served_only_with_keys() -> None:
 def test_only_own_names_and_addresses_are_hosts(name: str, is_own: bool) -> None:
     address = Address(host="0.0.0.0", keys=ApiKeys([FIRST]), allowed_hosts=["API.example"])
     assert address.door(Metrics()).is_own_name(name) is is_own
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [("OTHER_KEYS", {}), ("OTHER_KEYS", {"OTHER_KEYS": " "}), (None, {"CLEW_API_KEYS": ""})],
+)
+def test_a_variable_that_should_have_keys_but_has_none_is_refused(
+    name: str | None, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CLEW_API_KEYS", raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(InputError, match="contains no API key"):
+        clew.serve("no such detector", api_keys_env=name)

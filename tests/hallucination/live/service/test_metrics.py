@@ -25,6 +25,13 @@ def test_metrics_follow_the_text_format() -> None:
     assert text.endswith("\n")
 
 
+def test_large_counts_keep_all_their_digits() -> None:
+    metrics = Metrics()
+    metrics.tokens.add(12_345_678)
+    text = metrics.render({"clew_waiting": ("Answers that wait.", 7_654_321)})
+    assert "clew_generated_tokens_total 12345678\n" in text and "clew_waiting 7654321\n" in text
+
+
 def test_answers_are_counted_by_state_and_risk() -> None:
     metrics = Metrics()
     checked = {"verdict": "hallucinated", "threshold": 0.5, "state": "checked"}

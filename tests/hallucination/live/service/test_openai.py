@@ -172,10 +172,10 @@ def test_conversations_are_scored_on_their_last_answer(served: Served) -> None:
             openai.UnprocessableEntityError,
             {"max_tokens": 201},
             "max_tokens",
-            "context_length_exceeded",
+            "limit_exceeded",
         ),
         (
-            openai.UnprocessableEntityError,
+            openai.BadRequestError,
             {"messages": [{"role": "user", "content": "word " * 2000}]},
             "messages",
             "context_length_exceeded",

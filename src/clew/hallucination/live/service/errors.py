@@ -61,8 +61,14 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def too_long(param: str, message: str) -> ApiError:
-    """More tokens than the model or the server allows."""
-    return ApiError(422, message, param=param, code="context_length_exceeded")
+    """A prompt with more tokens than the model or the server takes. Status and code are OpenAI's:
+    clients catch them and shorten the prompt."""
+    return ApiError(400, message, param=param, code="context_length_exceeded")
+
+
+def over_limit(param: str | None, message: str) -> ApiError:
+    """More than this server gives, whatever the model could."""
+    return ApiError(422, message, param=param, code="limit_exceeded")
 
 
 def unusable(param: str, error: InputError) -> ApiError:

@@ -43,7 +43,7 @@ class Counter:
         with self._lock:
             values = dict(self._values) or {(): 0.0}
         for labels, value in sorted(values.items()):
-            yield f"{self.name}{_labels(labels)} {value:g}"
+            yield f"{self.name}{_labels(labels)} {_number(value)}"
 
 
 class Histogram:
@@ -91,7 +91,7 @@ class Metrics:
         self.first_token = Histogram(
             "clew_first_token_seconds", "Time to the first token, in seconds.", _SECONDS
         )
-        self.risks = Histogram("clew_risk", "Risk of answers that were checked.", _RISKS)
+        self.risks = Histogram("clew_risk", "Risk of answers that have one.", _RISKS)
 
     def count_answer(self, risk: "Risk", endpoint: str) -> None:
         verdict = risk.verdict or "none"
@@ -115,13 +115,18 @@ class Metrics:
         for metric in vars(self).values():
             parts += metric.lines()
         for name, (text, value) in gauges.items():
-            parts += [*_header(name, "gauge", text), f"{name} {value:g}"]
+            parts += [*_header(name, "gauge", text), f"{name} {_number(value)}"]
         return "\n".join(parts) + "\n"
 
 
 def _header(name: str, kind: str, text: str) -> Iterator[str]:
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
+
+
+def _number(value: float) -> str:
+    """All digits of it, as counters may be large."""
+    return str(int(value)) if float(value).is_integer() else repr(value)
 
 
 def _labels(labels: Labels) -> str:

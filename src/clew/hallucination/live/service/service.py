@@ -16,6 +16,7 @@ from clew.hallucination.live.service.errors import (
     busy,
     failed,
     invalid,
+    over_limit,
     too_long,
     unusable,
 )
@@ -66,10 +67,11 @@ class Service:
     def prepare(self, asked: Asked) -> list[Work]:
         """The work for the engine: every prompt `n` times. Raises ApiError. Tokenizes, so it runs
         in a thread of its own."""
-        count = asked.answers
-        if count > self.settings.max_choices:
-            most = f"at most {self.settings.max_choices} answers per request"
-            raise invalid("n", f"The request asks for {count} answers: this server gives {most}.")
+        count, most = asked.answers, self.settings.max_choices
+        most = min(most, self.session.most_at_once or most)
+        if count > most:
+            text = f"this server gives at most {most} answers per request"
+            raise invalid("n", f"The request asks for {count} answers: {text}.")
         try:
             encoded = self._encode(asked)
         except InputError as error:
@@ -129,7 +131,7 @@ class Service:
         wanted = asked.max_tokens or prompt.max_tokens
         if wanted > self.settings.max_tokens:
             text = f"{asked.limit_name} is {wanted:,}: give at most {self.settings.max_tokens:,}."
-            raise too_long(asked.limit_name, text)
+            raise over_limit(asked.limit_name, text)
         room = self.context - has
         if room < (wanted if asked.max_tokens else 1):
             raise too_long(

@@ -70,7 +70,7 @@ PLACES = {
     "admitting": ("_room", "take_row"),
     "starting": ("_record", "start"),
     "keeping the beginning": ("_record", "copy_tokens"),
-    "finishing": ("_record", "finish"),
+    "finishing": ("_record", "copy"),
 }
 
 

@@ -14,7 +14,7 @@ from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.capture.observe import ModelObserver, full_columns, record_fully
 from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.data import StoredAnswers
-from clew.hallucination.detectors.making import FittedMethod, make_detector
+from clew.hallucination.detectors.making import Companions, FittedMethod, make_detector
 from clew.hallucination.detectors.probes.arrays import to_numpy
 from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings, configure
@@ -123,7 +123,7 @@ def fit_detector(name: str, samples: Path) -> Detector:
         fitted |= {"scorer": scorer, "calibration": PlattScale.fit(labels, scores)}
     family = "network" if name in NETWORKS else "probe"
     method = FittedMethod(name=name, title=name, family=family, threshold=0.5, results={}, **fitted)
-    return make_detector(method, data).to("cpu")
+    return make_detector(method, Companions.fit(data)).to("cpu")
 
 
 def stored_risks(detector: Detector, samples: Path, split: str) -> list[float | None]:

@@ -39,7 +39,7 @@ def run_scored(loaded, detector, requests, rows):
 
 def measure(submit, requests, rows):
     """Tokens a second, CPU seconds a token, and the answers; the first requests warm up."""
-    wait_for([submit(request) for request in requests[: 2 * rows]])
+    wait_for([submit(request) for request in requests[:rows]])
     started, busy = time.perf_counter(), time.process_time()
     answers = wait_for([submit(request) for request in requests])
     seconds, busy = time.perf_counter() - started, time.process_time() - busy
@@ -152,6 +152,7 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=40)
     parser.add_argument("--max-new-tokens", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--levels", type=int, nargs="+", default=[1, 8, 64], help="clients at once")
     parser.add_argument("--model", help="of the soak, if it is not where the detector says")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -8,13 +8,16 @@ The rival requires `pip install "transformers[serving]"` (fastapi, uvicorn, open
 
 import http.client
 import json
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+import psutil
 
 from clew.hallucination.capture.embedded import embedded_model_folder
 from clew.hallucination.questions import load_questions
@@ -28,20 +31,57 @@ def run_rivals(args):
     clew += ["--model-name", model]
     rival = [sys.executable, "-c", "from transformers.cli.transformers import main; main()"]
     rival += ["serve", model, "--continuous-batching", "--device", "cpu", "--dtype", "float32"]
+    # By default its cache takes most of the memory.
+    rival += ["--cb-max-memory-percent", "0.2"]
     commands = {"clew serve, with risks": clew, "transformers serve": rival}
     questions = [question.question for question in load_questions("facts", 256).questions]
-    for clients in (1, 8, 64):
-        asked = questions[: max(args.requests // 4, 2 * clients)]
-        for name, command in commands.items():
-            with serving(command, model) as port:
-                ask_all(port, model, asked[:4], clients, args)
-                tokens, seconds, latencies = ask_all(port, model, asked, clients, args)
-            p95 = statistics.quantiles(latencies, n=20)[-1]
-            print(
-                f"{clients:3} clients, {name:24}: {tokens / seconds:7.1f} tokens/s, latency p50 "
-                f"{statistics.median(latencies):.2f} s, p95 {p95:.2f} s",
-                flush=True,
-            )
+    with ExitStack() as stack:
+        servers = {n: stack.enter_context(serving(c, model)) for n, c in commands.items()}
+        for clients in args.levels:
+            asked = questions[: max(args.requests // 4, clients)]
+            turns: dict[str, list] = {name: [] for name in servers}
+            for _ in range(args.repeats):
+                for name, server in servers.items():
+                    with server.awake():
+                        busy = server.cpu_seconds()
+                        turn = ask_all(server.port, model, asked, clients, args)
+                        turns[name].append((*turn, server.cpu_seconds() - busy))
+            for name, found in turns.items():
+                report(clients, name, found)
+
+
+def report(clients, name, turns):
+    """The median over the turns; latencies over all of them."""
+    latencies = sorted(latency for _, _, some, _ in turns for latency in some)
+    p95 = statistics.quantiles(latencies, n=20, method="inclusive")[-1]
+    rate = statistics.median(tokens / seconds for tokens, seconds, *_ in turns)
+    busy = statistics.median(cpu / tokens for tokens, *_, cpu in turns)
+    print(
+        f"{clients:3} clients, {name:24}: {rate:7.1f} tokens/s, latency p50 "
+        f"{statistics.median(latencies):.2f} s, p95 {p95:.2f} s, {busy * 1e3:.1f} CPU ms a token "
+        f"({len(latencies)} answers)",
+        flush=True,
+    )
+
+
+class Server:
+    """A server that runs only while it is asked: stopped in between, it takes no CPU time from the
+    other one, not even by waiting."""
+
+    def __init__(self, process, port):
+        self.process, self.port = process, port
+
+    def cpu_seconds(self):
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
+
+    @contextmanager
+    def awake(self):
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGSTOP)
 
 
 @contextmanager
@@ -57,8 +97,10 @@ def serving(command, model):
     )
     try:
         wait_until_up(process, port, model)
-        yield port
+        process.send_signal(signal.SIGSTOP)
+        yield Server(process, port)
     finally:
+        process.send_signal(signal.SIGCONT)
         process.terminate()
         process.wait()
 

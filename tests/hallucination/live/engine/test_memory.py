@@ -10,6 +10,7 @@ from clew.hallucination.capture.plan import cache_bytes
 from clew.hallucination.live.engine import batch, room
 from clew.hallucination.live.engine.engine import Engine
 from clew.hallucination.live.engine.graphs import GraphPasses
+from clew.hallucination.live.engine.passes import PackedModel
 from clew.hallucination.live.engine.recording import Recording
 from clew.hallucination.live.engine.tickets import Ticket
 from tests.builders import make_decoder
@@ -36,6 +37,15 @@ def test_no_captured_pass_outlives_its_rows(
             engine.call(lambda sizes=sizes: its_room._resize(*sizes))
         assert finish(ask(engine, BEGINNING)).tokens == answer.tokens
     assert not set(before.values()) & set(passes._captured.values())
+
+
+def test_captured_passes_share_the_memory_of_their_weights(loaded: LoadedModel) -> None:
+    passes = GraphPasses(PackedModel(loaded.model), None, 2)
+    large, small = passes.weights_of(8, 128), passes.weights_of(2, 64)
+    assert large.shape[1::2] == (8, 128) and small.shape[1::2] == (2, 64)
+    assert small.is_contiguous() and small.data_ptr() == large.data_ptr()
+    passes.forget()
+    assert passes.weights_of(2, 64).untyped_storage().nbytes() < large.nbytes
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -2,6 +2,7 @@
 host, which launches thousands of small kernels. While one runs, the host reads the one before."""
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from jaxtyping import Float, Int
@@ -32,8 +33,10 @@ class _CapturedPass:
         self.inputs[tokens : 2 * tokens] = passes.spare_row
         self.alive = torch.zeros(tokens, dtype=torch.bool, device=device)
         self.nodes: Float[Tensor, "segments layers node_dim"] | None = None
+        uses_kernels = device.type == "cuda"
+        self._weights = passes.weights_of(tokens, columns) if uses_kernels and columns else None
         self._graphs: list[torch.cuda.CUDAGraph] = []
-        if device.type == "cuda":
+        if uses_kernels:
             self._capture()
 
     def run(self) -> None:
@@ -52,7 +55,7 @@ class _CapturedPass:
 
     def _run(self) -> None:
         self._pass, self.logits = self._passes.run_once(
-            self.inputs, len(self.alive), self._columns, self._record
+            self.inputs, len(self.alive), self._columns, self._record, self._weights
         )
         self.chosen = choose_tokens(self.logits)
         self._passes.next_tokens[self._pass.rows[self._pass.last]] = self.chosen.tokens
@@ -93,6 +96,7 @@ class GraphPasses:
         self.next_tokens = torch.zeros(max_rows + 1, dtype=torch.long, device=model.device)
         self._captured: dict[tuple[int, int, bool], _CapturedPass] = {}
         self._versions = (0, 0)
+        self._weights = torch.empty(0, dtype=torch.float32, device=model.device)
         is_gpu = model.device.type == "cuda"
         self.pool = torch.cuda.graph_pool_handle() if is_gpu else None
 
@@ -112,18 +116,29 @@ class GraphPasses:
 
     def forget(self) -> None:
         self._captured.clear()
+        self._weights = self._weights.new_empty(0)
+
+    def weights_of(self, tokens: int, columns: int) -> Float[Tensor, "layers tokens heads columns"]:
+        """Where the attention weights of a pass go. All passes share the memory: each is added to
+        the record before the next one is launched."""
+        observer = self.model.observer
+        size = (observer.num_layers, tokens, observer.heads, columns)
+        count = prod(size)
+        if count > len(self._weights):  # those captured before keep the smaller one
+            self._weights = self._weights.new_empty(1 << (count - 1).bit_length())
+        return self._weights[:count].view(size)
 
     def run_once(
-        self, inputs: Tensor, tokens: int, columns: int, record: RowRecord | None
+        self,
+        inputs: Tensor,
+        tokens: int,
+        columns: int,
+        record: RowRecord | None,
+        weights: Tensor | None,
     ) -> tuple[Pass, Float[Tensor, "segments vocabulary"]]:
         """A pass over inputs: tokens, rows, positions, and the last token of each segment."""
         given, rows, positions = inputs[: 3 * tokens].view(3, tokens)
         last = inputs[3 * tokens :]
-        weights = None
-        if columns and inputs.is_cuda:
-            observer = self.model.observer
-            size = (observer.num_layers, tokens, observer.heads, columns)
-            weights = torch.empty(size, dtype=torch.float32, device=inputs.device)
         planned = Pass(
             groups=[_single_tokens(rows, positions)],
             tokens=torch.where(given < 0, self.next_tokens[rows], given),

@@ -50,5 +50,5 @@ def test_help_lists_the_commands_and_quit_ends() -> None:
 def test_unknown_command_is_not_asked_of_the_model() -> None:
     asked, shown = talk(":exec \x1b[2J")
     assert asked == []
-    assert "unknown command :exec" in shown
+    assert "unknown command :exec; choose from: :context TEXT, :help, :quit" in shown
     assert "\x1b[2J" not in shown

@@ -27,7 +27,8 @@ def answers(tmp_path: Path) -> Path:
 def test_a_table_with_the_totals_is_printed(run: Any, detector: Path, answers: Path) -> None:
     ended = run("score", "--questions", answers, "--detector", detector, "--device", "cpu")
     assert ended.code == 0, ended.err
-    assert "2 answers scored with perplexity" in ended.out
+    assert "2 answers, detector perplexity: 2 checked" in ended.out
+    assert ended.out.split()[:5] == ["risk", "verdict", "state", "question", "answer"]
     assert "Oslo" in ended.out and "\x1b[31m" not in ended.out
     assert "on 2 labeled answers" in ended.out
 

@@ -22,6 +22,7 @@ _SHADES = (
 )
 _VERDICTS = {"hallucinated": "bold red", "correct": "bold green"}
 _BAR = 20
+_MOST_ECHOED = 1_000
 _INDENT = " " * len("question: ")
 
 
@@ -29,7 +30,7 @@ def print_answer(console: Console, asked: "AskedAnswer", *, with_question: bool 
     if with_question and asked.question.context:
         print_line(console, f"context:  {first_words(asked.question.context)}")
     if with_question:
-        print_line(console, f"question: {asked.question.question}")
+        print_line(console, f"question: {_echo(asked.question.question)}")
     console.print(Text.assemble("answer:   ", _answer(console, asked)), soft_wrap=True)
     console.print(Text.assemble("risk:     ", _risk(console, asked)), soft_wrap=True)
     if asked.state != "checked":
@@ -37,6 +38,12 @@ def print_answer(console: Console, asked: "AskedAnswer", *, with_question: bool 
         console.print(state, soft_wrap=True)
     if not is_colored(console) and _has_token_risks(asked):
         print_line(console, f"tokens:   {_figures(asked)}")
+
+
+def _echo(question: str) -> str:
+    if len(question) <= _MOST_ECHOED:
+        return question
+    return f"{question[:_MOST_ECHOED]} ... ({len(question):,} characters)"
 
 
 def print_legend(console: Console) -> None:
@@ -55,7 +62,7 @@ def has_shades(console: Console, asked: "AskedAnswer") -> bool:
 
 def _answer(console: Console, asked: "AskedAnswer") -> Text:
     if not asked.text:
-        return Text("(empty)", "dim")
+        return Text("(empty)" if asked.ended else "(none)", "dim")
     if not is_colored(console) or not _has_token_risks(asked):
         return Text(_lines(asked.text))
     text = Text()

@@ -20,6 +20,7 @@ from clew.hallucination.workflow import ask
 from clew.hallucination.workflow.asking import open_asker, read_questions
 from clew.storage.text_files import BoundedLines, TooLongError
 from clew.terminal import TextConsole
+from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.live.asking import AskedAnswer, Asker
@@ -81,9 +82,11 @@ def run(call: Call) -> None:
 def _answer_all(
     call: Call, asker: "Asker", questions: "list[Question]", should_stop: StopRequest
 ) -> None:
-    """Print each answer as soon as all before it are there."""
-    is_shaded = False
+    """Print each answer as soon as all before it are there. Raises InputError if no question could
+    be answered."""
+    is_shaded = is_answered = False
     for number, answer in enumerate(asker.ask(questions), start=1):
+        is_answered |= bool(answer.ended)
         if call.as_json:
             call.print_json_line(answer.to_dict())
         else:
@@ -97,6 +100,9 @@ def _answer_all(
     if is_shaded:
         call.console.print()
         print_legend(call.console)
+    if not is_answered:
+        asked = counted(len(questions), "question")
+        raise InputError(f"none of {asked} could be answered: see the state of each.")
 
 
 def _talk(console: Console, asker: "Asker", context: str | None) -> None:

@@ -5,12 +5,15 @@ from contextlib import contextmanager, suppress
 
 from rich.console import Console
 
+from clew.cli.printing import print_line
+
 _HELP = """Type a question and press Enter. The answer follows, with the probability that it is
 hallucinated.
 
   :context TEXT   answer the next questions from this text; without TEXT, from no text
   :help           this help
   :quit           end (also Ctrl-D)"""
+_COMMANDS = ":context TEXT, :help, :quit"
 _PROMPT = "? "
 
 
@@ -54,9 +57,11 @@ class Dialogue:
             said = "from this text" if self._context else "from what the model knows"
             self._console.print(f"the next questions are answered {said}", style="dim")
             return
-        if command != ":help":
-            self._console.print(f"unknown command {command}", style="yellow")
-        self._console.print(_HELP)
+        if command == ":help":
+            self._console.print(_HELP)
+            return
+        unknown = f"unknown command {command[:40]}; choose from: {_COMMANDS}"
+        print_line(self._console, unknown, style="yellow")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """clew score"""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import typer
@@ -61,11 +62,14 @@ def run(call: Call) -> None:
 
 
 def _print_rows(console: Console, result: "ScoreResult") -> None:
-    table = make_table("risk", "verdict", "question", "answer")
+    table = make_table()
+    table.add_column("risk", justify="right")
+    for heading in ("verdict", "state", "question", "answer"):
+        table.add_column(heading)
     for row in result.rows[:_MOST_ROWS]:
-        risk = "" if row["risk"] is None else f"{row['risk']:.0%}"
-        verdict = row["verdict"] or row["state"]
-        table.add_row(risk, verdict, _cell(row["question"]), _cell(row["answer"]))
+        risk = "" if row["risk"] is None else f"{row['risk']:.2f}"
+        texts = (_cell(row[name]) for name in ("question", "answer"))
+        table.add_row(risk, row["verdict"] or "", _words(row["state"]), *texts)
     console.print(table)
     left = len(result.rows) - _MOST_ROWS
     if left > 0:
@@ -77,19 +81,27 @@ def _cell(text: str) -> str:
     return for_terminal(short)
 
 
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {_words(name)}" for name, count in counts.items())
+
+
 def _print_summary(console: Console, result: "ScoreResult") -> None:
     summary = result.summary
-    print_line(console, f"{counted(summary.answers, 'answer')} scored with {result.detector}")
-    for counts in (summary.verdicts, summary.states):
-        parts = (f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
-        print_line(console, ", ".join(parts) or "no verdict")
+    answers = counted(summary.answers, "answer")
+    print_line(console, f"{answers}, detector {result.detector}: {_counts(summary.states)}")
     if summary.mean_risk is not None:
-        print_line(console, f"mean risk {summary.mean_risk:.1%}")
+        print_line(console, f"{_counts(summary.verdicts)}; mean risk {summary.mean_risk:.2f}")
     if summary.auroc is not None and summary.ece is not None:
+        far = summary.states.get("out_of_distribution")
         print_line(
             console,
             f"AUROC {summary.auroc:.3f}, calibration error (ECE) {summary.ece:.3f} on "
-            f"{counted(summary.labeled, 'labeled answer')}",
+            f"{counted(summary.labeled, 'labeled answer')}"
+            f"{', those out of distribution included' if far else ''}",
         )
     if summary.retokenized_count:
         some = ", ".join(summary.retokenized[:5])

@@ -78,8 +78,8 @@ class AskedAnswer:
         }
 
     def __repr__(self) -> str:
-        risk = "not checked" if self.risk is None else f"risk {self.risk:.2f}, {self.verdict}"
-        return f"AskedAnswer({self.text!r}: {risk})"
+        risk = "" if self.risk is None else f"risk {self.risk:.2f}, {self.verdict}, "
+        return f"AskedAnswer({self.text!r}: {risk}{self.state})"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -2,21 +2,16 @@
 
 import io
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clew.cli.answers import has_shades, print_answer, print_legend
-from clew.hallucination.detectors.kept import save_detector
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.answers import LiveToken
 from clew.hallucination.live.asking import AskedAnswer, AskResult
 from clew.hallucination.questions import Question
 from clew.terminal import TextConsole
-from tests.hallucination.conftest import fit, live_model, live_samples, live_store
-
-__all__ = ["fit", "live_model", "live_samples", "live_store"]
 
 CHECKED = Risk(risk=0.83, verdict="hallucinated", threshold=0.62, state="checked", method="fusion")
 FAR = Risk(
@@ -95,16 +90,6 @@ def test_long_question_is_shortened_where_it_is_repeated() -> None:
 
 def test_representation_has_the_state() -> None:
     assert repr(answered(FAR)).endswith(": risk 0.40, correct, out_of_distribution)")
-
-
-def test_exit_code_is_1_if_no_question_could_be_answered(
-    run: Any, fit: Any, tmp_path: Path
-) -> None:
-    detector = save_detector(fit("perplexity"), tmp_path / "detector")
-    ended = run("ask", "word " * 5_000, "--detector", detector, "--device", "cpu")
-    assert ended.code != 0
-    assert "answer:   (none)" in ended.out
-    assert "none of 1 question could be answered" in ended.err
 
 
 @pytest.mark.parametrize("options", [{}, {"force_terminal": True, "color_system": "standard"}])

@@ -1,4 +1,4 @@
-"""What `clew score` prints, and as JSON."""
+"""What `clew score` prints, and as JSON; and how `clew ask` ends with the same detector."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,8 @@ def test_a_table_with_the_totals_is_printed(run: Any, detector: Path, answers: P
     ended = run("score", "--questions", answers, "--detector", detector, "--device", "cpu")
     assert ended.code == 0, ended.err
     assert "2 answers, detector perplexity: 2 checked" in ended.out
-    assert ended.out.split()[:5] == ["risk", "verdict", "state", "question", "answer"]
+    headings = ["risk", "verdict", "state", "question", "answer"]
+    assert headings in [line.split() for line in ended.out.splitlines()]
     assert "Oslo" in ended.out and "\x1b[31m" not in ended.out
     assert "on 2 labeled answers" in ended.out
 
@@ -50,3 +51,10 @@ def test_a_wrong_ending_is_named_with_its_flag(run: Any, detector: Path, answers
     ended = run("score", "--questions", answers, "--detector", detector, "--out", "risks.txt")
     assert ended.code == 2
     assert "--out" in ended.err and ".jsonl, .csv, .arrow" in ended.err
+
+
+def test_asking_fails_if_no_question_could_be_answered(run: Any, detector: Path) -> None:
+    ended = run("ask", "word " * 5_000, "--detector", detector, "--device", "cpu")
+    assert ended.code != 0
+    assert "answer:   (none)" in ended.out
+    assert "none of 1 question could be answered" in ended.err

@@ -59,7 +59,18 @@ def test_an_empty_answer_is_kept() -> None:
     assert read({"question": "q", "answer": None}).problem is None
 
 
-def test_a_file_without_answers_is_refused() -> None:
-    row = Row(number=0, where="line 1", record={"question": "q", "answers": ["x"]})
-    with pytest.raises(InputError, match="no column with answers to score .found: question"):
-        refuse_unanswered("questions.jsonl", row)
+def test_an_answer_without_a_question_is_shown_in_its_row() -> None:
+    assert read({"question": "", "answer": "Oslo"}).answer == "Oslo"
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ({"question": "q", "answers": ["x"]}, "no column with answers to score .found: question"),
+        ({"foo": "q", "answer": "x"}, "no column with questions .found: foo, answer"),
+        (("Who wrote Emma?", "Jane Austen"), "answer 1 is a tuple: give records with"),
+    ],
+)
+def test_records_without_questions_or_answers_are_refused(record: object, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        refuse_unanswered("the list", Row(number=0, where="answer 1", record=record))

@@ -9,6 +9,7 @@ from clew.errors import InputError
 from clew.hallucination.questions.records import (
     CORRECT_COLUMNS,
     HALLUCINATED_COLUMNS,
+    QUESTION_COLUMNS,
     RESPONSE_COLUMNS,
     Row,
     UnusableRecordError,
@@ -27,8 +28,8 @@ _CORRECT_SCORE = 0.5
 @dataclass(frozen=True, kw_only=True)
 class AnsweredQuestion:
     """A question with the answer to score. `accepted` are the accepted answers, `hallucinated` the
-    label, None if there is none. `problem` says why the record cannot be used; its texts are then
-    empty."""
+    label, None if there is none. `problem` says why the record cannot be used; it then has no other
+    text than the answer."""
 
     id: str
     question: str = ""
@@ -48,19 +49,46 @@ def read_answered(row: Row, stem: str) -> AnsweredQuestion:
         if not isinstance(row.record, Mapping):
             kind = type(row.record).__name__
             raise UnusableRecordError(f"it is a {kind}, not a record with named fields")
-        return _read_fields(plain_fields(row.record), name)
+        fields = plain_fields(row.record)
     except UnusableRecordError as reason:
         return AnsweredQuestion(id=name, problem=f"{row.where}: {reason}")
+    try:
+        return _read_fields(fields, name)
+    except UnusableRecordError as reason:
+        return AnsweredQuestion(
+            id=name, answer=_find_answer(fields), problem=f"{row.where}: {reason}"
+        )
+
+
+def _find_answer(fields: Mapping[str, Any]) -> str:
+    """The answer of a record that cannot be used, if it is a text."""
+    try:
+        return next((_answer_text(fields[name]) for name in pick(fields, RESPONSE_COLUMNS)), "")
+    except UnusableRecordError:
+        return ""
 
 
 def refuse_unanswered(name: str, row: Row) -> None:
-    """Raises InputError if the first record has no column for the answer."""
-    if not isinstance(row.record, Mapping) or pick(plain_fields(row.record), RESPONSE_COLUMNS):
+    """Raises InputError if the first record has no named fields, or none for the question or for
+    the answer."""
+    if row.problem is not None:
         return
+    if not isinstance(row.record, Mapping):
+        raise InputError(
+            f"{name}: {row.where} is a {type(row.record).__name__}: give records with the fields "
+            "question and answer."
+        )
     found = ", ".join(str(column)[:40] for column in list(row.record)[:20]) or "none"
-    raise InputError(
-        f"{name} has no column with answers to score (found: {found}): name it answer or response."
-    )
+    fields = plain_fields(row.record)
+    if not pick(fields, RESPONSE_COLUMNS):
+        raise InputError(
+            f"{name} has no column with answers to score (found: {found}): name it answer or "
+            "response."
+        )
+    if not pick(fields, QUESTION_COLUMNS):
+        raise InputError(
+            f"{name} has no column with questions (found: {found}): name it question or prompt."
+        )
 
 
 def _read_fields(fields: Mapping[str, Any], name: str) -> AnsweredQuestion:

@@ -21,7 +21,7 @@ from clew.storage.text_files import MAX_RECORD_CHARACTERS
 # If several are present, the first in this order is used. Case, spaces and underscores are ignored:
 # "Question ID" is question_id.
 _ID_COLUMNS = ("question_id", "id", "qid", "_id", "example_id", "idx")
-_QUESTION_COLUMNS = ("question", "query", "question_text", "problem", "prompt", "input")
+QUESTION_COLUMNS = ("question", "query", "question_text", "problem", "prompt", "input")
 _CATEGORY_COLUMNS = ("category", "topic", "subject", "type")
 # All of these that are present are used.
 _ANSWER_COLUMNS = (
@@ -218,7 +218,7 @@ class Collector:
         if not self._skipped:
             return f"{name} is empty: give at least one question"
         few = 0 < len(self._columns) < _MAX_COLUMNS
-        if few and not pick(plain_fields(self._columns), _QUESTION_COLUMNS):
+        if few and not pick(plain_fields(self._columns), QUESTION_COLUMNS):
             return _no_question_column(name, self._columns)
         first = self._skipped[0]
         return (
@@ -231,12 +231,12 @@ def _no_question_column(name: str, columns: Iterable[str]) -> str:
     found = ", ".join(map(_shortened_name, islice(columns, 20))) or "none"
     return (
         f"{name} has no question column (found: {found}): name it one of "
-        f"{', '.join(_QUESTION_COLUMNS)}"
+        f"{', '.join(QUESTION_COLUMNS)}"
     )
 
 
 def read_question(fields: Mapping[str, Any], fallback_id: str) -> Question:
-    column = next(iter(pick(fields, _QUESTION_COLUMNS)), None)
+    column = next(iter(pick(fields, QUESTION_COLUMNS)), None)
     if column is None:
         raise UnusableRecordError("it has no question")
     name = _record_id(fields) or fallback_id
@@ -415,9 +415,9 @@ def _plain_name(column: str) -> str:
 def useful_columns(name: str, columns: Sequence[str]) -> list[str]:
     """The columns to read, as the file spells them."""
     plain = {plain_name(column) for column in columns}
-    if not pick(plain, _QUESTION_COLUMNS):
+    if not pick(plain, QUESTION_COLUMNS):
         raise InputError(_no_question_column(name, columns))
-    texts = (*_QUESTION_COLUMNS, *CONTEXT_COLUMNS, *_ANSWER_COLUMNS, *_PARTS_COLUMNS)
+    texts = (*QUESTION_COLUMNS, *CONTEXT_COLUMNS, *_ANSWER_COLUMNS, *_PARTS_COLUMNS)
     labels = (*RESPONSE_COLUMNS, *HALLUCINATED_COLUMNS, *CORRECT_COLUMNS)
     known = (*_ID_COLUMNS, *texts, *_CATEGORY_COLUMNS, *labels)
     useful = set(pick(plain, known))

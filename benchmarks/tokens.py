@@ -1,13 +1,18 @@
 """How well single tokens are judged, and whether full states would pay.
 
     python benchmarks/tokens.py SAMPLES      samples of facts-spans, or of any questions
+        --seen 500                           fit on the first 500 answers, test on all later ones
+        --traces STORE --spans SPANS.csv     beside the kind of fact, without the model
 
 The token probe from span labels (if there are any) and from answer labels by each way of learning,
-beside the tokens' own probabilities: AUROC per token, recall at 5% false positives, and the AUROC
-of the pooled answers. Then linear probes on states of all dimensions and on 64 numbers of them.
+beside the tokens' own probabilities: AUROC per token in spans, recall at 5% false positives, ECE of
+all tokens, and the AUROC of the pooled answers. Then linear probes on states of all dimensions and
+on 64 numbers of them.
 """
 
 import argparse
+import collections
+import csv
 import json
 import time
 from pathlib import Path
@@ -23,9 +28,70 @@ from clew.hallucination.detectors.probes.tokens import (
     has_spans,
 )
 from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.traces import TraceBatchLoader
 from clew.metrics import auroc, bootstrap_auroc, expected_calibration_error, measure_groups
 
 TITLES = {"inherit": "labels inherited", "max": "max pooling", "attention": "attention pooling"}
+
+
+class Later:
+    """Answers below number `seen` for fitting, those of their test split included; all others for
+    the test."""
+
+    def __init__(self, data, seen):
+        self._data, self.layers, self.fields = data, data.layers, data.fields
+        self._places = {"train": [], "validation": [], "test": []}
+        for split, ids in data.ids.items():
+            for row, number in enumerate(ids.tolist()):
+                to = "test" if number >= seen else split
+                to = "train" if number < seen and split == "test" else to
+                self._places[to].append((split, row))
+        self.labels = {split: np.array(self._take(data.labels, split)) for split in self._places}
+        self.ids = {split: np.array(self._take(data.ids, split)) for split in self._places}
+
+    def _take(self, every, split):
+        return [every[of][row] for of, row in self._places[split]]
+
+    def read(self, field, split, *, layer=None):
+        every = {of: self._data.read(field, of, layer=layer) for of in self._data.labels}
+        found = self._take(every, split)
+        return np.stack(found) if isinstance(every["test"], np.ndarray) else found
+
+    def bytes_of(self, field):
+        return self._data.bytes_of(field)
+
+
+class Parts:
+    """Which fact a token states: a baseline that does not need the model."""
+
+    def __init__(self, traces, spans):
+        self._spans = collections.defaultdict(list)
+        with spans.open() as file:
+            for row in csv.DictReader(file):
+                span = int(row["start"]), int(row["end"]), row["part"]
+                self._spans[int(row["global_example_id"])].append(span)
+        store = TraceBatchLoader(traces).iter_traces()
+        self._ends = {one["global_example_id"]: np.array(one["token_ends"]) for one in store}
+
+    def measure(self, data):
+        """The share of hallucinated training tokens of a part is the score of its tokens."""
+        train, test = Tokens(data, "train"), Tokens(data, "test")
+        named, asked = (self._name(data, of) for of in ("train", "test"))
+        known = train.spans >= 0
+        rates = {name: train.spans[known & (named == name)].mean() for name in set(named[known])}
+        scores = np.array([rates.get(name, 0.5) for name in asked])
+        return {"title": "which fact it is"} | measure_tokens(test, scores)
+
+    def _name(self, data, split):
+        answers = []
+        for number in data.ids[split][Tokens(data, split).rows].tolist():
+            ends = self._ends[number]
+            starts = np.concatenate([[0], ends])[:-1]
+            names = np.full(len(ends), "", object)
+            for start, end, part in self._spans[number]:
+                names[(starts < end) & (ends > start)] = part
+            answers.append(names)
+        return np.concatenate(answers)
 
 
 def compare_full(data):
@@ -96,10 +162,29 @@ def measure_tokens(test, scores, *, is_probe=False):
         "recall": found.recall,
         "recall_ci": found.recall_ci,
     }
-    if is_probe:
-        risks = 1 / (1 + np.exp(-scores[known].astype(float)))
-        line["token_ece"] = expected_calibration_error(test.spans[known], risks, bins=10)
-    return line
+    return line | (measure_calibration(test, scores) if is_probe else {})
+
+
+def measure_calibration(test, logits):
+    """Of all tokens but the unsure ones; those around spans are not hallucinated."""
+    risks = 1 / (1 + np.exp(-logits.astype(float)))
+    labels, is_sure = test.spans > 0, test.spans != -1
+    answers = np.split(np.arange(len(labels)), test.starts[1:])
+    random = np.random.default_rng(0)
+
+    def ece(rows):
+        rows = rows[is_sure[rows]]
+        return expected_calibration_error(labels[rows], risks[rows], bins=10)
+
+    drawn = random.integers(len(answers), size=(500, len(answers)))
+    found = [ece(np.concatenate([answers[one] for one in draw])) for draw in drawn]
+    return {
+        "token_ece": ece(np.arange(len(labels))),
+        "token_ece_ci": np.quantile(found, [0.025, 0.975]).tolist(),
+        "mean_risk": risks[is_sure].mean(),
+        "rate": labels[is_sure].mean(),
+        "mean_risk_outside": risks[test.spans == -2].mean(),
+    }
 
 
 def fit(data, **options):
@@ -122,8 +207,13 @@ def run(data, name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("samples", type=Path)
+    parser.add_argument("--seen", type=int)
+    parser.add_argument("--traces", type=Path)
+    parser.add_argument("--spans", type=Path)
     given = parser.parse_args()
     data = AnswerFeatures(given.samples)
+    if given.seen is not None:
+        data = Later(data, given.seen)
     counts = {split: len(labels) for split, labels in data.labels.items()}
     print(json.dumps({"answers": counts, "bytes": data.bytes_of("node_tokens")}))
     lines = run(data, "64 numbers")
@@ -135,6 +225,8 @@ def main():
             ("token entropy", columns[:, 1]),
         ):
             lines.append({"title": title} | measure_tokens(test, scores))
+        if given.traces and given.spans:
+            lines.append(Parts(given.traces, given.spans).measure(data))
     lines += compare_full(data)
     for line in lines:
         print(json.dumps(line, default=float))

@@ -1,16 +1,20 @@
 """Span labels: where answers state several facts, which spans are correct, and their files."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from clew.errors import InputError
+from clew.errors import InputError, SettingsMismatchError
 from clew.hallucination.labels import read_span_labels, spans_beside
 from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.label import label_store
 from clew.hallucination.labels.spans import SpanLabeler, score_spans
+from clew.hallucination.samples.making.labeled import refuse_changed_spans
+from clew.hallucination.samples.making.store import SampleStore
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
 PARTS = {
@@ -156,3 +160,19 @@ def test_file_without_example_ids_applies_to_the_question(tmp_path: Path) -> Non
     path = tmp_path / "spans.csv"
     path.write_text("question_id,start,end,label\nq,0,2,1\n")
     assert read_span_labels(path).label_tokens("q", 3, [2, 4]).tolist() == [1, -2]
+
+
+def test_changed_span_labels_of_stored_answers_are_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "spans.csv"
+    path.write_text("question_id,start,end,label\nq1,0,2,correct\n")
+    rows = SimpleNamespace(question_id=["q2", "q1"], global_example_id=np.array([2, 1]))
+    before = read_span_labels(path).digest(["q1", "q2"], [1, 2])
+    stored = SimpleNamespace(
+        numbers=lambda: [0], spans_digest=lambda _: before, stored_rows=lambda _: rows
+    )
+    store = cast(SampleStore, stored)
+    path.write_text("question_id,start,end,label\nq1,0,2,correct\nq3,0,2,correct\n")
+    refuse_changed_spans(tmp_path, store, read_span_labels(path))  # further answers may be added
+    path.write_text("question_id,start,end,label\nq1,0,2,hallucinated\n")
+    with pytest.raises(SettingsMismatchError, match="the span labels of answers in shard 0"):
+        refuse_changed_spans(tmp_path, store, read_span_labels(path))

@@ -1,5 +1,7 @@
 """Read a file of span labels, written by `clew label` or by other means, and label tokens by it."""
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,14 +44,22 @@ class SpanLabels:
         to a span if they share a character, to a hallucinated one rather than to another; `OUTSIDE`
         if to none."""
         labels = np.full(len(ends), OUTSIDE, np.int8)
-        name = question_id.strip()
-        spans = self.spans.get((name, number)) or self.spans.get((name, None), [])
         stops = np.asarray(ends, np.int64)
         starts = np.concatenate([[0], stops])[:-1]
-        for start, end, label in spans:
+        for start, end, label in self._of(question_id, number):
             inside = (starts < end) & (stops > start)
             labels[inside] = np.maximum(labels[inside], label)
         return labels
+
+    def digest(self, question_ids: Sequence[str], numbers: Sequence[int]) -> str:
+        """A hash of the spans of these answers, in any order."""
+        answers = zip(question_ids, numbers, strict=True)
+        found = sorted((number, self._of(name, number)) for name, number in answers)
+        return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+    def _of(self, question_id: str, number: int) -> list[tuple[int, int, int]]:
+        name = question_id.strip()
+        return self.spans.get((name, number)) or self.spans.get((name, None), [])
 
 
 class _SpansTable(LabelTable):

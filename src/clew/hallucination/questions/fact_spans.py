@@ -38,8 +38,8 @@ def load_fact_spans(limit: int | None) -> QuestionSet:
 
 
 def fact_span_questions() -> list[Question]:
-    """All questions, shuffled as the facts are. There is one per country, since answers about the
-    same country in training and test would be too easy."""
+    """All questions, shuffled as the facts are: up to six per country, about itself and its cities.
+    Splits by question therefore share countries."""
     facts = facts_questions()
     known: dict[str, dict[str, Question]] = defaultdict(dict)
     for fact in facts:

@@ -95,7 +95,7 @@ class ShardJob:
                 self._write(pieces, writers, on_written)
             for store in self.stores:
                 made = writers[store.kind].finish() if writers else None
-                store.enter(made, self.entry, self.skipped)
+                store.enter(made, self.entry, self.skipped, self._digest_spans())
         except BaseException:
             for writer in writers.values():
                 writer.abandon()
@@ -173,6 +173,14 @@ class ShardJob:
             yield first, batch
             first += batch.num_rows
             mapped += batch.nbytes
+
+    def _digest_spans(self) -> str | None:
+        if self.spans is None:
+            return None
+        table, unusable = self.shard.table, {skip["record"] for skip in self.skipped}
+        rows = [row for row in np.flatnonzero(self.shard.labeled).tolist() if row not in unusable]
+        names = [table.question_id[row] for row in rows]
+        return self.spans.digest(names, table.global_example_id[rows].tolist())
 
     def _label_tokens(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The traces with the labels of their answer tokens, if there are span labels."""

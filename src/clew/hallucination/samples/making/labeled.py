@@ -10,7 +10,7 @@ import pyarrow as pa
 from jaxtyping import Bool, Float32, Int
 
 from clew.errors import InputError, SettingsMismatchError
-from clew.hallucination.labels import Scores, refuse_other_answers, require_scores
+from clew.hallucination.labels import Scores, SpanLabels, refuse_other_answers, require_scores
 from clew.hallucination.samples.making.config import PreprocessConfig
 from clew.hallucination.samples.making.source import ShardTable
 from clew.hallucination.samples.making.store import SampleStore
@@ -78,6 +78,23 @@ def refuse_changed_scores(out: Path, store: SampleStore, shards: Sequence[Labele
                 "longer has: extract it again first, or write to a new folder (`out`)."
             )
         _refuse_changed_shard(out, store, by_number[number])
+
+
+def refuse_changed_spans(out: Path, store: SampleStore, spans: SpanLabels | None) -> None:
+    """Raises SettingsMismatchError if stored answers have other span labels now; those of further
+    answers may be added."""
+    for number in store.numbers():
+        before = store.spans_digest(number)
+        if spans is None or before is None:  # the store's columns tell whether there are any
+            continue
+        rows = store.stored_rows(number)
+        now = spans.digest(rows.question_id, rows.global_example_id.tolist())
+        if now != before:
+            raise SettingsMismatchError(
+                f'the span labels of answers in shard {number} changed since "{out}" was started '
+                f"(their SHA-256 is {now[:12]} in {spans.path}, and was {before[:12]}): restore "
+                "the file, or write to a new folder (`out`)."
+            )
 
 
 def _refuse_changed_shard(out: Path, store: SampleStore, shard: LabeledShard) -> None:

@@ -32,6 +32,7 @@ from clew.hallucination.samples.making.labeled import (
     label_shards,
     previous_splits,
     refuse_changed_scores,
+    refuse_changed_spans,
     split_samples,
 )
 from clew.hallucination.samples.making.source import NUMBERS, TOKEN_LABELS, TraceSource
@@ -286,6 +287,7 @@ def _plan_checked(
     starts the stores."""
     for store in stores:
         refuse_changed_scores(config.out, store, shards)
+        refuse_changed_spans(config.out, store, spans)
     jobs = plan_jobs(source, shards, shape, stores, spans)
     refuse_if_disk_too_small(config.out, jobs)
     for store in stores:

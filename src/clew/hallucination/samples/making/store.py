@@ -91,6 +91,11 @@ class SampleStore:
             return _read_rows(None)
         return _read_rows(open_shard(self.path, shard, self.manifest, check_samples))
 
+    def spans_digest(self, batch_number: int) -> str | None:
+        """That of the span labels which the shard was made with; None if it has none."""
+        sources = self.manifest.settings["sources"]
+        return next((s.get("spans") for s in sources if s["batch_number"] == batch_number), None)
+
     def unusable_rows(self, file: str) -> list[int]:
         """The unusable rows of a trace shard, by position."""
         entries = [skip for skip in self.manifest.skipped if skip["file"] == file]
@@ -123,10 +128,14 @@ class SampleStore:
         )
 
     def enter(
-        self, made: ShardEntry | None, entry: ShardEntry, skipped: Sequence[Mapping[str, Any]]
+        self,
+        made: ShardEntry | None,
+        entry: ShardEntry,
+        skipped: Sequence[Mapping[str, Any]],
+        spans: str | None = None,
     ) -> None:
         """Register the shard, its source and its skipped rows in one step. `made` is None if no row
-        of the source could be used."""
+        of the source could be used; `spans` is the digest of the rows' span labels."""
         number = entry.batch_number
 
         def change(manifest: Manifest) -> Manifest:
@@ -134,7 +143,8 @@ class SampleStore:
             sources = [s for s in manifest.settings["sources"] if s["batch_number"] != number]
             others = [skip for skip in manifest.skipped if skip["file"] != entry.file]
             shards += [made] if made is not None else []
-            sources = sorted([*sources, _origin(entry)], key=lambda s: s["batch_number"])
+            origin = _origin(entry) | ({} if spans is None else {"spans": spans})
+            sources = sorted([*sources, origin], key=lambda s: s["batch_number"])
             return replace(
                 manifest,
                 shards=tuple(sorted(shards, key=lambda s: s.batch_number)),

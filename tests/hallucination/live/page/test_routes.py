@@ -5,13 +5,14 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
 from clew.hallucination.live.page.content import Page
-from clew.hallucination.live.page.files import PageFiles
+from clew.hallucination.live.page.files import BrowsedStore, PageFiles
 from clew.hallucination.live.page.routes import add_page
 from clew.pages.server import open_server
 from tests.hallucination.answer_page.making import THRESHOLD
@@ -62,8 +63,22 @@ def test_the_trace_of_a_stored_answer_has_all_that_is_drawn(address: str) -> Non
     near = trace["near"]["items"]
     assert len(near) == 8 and all(item["number"] != 4 and item["label"] for item in near)
     assert "".join(token["token"] for token in trace["tokens"]).strip() == trace["answer"].strip()
-    assert read(address, "clew/answers/5")["clew"]["verdict"] == "hallucinated"
     assert read(address, "clew/answers/0")["clew"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"), [({"stop_reason": "length"}, "cut off"), ({"answer": " "}, "empty")]
+)
+def test_stored_answers_that_are_cut_off_or_empty_are_not_checked(
+    page_files: PageFiles, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], reason: str
+) -> None:
+    read_stored = BrowsedStore.read
+    monkeypatch.setattr(
+        BrowsedStore, "read", lambda store, number: replace(read_stored(store, number), **changes)
+    )
+    trace = Page(files=page_files).stored_trace(4)
+    assert trace is not None and reason in trace["clew"]["reason"]
+    assert (trace["clew"]["state"], trace["clew"]["risk"]) == ("unavailable", None)
 
 
 def test_answers_come_in_pages(address: str) -> None:

@@ -1,10 +1,14 @@
 """Answers that exist already, scored over HTTP."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.hallucination.live.service.serving import DIALOGUE, QUESTION, Served
+from clew.hallucination.live.scoring import AnswerScorer
+from clew.hallucination.live.session import Session
+from tests.hallucination.live.service.serving import DIALOGUE, QUESTION, Served, serving
 
 ITEM = {"question": str(QUESTION[0]["content"]), "answer": "Paris"}
 
@@ -45,3 +49,32 @@ def test_conversations_and_empty_answers_are_scored_or_say_why_not(served: Serve
 def test_wrong_items_are_named(served: Served, body: Any, status: int, param: str | None) -> None:
     found, content, _ = served.fetch("score", b"null" if body is None else body)
     assert (found, content["error"]["param"]) == (status, param)
+
+
+def test_answers_that_take_too_long_to_score_end_with_an_error(session: Session) -> None:
+    with serving(session, request_seconds=0.001) as served:
+        status, content, _ = served.fetch("score", [ITEM] * 200)
+        assert (status, content["error"]["code"]) == (503, "timeout")
+
+
+def test_the_end_of_the_server_ends_scoring_with_an_error(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go_on, passes = threading.Event(), threading.Event(), []
+    score_batch = AnswerScorer._score_batch
+
+    def wait(scorer: AnswerScorer, *given: Any) -> Any:
+        passes.append(given)
+        started.set()
+        go_on.wait(60)
+        return score_batch(scorer, *given)
+
+    monkeypatch.setattr(AnswerScorer, "_score_batch", wait)
+    with serving(session, drain_seconds=0) as served, ThreadPoolExecutor(1) as thread:
+        reply = thread.submit(served.fetch, "score", [ITEM] * 200)
+        assert started.wait(60)
+        served.ending.begin()
+        status, content, _ = reply.result(60)
+        go_on.set()
+    assert (status, content["error"]["code"]) == (503, "shutting_down")
+    assert len(passes) == 1, "no further batch is passed"

@@ -5,7 +5,9 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
+from clew.hallucination.answer_page.picture import ShownAnswer
 from clew.hallucination.detectors.known import KnownAnswers
+from clew.hallucination.live.assessing import why_unavailable
 from clew.hallucination.live.page.comparisons import REPORT_FILE
 from clew.hallucination.live.page.files import BrowsedStore, PageFiles
 from clew.hallucination.live.page.index import Search
@@ -68,7 +70,7 @@ class Page:
             answer,
             store.known,
             _explain(store.known),
-            risk=store.index.risk_of(number),
+            risk=_without_unfinished(store.index.risk_of(number), answer),
             is_stored=True,
             token_risks=None if self.live is None else self.live.score_tokens(store, number),
         )
@@ -115,6 +117,15 @@ class Page:
         if other:
             return live.known, "" if live.known else other
         return store.known, _explain(store.known)
+
+
+def _without_unfinished(risk: dict[str, Any] | None, answer: ShownAnswer) -> dict[str, Any] | None:
+    """The risk of a stored answer, unavailable for one that would not be checked live."""
+    tokens = range(answer.prompt_length, len(answer.texts))
+    reason = why_unavailable(tokens, answer.answer, answer.stop_reason or "end")
+    if risk is None or reason is None:
+        return risk
+    return {**risk, "risk": None, "verdict": None, "state": "unavailable", "reason": reason}
 
 
 def _explain(known: KnownAnswers | None) -> str:

@@ -16,7 +16,7 @@ from clew.hallucination.detectors.known import KnownAnswers
 from clew.hallucination.live.page.comparisons import ShownComparison, show_comparison
 from clew.hallucination.live.page.index import AnswerIndex, build_index
 from clew.hallucination.live.page.known import gather_known
-from clew.hallucination.traces import TraceBatchLoader
+from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.hallucination.traces.basis import Basis, load_basis
 
 
@@ -62,11 +62,15 @@ class BrowsedStore:
             self._is_prepared = True
             threading.Thread(target=lambda: self.known, name="clew-known", daemon=True).start()
 
+    def trace(self, number: int) -> Trace | None:
+        """A stored trace, None if there is no such number. Loaders are not for several threads."""
+        with self._lock:
+            return self.loader.get_trace_by_global_id(number)
+
     def read(self, number: int) -> ShownAnswer | None:
         """A stored answer with its label, None if there is no such number."""
         row = self.index.row_of(number)
-        with self._lock:
-            trace = None if row is None else self.loader.get_trace_by_global_id(number)
+        trace = None if row is None else self.trace(number)
         if row is None or trace is None or trace["tokens"] is None or not len(trace["tokens"]):
             return None
         model = self.model.get("id")

@@ -96,7 +96,7 @@ class Tracer:
         """The risk of every token of a stored answer by the detector's token probe. None without
         one, or if the store's states are in another basis than the detector's."""
         probe = self.session.detector.tokens
-        trace = store.loader.get_trace_by_global_id(number)
+        trace = store.trace(number)
         names = ("nodes", "token_logprobs", "token_entropies")
         if probe is None or trace is None or any(trace.get(name) is None for name in names):
             return None

@@ -13,7 +13,7 @@ from clew.hallucination.live.page.tracer import Tracer
 from clew.hallucination.live.service.answering import Answering, Work, collect
 from clew.hallucination.live.service.asked import Asked, read_chat, read_completion
 from clew.hallucination.live.service.errors import ApiError, failed, invalid, of_status
-from clew.hallucination.live.service.front import Watch, wait_until_left
+from clew.hallucination.live.service.front import LEFT, Watch, wait_until_left
 from clew.hallucination.live.service.lifecycle import Lifecycle
 from clew.hallucination.live.service.metrics import CONTENT_TYPE, Metrics
 from clew.hallucination.live.service.scoring import Scoring
@@ -124,7 +124,7 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
     @app.post("/score")
     async def score(request: Request) -> "Response":
         service.lifecycle.check()
-        return _reply(await scoring.score(await _read_json(request)))
+        return _reply(await scoring.score(await _read_json(request), request.receive))
 
 
 async def _read_json(request: "Request") -> Any:
@@ -167,7 +167,7 @@ async def _whole(
         try:
             await asyncio.wait({answers, left}, return_when=asyncio.FIRST_COMPLETED)
             if not answers.done():
-                return _reply(None, 499)
+                return _reply(None, LEFT)
             found = await answers
         finally:
             if answering.cancel():

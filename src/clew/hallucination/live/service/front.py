@@ -15,7 +15,7 @@ from clew.pages.guard import App, Message, Receive, Scope, Send
 logger = logging.getLogger(__name__)
 
 # As other servers note a client that left before its answer.
-_LEFT = 499
+LEFT = 499
 
 
 class Front:
@@ -41,7 +41,7 @@ class Watch:
         self._app, self._metrics, self._lifecycle = app, metrics, lifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started, status, number = time.perf_counter(), _LEFT, f"req_{token_hex(12)}"
+        started, status, number = time.perf_counter(), LEFT, f"req_{token_hex(12)}"
 
         async def watch(message: Message) -> None:
             nonlocal status

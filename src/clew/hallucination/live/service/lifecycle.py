@@ -3,16 +3,22 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from clew.hallucination.live.service.errors import loading, shutting_down
 
 if TYPE_CHECKING:
-    from clew.hallucination.live.service.answering import Answering
+    from clew.hallucination.live.service.errors import ApiError
 
 Phase = Literal["loading", "ready", "draining"]
 # After the time to drain: for the last words of every stream.
 _LAST_WORDS_SECONDS = 2.0
+
+
+class Running(Protocol):
+    """What the end of the server cuts short."""
+
+    def end(self, error: "ApiError") -> None: ...
 
 
 class Lifecycle:
@@ -24,7 +30,7 @@ class Lifecycle:
         self._deadline: float | None = None
         self._is_ready = False
         self._active = 0
-        self._running: set[Answering] = set()
+        self._running: set[Running] = set()
 
     @property
     def phase(self) -> Phase:
@@ -56,13 +62,13 @@ class Lifecycle:
             self._active -= 1
 
     @contextmanager
-    def running(self, answering: "Answering") -> Iterator[None]:
-        """While an answer is generated, which the end of the server cuts short."""
-        self._running.add(answering)
+    def running(self, work: Running) -> Iterator[None]:
+        """While something is at work that the end of the server cuts short."""
+        self._running.add(work)
         try:
             yield
         finally:
-            self._running.discard(answering)
+            self._running.discard(work)
 
     def begin(self) -> None:
         """Begin to end; may be called from a signal handler."""
@@ -75,6 +81,6 @@ class Lifecycle:
             return False
         late = time.monotonic() - self._deadline
         if late >= 0:
-            for answering in self._running:
-                answering.end(shutting_down())
+            for work in self._running:
+                work.end(shutting_down())
         return self._active == 0 or late > _LAST_WORDS_SECONDS

@@ -1,15 +1,19 @@
 """Answers that exist already: `POST /score`."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import InputError
+from clew.errors import InputError, StoppedError
 from clew.hallucination.live.service.errors import ApiError, busy, invalid, out_of_time, unusable
 from clew.hallucination.live.service.fields import Fields, Wanted
+from clew.hallucination.live.service.front import LEFT, wait_until_left
 from clew.hallucination.live.service.messages import last_question, only_question, read_messages
 from clew.hallucination.live.service.service import Service
 from clew.hallucination.live.service.shapes import scored_object
+from clew.pages.guard import Receive
 
 if TYPE_CHECKING:
     from clew.hallucination.live.scoring import ToScore
@@ -26,15 +30,34 @@ _ITEM = Fields(
 _MAX_WAITING = 64
 
 
+class _Job:
+    """A request that is scored, or waits for it. It ends early, with an error, if its client has
+    left, its time is up, or the server ends: before the next batch."""
+
+    def __init__(self) -> None:
+        self.is_stopped = threading.Event()
+        self.early: asyncio.Future[ApiError] = asyncio.get_running_loop().create_future()
+
+    def end(self, error: ApiError) -> None:
+        if not self.early.done():
+            self.early.set_result(error)
+
+    def check(self, _: int = 0) -> None:
+        """Called in the thread that scores. Raises StoppedError."""
+        if self.is_stopped.is_set():
+            raise StoppedError("the request was ended.")
+
+
 class Scoring:
     """Scores given answers, one request at a time: each takes a whole batch of the model."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._turn = asyncio.Lock()
+        # Of its own: requests that wait here keep no thread from those that generate.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-score")
         self._waiting = 0
 
-    async def score(self, body: Any) -> Any:
+    async def score(self, body: Any, receive: Receive) -> Any:
         """The `clew` object of an answer, or a list of them for a list. Raises ApiError, which
         names the item that cannot be used."""
         given = body if isinstance(body, list) else [body]
@@ -44,24 +67,47 @@ class Scoring:
             raise ApiError(422, text, code="too_many_items")
         if self._waiting >= _MAX_WAITING:
             raise busy(self._waiting)
-        seconds = self._service.settings.request_seconds
         self._waiting += 1
         try:
-            async with asyncio.timeout(seconds), self._turn:
-                found = await asyncio.to_thread(self._score, given, isinstance(body, list))
-        except TimeoutError:
-            raise out_of_time(seconds) from None
+            found = await self._run(given, isinstance(body, list), receive)
         finally:
             self._waiting -= 1
         return found if isinstance(body, list) else found[0]
 
-    def _score(self, given: Sequence[Any], is_list: bool) -> list[dict[str, Any]]:
-        session = self._service.session
+    async def _run(
+        self, given: Sequence[Any], is_list: bool, receive: Receive
+    ) -> list[dict[str, Any]]:
+        loop, job = asyncio.get_running_loop(), _Job()
+        seconds = self._service.settings.request_seconds
+        timer = loop.call_later(seconds, job.end, out_of_time(seconds))
+        work = loop.run_in_executor(self._thread, self._score, given, is_list, job)
+        left = asyncio.ensure_future(wait_until_left(receive))
+        awaited: set[asyncio.Future[Any]] = {work, left, job.early}
+        try:
+            with self._service.lifecycle.running(job):
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return await work
+            if job.early.done():
+                raise job.early.result()
+            self._service.metrics.disconnected.add()
+            raise ApiError(LEFT, "The client has left.")
+        finally:
+            job.is_stopped.set()
+            timer.cancel()
+            left.cancel()
+            work.cancel()
+
+    def _score(self, given: Sequence[Any], is_list: bool, job: _Job) -> list[dict[str, Any]]:
+        session, scored_items = self._service.session, []
         items = [
             self._read(one, f"[{place}]" if is_list else "") for place, one in enumerate(given)
         ]
+        scorer = session.scorer(tokens=True)
+        for start in range(0, len(items), scorer.window):
+            scored_items += scorer.score_window(items[start : start + scorer.window], job.check)
         found = []
-        for item, scored in zip(items, session.score(items, tokens=True), strict=True):
+        for item, scored in zip(items, scored_items, strict=True):
             self._service.metrics.count_answer(scored.risk, "score")
             texts = [str(session.tokenizer.decode([token])) for token in item.tokens]
             found.append(scored_object(scored, session.detector.name, item.tokens, texts))

@@ -168,16 +168,22 @@ class Shape:
         for one in tokens:
             offsets.append(offset)
             offset += len(one.text)
-        top = [
-            {self.token_text(other): _finite(logprob) for other, logprob in one.top}
-            for one in tokens
-        ]
         return {
             "tokens": [one.text for one in tokens],
             "token_logprobs": [_finite(one.logprob) for one in tokens],
-            "top_logprobs": top if self.top_logprobs else None,
+            "top_logprobs": [self._top_of(one) for one in tokens] if self.top_logprobs else None,
             "text_offset": offsets,
         }
+
+    def _top_of(self, token: "LiveToken") -> dict[str, float]:
+        """The most likely tokens by their text, and always the chosen one, as in OpenAI's API. Of
+        several with the same text, the most likely counts."""
+        found: dict[str, float] = {}
+        for other, logprob in token.top:
+            found.setdefault(self.token_text(other), _finite(logprob))
+        if all(other != token.id for other, _ in token.top):
+            found.setdefault(token.text, _finite(token.logprob))
+        return found
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:

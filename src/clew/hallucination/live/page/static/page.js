@@ -6,6 +6,7 @@ import { showTrace } from "./trace.js";
 
 const views = ["ask", "trace", "answers", "comparisons"];
 let isFirst = true;
+let isBrowsing = false;
 
 function show(view, tab) {
   for (const id of views) at(id).hidden = id !== view;
@@ -20,12 +21,15 @@ function show(view, tab) {
 }
 
 async function openTrace(load, back, tab) {
+  const here = location.hash;
   at("main").setAttribute("aria-busy", "true");
   try {
-    showTrace(await load(), back);
+    const trace = await load();
+    if (location.hash !== here) return; // another view has been opened meanwhile
+    showTrace(trace, back);
     show("trace", tab);
   } catch (error) {
-    complain(error);
+    if (location.hash === here) complain(error);
   } finally {
     at("main").removeAttribute("aria-busy");
   }
@@ -62,7 +66,8 @@ async function start() {
     const served = info.live ? `${info.live.model} · ${info.live.detector}` : "";
     at("served").textContent = served;
     document.title = info.live ? `clew · ${info.live.model}` : "clew";
-    startBrowsing(info.store);
+    if (!isBrowsing) startBrowsing(info.store);
+    isBrowsing = true;
   } catch (error) {
     complain(error);
     return;

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from clew.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.answers import LiveAnswer
@@ -217,3 +218,18 @@ def test_token_risks_are_the_same_live_and_from_tokens(
             assert live == pytest.approx(one.token_risks, abs=1e-3)
             compared += 1
     assert compared
+
+
+def test_a_session_whose_engine_has_died_does_not_run(
+    live_model: LoadedModel, fit: FitDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    with Session(live_model, fit("perplexity"), max_rows=1) as session:
+        session.start()
+        assert session.is_running
+        assert session._engine is not None
+        monkeypatch.setattr(session._engine._batch, "admit", None)  # calling it is an error
+        with pytest.raises(ClewError):
+            session.call(lambda: 7)
+        session._engine._thread.join()
+        assert not session.is_running

@@ -65,9 +65,16 @@ def fetch(server: LocalServer, path: str, body: bytes | None = None, **headers: 
             return error.code, json.load(error), error.headers
 
 
-def test_only_health_is_good_while_the_model_loads(server: LocalServer) -> None:
+def test_the_page_is_there_while_the_model_loads(server: LocalServer) -> None:
+    for path, kind in (("", "text/html"), ("page/page.js", "text/javascript")):
+        with urllib.request.urlopen(f"{server.address}{path}", timeout=60) as reply:
+            assert reply.status == 200 and reply.headers.get_content_type() == kind
+            assert b"clew" in reply.read()
+
+
+def test_nothing_is_answered_while_the_model_loads(server: LocalServer) -> None:
     assert fetch(server, "healthz")[:2] == (200, {"status": "loading"})
-    for path in ("readyz", "v1/models", "metrics", ""):
+    for path in ("readyz", "v1/models", "metrics", "score"):
         status, content, headers = fetch(server, path)
         assert (status, content["error"]["code"]) == (503, "loading")
         assert int(headers["Retry-After"]) > 0

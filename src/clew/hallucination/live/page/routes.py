@@ -44,14 +44,12 @@ def add_page(app: "FastAPI", page: Page) -> None:
         return Response(text, media_type="application/json")
 
     @app.get("/")
-    def start() -> Response:
-        return Response(_read("page.html"), media_type="text/html")
-
     @app.get("/page/{name}")
-    def static(name: str) -> Response:
-        if name not in _STATIC:
+    def static(name: str = "") -> Response:
+        found = read_static(f"/page/{name}" if name else "/")
+        if found is None:
             raise HTTPException(404)
-        return Response(_read(name), media_type=_STATIC[name])
+        return Response(found[0], media_type=found[1])
 
     @app.get("/page/reports/{secret}/{number}/{name:path}")
     def report(secret: str, number: Annotated[int, Path(ge=0)], name: str) -> Response:
@@ -105,5 +103,10 @@ def add_page(app: "FastAPI", page: Page) -> None:
         return reply(page.describe_comparisons())
 
 
-def _read(name: str) -> bytes:
-    return files("clew.hallucination.live.page").joinpath("static", name).read_bytes()
+def read_static(path: str) -> tuple[bytes, str] | None:
+    """A file of the page by its path on the server, and its type; None if there is none."""
+    name = "page.html" if path == "/" else path.removeprefix("/page/")
+    if path != "/" and name not in _STATIC:
+        return None
+    content = files("clew.hallucination.live.page").joinpath("static", name).read_bytes()
+    return content, _STATIC.get(name, _TYPES["html"])

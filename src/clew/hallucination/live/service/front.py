@@ -5,8 +5,10 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Mapping
 from secrets import token_hex
 
+from clew.hallucination.live.page.routes import read_static
 from clew.hallucination.live.service.errors import ApiError, loading
 from clew.hallucination.live.service.lifecycle import Lifecycle
 from clew.hallucination.live.service.metrics import Metrics
@@ -19,7 +21,7 @@ LEFT = 499
 
 
 class Front:
-    """Answers with 503 until there is an app."""
+    """Answers with 503 until there is an app. The page is there before: it waits for the model."""
 
     def __init__(self) -> None:
         self.app: App | None = None
@@ -29,6 +31,8 @@ class Front:
             await self.app(scope, receive, send)
         elif scope["path"] == "/healthz":
             await _send_json(send, 200, {"status": "loading"})
+        elif (found := read_static(scope["path"])) is not None:
+            await _send(send, 200, *found)
         else:
             error = loading()
             await _send_json(send, error.status, error.body(), error)
@@ -76,14 +80,14 @@ async def wait_until_left(receive: Receive) -> None:
 async def _send_json(
     send: Send, status: int, content: object, error: ApiError | None = None
 ) -> None:
-    body = json.dumps(content).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        *(
-            (name.lower().encode(), value.encode())
-            for name, value in (error.headers if error else {}).items()
-        ),
-    ]
+    headers = error.headers if error else {}
+    await _send(send, status, json.dumps(content).encode(), "application/json", headers)
+
+
+async def _send(
+    send: Send, status: int, body: bytes, kind: str, more: Mapping[str, str] | None = None
+) -> None:
+    given = {"Content-Type": kind, "Content-Length": str(len(body)), **(more or {})}
+    headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -60,8 +60,19 @@ async function traceAsked(one) {
   return trace;
 }
 
+// Whether the server has yet to load its model.
+async function isLoading() {
+  const health = await read("healthz").catch(() => ({}));
+  return health.status === "loading";
+}
+
 async function start() {
   try {
+    if (await isLoading()) {
+      at("served").textContent = "The model is loading …";
+      setTimeout(start, 1000);
+      return;
+    }
     const info = await read("clew/page");
     const served = info.live ? `${info.live.model} · ${info.live.detector}` : "";
     at("served").textContent = served;

@@ -93,6 +93,31 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_file(
     assert not journal.exists()
 
 
+def test_answers_that_the_detector_was_fitted_on_give_a_warning(
+    score: Score, live_store: Path
+) -> None:
+    events: list[Any] = []
+    score(live_store, num_samples=1, reporter=events.append)
+    assert any("was fitted on answers of" in getattr(event, "text", "") for event in events)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"question": None}, "give a text, or a list of texts"),
+        ({"question": " "}, "the question is empty"),
+        ({"question": "Who?", "temperature": -1.0}, "give 0"),
+        ({"question": "Who?", "max_new_tokens": 0}, "it must be 1 or more"),
+        ({"question": "Who?", "detector": "not/there"}, "there is no such folder"),
+    ],
+)
+def test_asking_checks_its_settings_before_it_loads(settings: Any, problem: str) -> None:
+    events: list[Any] = []
+    with pytest.raises(InputError, match=problem):
+        clew.ask(**settings, reporter=events.append)
+    assert events == []
+
+
 @pytest.mark.parametrize("ended_in", ["replace_file", "hash_file"])
 def test_a_run_killed_while_it_finishes_is_resumed(
     score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_in: str

@@ -23,6 +23,7 @@ from clew.hallucination.questions.answered import (
     refuse_unanswered,
 )
 from clew.hallucination.questions.records import Row
+from clew.hallucination.samples.making.source import hash_traces
 from clew.hallucination.traces.schema import CONTEXT
 from clew.storage import ShardReader
 from clew.storage.hashing import hash_text
@@ -63,6 +64,10 @@ class GivenAnswers(Protocol):
     @property
     def identity(self) -> dict[str, Any]: ...
 
+    @property
+    def is_training_data(self) -> bool:
+        """Whether the detector is known to have been fitted on them."""
+
     def read(self, first: int) -> Iterator[GivenAnswer]:
         """The answers from number `first` on."""
 
@@ -79,6 +84,8 @@ def open_given(answers: Any, detector: Detector) -> GivenAnswers:
 
 class RowAnswers:
     """Answers from records. They are read once to count them, then again to be scored."""
+
+    is_training_data = False
 
     def __init__(self, source: str | list[Any], *, name: str) -> None:
         self._source, self._name = source, name
@@ -122,6 +129,8 @@ class TraceAnswers:
             )
         shards = [shard.sha256 for shard in self._store.shards]
         self.identity = {"name": path.name, "sha256": hash_text(*shards)}
+        fitted_on = None if detector.origin is None else detector.origin.data.get("traces")
+        self.is_training_data = fitted_on == hash_traces(self._store.manifest)
 
     def read(self, first: int) -> Iterator[GivenAnswer]:
         for index, entry in enumerate(self._store.shards):

@@ -323,7 +323,10 @@ def read_risks(path: Path) -> pa.Table:
 def read_columns(path: Path, names: Sequence[str]) -> pa.Table:
     """Columns of a file that may have been edited since. Raises ValueError, KeyError or pyarrow's
     errors if it does not have them."""
-    return read_risks(path).select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
+    table = read_risks(path)
+    if missing := set(names) - set(table.column_names):
+        raise ValueError(f"it has no column {min(missing)}")
+    return table.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:

@@ -108,7 +108,11 @@ def read_questions(
 
     from clew.hallucination.questions import collect_questions, load_questions
 
+    if not isinstance(question, Iterable):
+        raise InputError("give a text, or a list of texts.", setting="question", value=question)
     single = [question] if isinstance(question, str) else list(question)
+    if single and all(isinstance(one, str) and not one.strip() for one in single):
+        raise InputError('the question is empty. Give one, such as "In which country is Tartu?".')
     sets = [collect_questions(single)] if single else []
     if isinstance(questions, str | Path):
         sets.append(load_questions(str(questions), num_samples))
@@ -136,15 +140,20 @@ def open_asker(
     should_stop: Callable[[], bool],
 ) -> "Asker":
     """Load the detector and its model, and get ready to answer. Raises as `ask` does."""
+    from clew.hallucination.live.engine.requests import Sampling
+
+    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
+    if max_new_tokens is not None and max_new_tokens < 1:
+        raise InputError("it must be 1 or more.", setting="max_new_tokens", value=max_new_tokens)
+    if isinstance(detector, str | Path) and not Path(detector).exists():
+        raise InputError("there is no such folder.", setting="detector", value=detector)
     reporter(Note("loading the model and its detector"))  # before the imports, which take seconds
     from clew.hallucination.capture import LoadedModel, load_model
     from clew.hallucination.capture.embedded import EMBEDDED_NAME
     from clew.hallucination.live.asking import Asker
-    from clew.hallucination.live.engine.requests import Sampling
     from clew.hallucination.live.ready import ready_detector
     from clew.hallucination.live.session import Session
 
-    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
     given = str(model) if isinstance(model, Path) else model
     if detector is None:
         if not isinstance(given, LoadedModel):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clew.errors import InputError, StoppedError
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.tables import Tabular
 from clew.wording import counted
 
@@ -135,6 +135,14 @@ def score(
         should_stop=should_stop,
     )
 
+    if answers.is_training_data:
+        job.reporter(
+            Note(
+                f"warning: the detector {kept.name} was fitted on answers of {questions}"
+                ", so its risks look better there than they are"
+            )
+        )
+
     def open_session() -> Session:
         place = str(model) if isinstance(model, str | Path) else model
         return Session.open(kept, model=place, device=device, dtype=dtype, reporter=job.reporter)
@@ -223,6 +231,8 @@ def _score_to_file(
 
 def _write(job: _Job, session: "Session", scorer: "AnswerScorer", file: "RiskFile") -> None:
     first = file.start(count=job.count, window=scorer.window)
+    if first:
+        job.reporter(Note(f"resuming: {first:,} of {job.count:,} answers are scored already"))
     for window in job.run(session, scorer, first):
         file.append(window)
 

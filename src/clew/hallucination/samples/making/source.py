@@ -23,6 +23,7 @@ from clew.hallucination.traces.schema import (
 )
 from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.hashing import hash_file, hash_text
+from clew.storage.manifest import Manifest
 from clew.storage.reading import read_bounded
 from clew.storage.writing import replace_file
 
@@ -41,6 +42,15 @@ TOKEN_LABELS = "token_labels"
 # What describes the machine or grows with the store does not identify it.
 ARRAY_COLUMNS = ("last_hidden", "nodes", "edge_source", "edge_weight")
 _NOT_IDENTITY = ("machine", "sources")
+
+
+def hash_traces(manifest: Manifest) -> str:
+    """A hash of how the traces of a store were made, which identifies them."""
+    settings = {k: v for k, v in manifest.settings.items() if k not in _NOT_IDENTITY}
+    model = settings.pop("model", None) or {}
+    # As in capture: the fingerprint identifies a model, whatever name it was loaded as.
+    model_settings = {k: v for k, v in model.items() if k not in ("id", "revision")}
+    return hash_text(json.dumps([settings, model_settings, manifest.files], sort_keys=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,17 +135,12 @@ class TraceSource:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Name, model and a hash of the settings, which identify a trace store."""
-        settings = {k: v for k, v in self.manifest.settings.items() if k not in _NOT_IDENTITY}
-        files = self.manifest.files
-        model = settings.pop("model", None) or {}
-        # As in capture: the fingerprint identifies a model, whatever name it was loaded as.
-        model_settings = {k: v for k, v in model.items() if k not in ("id", "revision")}
-        text = json.dumps([settings, model_settings, files], sort_keys=True)
+        model = self.manifest.settings.get("model") or {}
         return {
             "store": self.path.resolve().name,
             "model": model.get("id"),
-            "sha256": hash_text(text),
-            "basis": files.get(BASIS_NAME),
+            "sha256": hash_traces(self.manifest),
+            "basis": self.manifest.files.get(BASIS_NAME),
             "capture": {k: v for k, v in self.manifest.settings.items() if k not in _NOT_IDENTITY},
         }
 

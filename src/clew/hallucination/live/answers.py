@@ -1,14 +1,10 @@
 """Answers with their risk, and what a caller holds of a request while its answer comes."""
 
-import queue
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from clew.errors import ClewError
 from clew.hallucination.detectors.risk import Risk
 from clew.hallucination.live.engine.requests import Ended
-from clew.hallucination.live.engine.tickets import Ticket
+from clew.hallucination.live.engine.tickets import Events, Ticket
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,50 +30,19 @@ class LiveAnswer:
     risk: Risk
 
 
-LiveEvent = LiveToken | LiveAnswer | ClewError
-
-
-class LiveTicket:
-    """A submitted request, as `Ticket`: its tokens come with their risk, then the answer."""
+class LiveTicket(Events[LiveToken, LiveAnswer]):
+    """A submitted request: its tokens come with their risk, then the answer."""
 
     def __init__(self, ticket: Ticket) -> None:
+        super().__init__(LiveAnswer)
         self.request = ticket.request
         self._tickets = [ticket]  # and those of answers drawn for it
-        self._events: queue.SimpleQueue[LiveEvent] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._call: Callable[[LiveEvent], None] | None = None
-
-    def get(self, timeout: float | None = None) -> LiveToken | LiveAnswer:
-        """The next event. Raises TimeoutError, or the ClewError that ended the request."""
-        try:
-            event = self._events.get(timeout=timeout)
-        except queue.Empty:
-            raise TimeoutError(f"no token within {timeout} seconds") from None
-        if isinstance(event, ClewError):
-            raise event
-        return event
-
-    def __iter__(self) -> Iterator[LiveToken | LiveAnswer]:
-        """All events up to and including the answer."""
-        while True:
-            event = self.get()
-            yield event
-            if isinstance(event, LiveAnswer):
-                return
 
     def answer(self) -> LiveAnswer:
         """Wait for the whole answer."""
         *_, last = self
         assert isinstance(last, LiveAnswer)
         return last
-
-    def on_event(self, call: Callable[[LiveEvent], None]) -> None:
-        """Have `call` called with every event, those before included, from another thread: it must
-        return quickly, and must not raise."""
-        with self._lock:
-            self._call = call
-            while not self._events.empty():
-                call(self._events.get())
 
     def cancel(self) -> None:
         """End the answer as soon as possible: it follows, with what there is of it."""
@@ -87,11 +52,3 @@ class LiveTicket:
     def add_draw(self, ticket: Ticket) -> None:
         """An answer that is drawn for this one; for the delivery."""
         self._tickets.append(ticket)
-
-    def put(self, event: LiveEvent) -> None:
-        """Deliver an event; for the delivery."""
-        with self._lock:
-            if self._call is None:
-                self._events.put(event)
-            else:
-                self._call(event)

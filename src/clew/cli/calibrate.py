@@ -10,7 +10,7 @@ from clew.wording import counted
 COMMAND = Command(
     function=calibrate,
     example="clew calibrate comparison/detector --risks mine.arrow --target-fpr 0.05 --out mine",
-    groups={"Input and output": ("risks", "samples", "target_fpr", "out")},
+    groups={"Input and output": ("risks", "samples", "target_fpr", "out", "overwrite")},
     has_json=True,
 )
 
@@ -38,5 +38,11 @@ def run(call: Call) -> None:
     print_line(
         call.console,
         f"threshold: {result.threshold_before:.3f} before, {result.threshold_after:.3f} after",
+    )
+    precision = "" if result.precision is None else f", precision {result.precision:.1%}"
+    print_line(
+        call.console,
+        f"with this threshold, on these answers: recall {result.recall:.1%}{precision}, "
+        f"false positive rate {result.false_positive_rate:.1%}",
     )
     print_line(call.console, f"detector: {result.path}")

@@ -56,6 +56,7 @@ def test_risks_of_labeled_answers_calibrate_a_detector(fitted: Path, tmp_path: P
     after = clew.load_detector(tmp_path / "mine")
     assert result.ece_after < 0.1 < result.ece_before
     assert after.threshold == result.threshold_after != before.threshold
+    assert result.false_positive_rate <= 0.05 < result.recall
     assert clew.load_detector(fitted / "out").calibration == before.calibration
     answers = StoredAnswers(AnswerFeatures(fitted / "pre"), "test")
     assert (np.argsort(after._risks(answers)) == np.argsort(before._risks(answers))).all()
@@ -68,6 +69,10 @@ def test_samples_of_the_same_model_calibrate_a_detector(fitted: Path, tmp_path: 
     assert result.answers > 100 and result.excluded  # empty answers have no risk
     again = clew.calibrate(tmp_path / "mine", samples=fitted / "other")
     assert again.path == tmp_path / "mine"
+    settings = {"samples": fitted / "other", "out": tmp_path / "mine"}
+    with pytest.raises(InputError, match="a detector is there already"):
+        clew.calibrate(fitted / "out", **settings)
+    assert clew.calibrate(fitted / "out", **settings, overwrite=True).path == again.path
     assert again.threshold_after == pytest.approx(result.threshold_after, abs=1e-3)
 
 

@@ -114,6 +114,7 @@ def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -
         own, limit, _ = _fit(detector.fallback.calibration, far, target_fpr)
         fallback = replace(detector.fallback, calibration=own, threshold=limit)
         changed = replace(changed, fallback=fallback)
+    risks = detector.calibration.convert(checked.risks, calibration)
     figures = {
         "answers": len(answers.labels),
         "out_of_distribution": len(far.labels),
@@ -122,8 +123,19 @@ def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -
         "ece_after": expected_calibration_error(checked.labels, after),
         "threshold_before": detector.threshold,
         "threshold_after": threshold,
+        **_rates(checked.labels, risks, threshold),
     }
     return _record(changed, figures)
+
+
+def _rates(labels: np.ndarray, risks: np.ndarray, threshold: float) -> dict[str, float | None]:
+    """What the threshold does to these answers; without any above it, there is no precision."""
+    above, is_hallucinated = risks > threshold, labels == 1
+    return {
+        "false_positive_rate": float(above[~is_hallucinated].mean()),
+        "recall": float(above[is_hallucinated].mean()),
+        "precision": float(is_hallucinated[above].mean()) if above.any() else None,
+    }
 
 
 def _record(detector: Detector, figures: dict[str, Any]) -> Detector:

@@ -20,7 +20,8 @@ _ROUNDING = 1e-6
 class CalibrationResult:
     """A calibrated detector in `path`. ECE is the expected calibration error over 15 bins, as in a
     comparison; `ece_after` is measured on answers that were not used for the fit. `excluded`
-    answers had no label, or could not be checked."""
+    answers had no label, or could not be checked. `false_positive_rate`, `recall` and `precision`
+    are those of the new threshold on the answers that it was chosen on."""
 
     path: Path
     answers: int
@@ -30,6 +31,9 @@ class CalibrationResult:
     ece_after: float
     threshold_before: float
     threshold_after: float
+    false_positive_rate: float
+    recall: float
+    precision: float | None
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "path": str(self.path)}
@@ -55,6 +59,7 @@ def calibrate(
     samples: str | Path | None = None,
     target_fpr: float | None = None,
     out: str | Path | None = None,
+    overwrite: bool = False,
 ) -> CalibrationResult:
     """Fit a detector's calibration and threshold to your own labeled answers.
 
@@ -69,6 +74,7 @@ def calibrate(
         target_fpr: Choose the threshold so that at most this share of correct answers counts as
             hallucinated, such as 0.05. [default: the threshold with the highest F1]
         out: Folder for the calibrated detector. [default: change it in place]
+        overwrite: Replace a detector that is in `out` already.
 
     Returns:
         The calibration error and the threshold before and after; `detector` loads the result.
@@ -98,8 +104,9 @@ def calibrate(
             value=detector,
         )
     loaded = read_detector(folder)
+    target = _choose_out(folder, out, overwrite=overwrite)
     found = refit(loaded, _read_answers(loaded, risks, samples), target_fpr)
-    place = change_detector(folder, found, _choose_out(folder, out))
+    place = change_detector(folder, found, target)
     return CalibrationResult(path=place, **found.kept.calibrated)
 
 
@@ -203,7 +210,7 @@ def _find_thresholds(
     return {}, {}
 
 
-def _choose_out(folder: Path, out: str | Path | None) -> Path | None:
+def _choose_out(folder: Path, out: str | Path | None, *, overwrite: bool) -> Path | None:
     if out is None or Path(out).resolve() == folder.resolve():
         return None
     path = Path(out)
@@ -211,4 +218,11 @@ def _choose_out(folder: Path, out: str | Path | None) -> Path | None:
         path.is_dir() and any(path.iterdir()) and not (path / "detector.json").exists()
     ):
         raise InputError("something else is there. Choose a new folder.", setting="out", value=path)
+    if (path / "detector.json").exists() and not overwrite:
+        raise InputError(
+            "a detector is there already. Choose a new folder, or replace it with "
+            "`overwrite=True`.",
+            setting="out",
+            value=path,
+        )
     return path

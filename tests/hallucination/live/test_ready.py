@@ -78,7 +78,7 @@ def test_question_that_is_too_long_is_not_checked(detector: Path, loaded: Loaded
     ("settings", "named"),
     [
         ({"temperature": -1.0}, "temperature"),
-        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": -0.5}, "top_p"),
         ({}, "there is no question"),
     ],
 )

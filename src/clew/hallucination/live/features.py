@@ -15,7 +15,7 @@ from torch import Tensor
 from clew.errors import InputError
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.live.batches import TracedAnswers, build_batch
-from clew.hallucination.live.engine.sampling import to_device
+from clew.hallucination.live.engine.transfers import to_device
 from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS

@@ -61,7 +61,7 @@ def test_folder_of_several_networks_names_them(trained: Path) -> None:
 
 
 def test_files_that_are_not_detectors_are_rejected(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no .*: train first"):
+    with pytest.raises(StoreError, match="there is no detector in .*: give"):
         load_detector(tmp_path)
     save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"clew": "{}"})
     with pytest.raises(StoreError, match='is not a detector .* that "clew train" wrote'):

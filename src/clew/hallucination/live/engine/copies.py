@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from clew.hallucination.live.engine.sampling import to_device
+from clew.hallucination.live.engine.transfers import to_device
 from clew.hallucination.traces.compact import Reduced, laplacian, log_diagonal, lookback
 
 # Tensors with one entry per token, and the dimension of the tokens in those of one row.

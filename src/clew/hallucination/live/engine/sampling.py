@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from clew.hallucination.capture.decode import Chosen
 from clew.hallucination.capture.sample import draw_numbers, draw_tokens
 from clew.hallucination.live.engine.requests import Sampling
+from clew.hallucination.live.engine.transfers import Reading, to_device
 
 # These most likely tokens nearly always hold the mass that `top_p` asks for; sorting all is slow.
 _SORTED = 1024
@@ -107,31 +108,6 @@ class NextTokens:
             NextToken(int(token), logprob, entropy, tops.get(row, ()))
             for row, (token, logprob, entropy) in found
         ]
-
-
-class Reading:
-    """Values on their way from the device to the host."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._event: torch.cuda.Event | None = None
-        self._values = values
-        if values.is_cuda:
-            pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self._values = pinned.copy_(values, non_blocking=True)
-            self._event = torch.cuda.Event(blocking=True)
-            self._event.record()
-
-    def get(self) -> Tensor:
-        if self._event is not None:
-            self._event.synchronize()
-        return self._values
-
-
-def to_device(numbers: Sequence[Any], device: torch.device) -> Tensor:
-    """Numbers on the device; a GPU is not waited for."""
-    if device.type != "cuda":
-        return torch.tensor(numbers, device=device)
-    return torch.tensor(numbers, pin_memory=True).to(device, non_blocking=True)
 
 
 def _draw(

@@ -15,7 +15,7 @@ Phase = Literal["loading", "ready", "draining"]
 _LAST_WORDS_SECONDS = 2.0
 
 
-class Running(Protocol):
+class RunningWork(Protocol):
     """What the end of the server cuts short."""
 
     def end(self, error: "ApiError") -> None: ...
@@ -30,7 +30,7 @@ class Lifecycle:
         self._deadline: float | None = None
         self._is_ready = False
         self._active = 0
-        self._running: set[Running] = set()
+        self._running: set[RunningWork] = set()
 
     @property
     def phase(self) -> Phase:
@@ -62,7 +62,7 @@ class Lifecycle:
             self._active -= 1
 
     @contextmanager
-    def running(self, work: Running) -> Iterator[None]:
+    def running(self, work: RunningWork) -> Iterator[None]:
         """While something is at work that the end of the server cuts short."""
         self._running.add(work)
         try:

@@ -30,7 +30,7 @@ _ITEM = Fields(
 _MAX_WAITING = 64
 
 
-class _Job:
+class _ScoreRequest:
     """A request that is scored, or waits for it. It ends early, with an error, if its client has
     left, its time is up, or the server ends: before the next batch."""
 
@@ -77,7 +77,7 @@ class Scoring:
     async def _run(
         self, given: Sequence[Any], is_list: bool, receive: Receive
     ) -> list[dict[str, Any]]:
-        loop, job = asyncio.get_running_loop(), _Job()
+        loop, job = asyncio.get_running_loop(), _ScoreRequest()
         seconds = self._service.settings.request_seconds
         timer = loop.call_later(seconds, job.end, out_of_time(seconds))
         work = loop.run_in_executor(self._thread, self._score, given, is_list, job)
@@ -98,7 +98,9 @@ class Scoring:
             left.cancel()
             work.cancel()
 
-    def _score(self, given: Sequence[Any], is_list: bool, job: _Job) -> list[dict[str, Any]]:
+    def _score(
+        self, given: Sequence[Any], is_list: bool, job: _ScoreRequest
+    ) -> list[dict[str, Any]]:
         session, scored_items = self._service.session, []
         items = [
             self._read(one, f"[{place}]" if is_list else "") for place, one in enumerate(given)

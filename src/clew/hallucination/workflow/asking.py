@@ -109,7 +109,7 @@ def read_questions(
     from clew.hallucination.questions import collect_questions, load_questions
 
     if not isinstance(question, Iterable):
-        raise InputError("give a text, or a list of texts.", setting="question", value=question)
+        raise InputError(f"the question is {question!r:.100}: give a text, or a list of texts.")
     single = [question] if isinstance(question, str) else list(question)
     if single and all(isinstance(one, str) and not one.strip() for one in single):
         raise InputError('the question is empty. Give one, such as "In which country is Tartu?".')

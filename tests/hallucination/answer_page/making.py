@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,13 @@ def make_picture(store: Path, out: Path, answer: str = "3", **options: Any) -> P
     return show_answer(ShowConfig(store=store, answer=answer, out=(out,), **options)).picture
 
 
-def write_comparison(folder: Path, *, question: str = "q{}") -> Path:
-    """A finished comparison of four answers of a store."""
+def write_comparison(
+    folder: Path,
+    *,
+    question: str = "q{}",
+    answers: Sequence[tuple[int, str, int, float]] = ANSWERS,
+) -> Path:
+    """A finished comparison of a few answers of a store."""
     folder.mkdir()
     method = {"method": "lstm", "title": "LSTM", "threshold": THRESHOLD, "val_auroc": 0.9}
     (folder / "results.json").write_text(json.dumps({"methods": [method]}), encoding="utf-8")
@@ -48,7 +54,7 @@ def write_comparison(folder: Path, *, question: str = "q{}") -> Path:
             "label": label,
             "score_lstm": risk,
         }
-        for number, split, label, risk in ANSWERS
+        for number, split, label, risk in answers
     ]
     table = pa.Table.from_pylist(rows)
     with pa.ipc.new_file(folder / "scores.arrow", table.schema) as writer:

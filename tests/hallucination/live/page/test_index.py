@@ -17,6 +17,12 @@ def found(store: BrowsedStore, **wanted: object) -> list[int]:
     return [int(store.index.numbers[row]) for row in rows]
 
 
+def checked(store: BrowsedStore) -> dict[int, float]:
+    """The risks by number of the compared answers that were not cut off."""
+    ends = store.index.texts.column("stop_reason").to_pylist()
+    return {number: risk for number, _, _, risk in ANSWERS if ends[number] != "length"}
+
+
 def test_every_word_of_a_search_must_be_found(trace_store: BrowsedStore) -> None:
     index = trace_store.index
     word = index.describe(7)["question"].split()[0].lower()
@@ -30,25 +36,26 @@ def test_every_word_of_a_search_must_be_found(trace_store: BrowsedStore) -> None
 
 
 def test_worst_mistakes_come_first(trace_store: BrowsedStore) -> None:
-    labels = {n: trace_store.index.label_at(trace_store.index.row_of(n) or 0) for n, *_ in ANSWERS}
-    wrongness = {n: abs(risk - (labels[n] == "hallucinated")) for n, _, _, risk in ANSWERS}
+    index, risks = trace_store.index, checked(trace_store)
+    wrongness = {n: abs(risk - (index.hallucinated[n] == 1)) for n, risk in risks.items()}
     order = found(trace_store, order="worst")
-    assert order[:4] == sorted(wrongness, key=lambda n: -wrongness[n]) and len(order) == 70
-    assert found(trace_store, order="risk")[:4] == [4, 5, 3, 6]
+    assert order[: len(risks)] == sorted(risks, key=lambda n: -wrongness[n]) and len(order) == 70
+    by_risk = found(trace_store, order="risk")[: len(risks)]
+    assert by_risk == sorted(risks, key=lambda n: -risks[n])
 
 
 def test_answers_are_filtered_by_label_risk_and_outcome(trace_store: BrowsedStore) -> None:
     hallucinated = found(trace_store, label="hallucinated")
     assert sorted([*hallucinated, *found(trace_store, label="correct")]) == list(range(70))
     assert found(trace_store, label="none") == []
-    assert found(trace_store, least_risk=0.5) == [4, 5] and found(trace_store, most_risk=0.15) == [
-        6
-    ]
-    missed = [n for n in (3, 6) if n in hallucinated]
+    risks = checked(trace_store)
+    flagged = [number for number, risk in risks.items() if risk > 0.6]
+    assert found(trace_store, least_risk=0.6) == flagged
+    assert found(trace_store, most_risk=0.15) == [n for n, risk in risks.items() if risk < 0.15]
+    missed = [n for n in risks if n not in flagged and n in hallucinated]
     assert found(trace_store, outcome="missed") == missed
-    assert found(trace_store, outcome="mistakes") == sorted(
-        [*missed, *(n for n in (4, 5) if n not in hallucinated)]
-    )
+    false_alarms = [n for n in flagged if n not in hallucinated]
+    assert found(trace_store, outcome="mistakes") == sorted([*missed, *false_alarms])
 
 
 def test_labels_of_the_comparison_are_used_without_scores(folders: Folders) -> None:
@@ -65,7 +72,7 @@ def test_risks_of_a_comparison_of_other_answers_are_not_shown(
     other = write_comparison(tmp_path / "other", question="another-{}")
     files = open_page_files(folders.traces, None, (other, folders.comparison))
     assert files.store is not None and files.store.index.risk is not None
-    assert np.isfinite(files.store.index.risk.values).sum() == len(ANSWERS)
+    assert np.isfinite(files.store.index.risk.values).sum() == len(checked(files.store))
     alone = open_page_files(folders.traces, None, (other,))
     assert alone.store is not None and alone.store.index.risk is None
 

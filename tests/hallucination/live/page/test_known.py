@@ -34,9 +34,11 @@ def known(trace_store: BrowsedStore) -> KnownAnswers:
 
 
 def states_of(store: BrowsedStore, number: int) -> np.ndarray:
-    answer = store.read(number)
-    assert answer is not None and answer.states is not None
-    return answer.states
+    trace = store.trace(number)
+    assert trace is not None
+    states = store.show(trace).states
+    assert states is not None
+    return states
 
 
 def number_of(known: KnownAnswers, neighbor: Neighbor) -> int:

@@ -5,18 +5,19 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
 from clew.hallucination.live.page.content import Page
-from clew.hallucination.live.page.files import BrowsedStore, PageFiles
+from clew.hallucination.live.page.files import BrowsedStore, PageFiles, open_page_files
+from clew.hallucination.live.page.index import Search
 from clew.hallucination.live.page.routes import add_page
 from clew.pages.server import open_server
-from tests.hallucination.answer_page.making import THRESHOLD
-from tests.hallucination.live.page.conftest import REPORT
+from tests.hallucination.answer_page.making import THRESHOLD, write_comparison
+from tests.hallucination.live.page.conftest import REPORT, Folders
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +67,20 @@ def test_the_trace_of_a_stored_answer_has_all_that_is_drawn(address: str) -> Non
     assert read(address, "clew/answers/0")["clew"] is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"), [({"stop_reason": "length"}, "cut off"), ({"answer": " "}, "empty")]
-)
-def test_stored_answers_that_are_cut_off_or_empty_are_not_checked(
-    page_files: PageFiles, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], reason: str
+def test_stored_answers_that_are_cut_off_have_no_risk(
+    folders: Folders, trace_store: BrowsedStore, tmp_path: Path
 ) -> None:
-    read_stored = BrowsedStore.read
-    monkeypatch.setattr(
-        BrowsedStore, "read", lambda store, number: replace(read_stored(store, number), **changes)
-    )
-    trace = Page(files=page_files).stored_trace(4)
-    assert trace is not None and reason in trace["clew"]["reason"]
-    assert (trace["clew"]["state"], trace["clew"]["risk"]) == ("unavailable", None)
+    ends = trace_store.index.texts.column("stop_reason").to_pylist()
+    number = int(trace_store.index.numbers[ends.index("length")])
+    comparison = write_comparison(tmp_path / "comparison", answers=[(number, "test", 1, 0.9)])
+    page = Page(files=open_page_files(folders.traces, folders.scores, (comparison,)))
+    trace, listed = page.stored_trace(number), page.search(Search(text=f"#{number}"), 0)
+    assert trace is not None and trace["clew"]["state"] == "unavailable" and listed is not None
+    row = next(row for row in listed["rows"] if row["number"] == number)
+    for risk in (trace["clew"], row):
+        assert risk["risk"] is None and "cut off" in risk["reason"]
+    found = page.search(Search(outcome="mistakes"), 0)
+    assert found is not None and found["found"] == 0
 
 
 def test_answers_come_in_pages(address: str) -> None:

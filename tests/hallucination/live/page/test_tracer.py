@@ -34,9 +34,9 @@ def test_a_captured_answer_traced_again_is_the_same(
 ) -> None:
     trace = trace_store.loader.get_trace_by_global_id(11)
     assert trace is not None
-    stored, answer = trace_store.read(11), split_tokens(trace)[1]
+    stored, answer = trace_store.show(trace), split_tokens(trace)[1]
     again = tracer.trace(trace["question"], None, answer)
-    assert stored is not None and again.texts == stored.texts
+    assert again.texts == stored.texts
     assert stored.graph is not None and again.graph is not None
     for ours, theirs in (
         (again.states, stored.states),
@@ -74,7 +74,7 @@ def test_tokens_of_a_stored_answer_get_the_risk_that_new_ones_get(
     prompt, tokens = split_tokens(trace)
     with Session(ending_model, replace(session.detector, tokens=probe)) as opened:
         [scored] = opened.score([ToScore(prompt=prompt, tokens=tokens, text="x")], tokens=True)
-        found = Tracer(opened).score_tokens(trace_store, 11)
+        found = Tracer(opened).score_tokens(trace_store, trace)
     assert found is not None and found == pytest.approx(scored.token_risks, abs=2e-3)
 
 

@@ -5,9 +5,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew.hallucination.answer_page.picture import ShownAnswer
 from clew.hallucination.detectors.known import KnownAnswers
-from clew.hallucination.live.assessing import why_unavailable
 from clew.hallucination.live.page.comparisons import REPORT_FILE
 from clew.hallucination.live.page.files import BrowsedStore, PageFiles
 from clew.hallucination.live.page.index import Search
@@ -63,16 +61,16 @@ class Page:
     def stored_trace(self, number: int) -> dict[str, Any] | None:
         """The trace of a stored answer, with the risk that the comparison gave it."""
         store = self.files.store
-        answer = None if store is None else store.read(number)
-        if store is None or answer is None:
+        trace = None if store is None else store.trace(number)
+        if store is None or trace is None or not len(trace["tokens"]):
             return None
         return describe_trace(
-            answer,
+            store.show(trace),
             store.known,
             _explain(store.known),
-            risk=_without_unfinished(store.index.risk_of(number), answer),
+            risk=store.index.risk_of(number),
             is_stored=True,
-            token_risks=None if self.live is None else self.live.score_tokens(store, number),
+            token_risks=None if self.live is None else self.live.score_tokens(store, trace),
         )
 
     def live_trace(self, wanted: TraceRequest) -> dict[str, Any] | None:
@@ -117,15 +115,6 @@ class Page:
         if other:
             return live.known, "" if live.known else other
         return store.known, _explain(store.known)
-
-
-def _without_unfinished(risk: dict[str, Any] | None, answer: ShownAnswer) -> dict[str, Any] | None:
-    """The risk of a stored answer, unavailable for one that would not be checked live."""
-    tokens = range(answer.prompt_length, len(answer.texts))
-    reason = why_unavailable(tokens, answer.answer, answer.stop_reason or "end")
-    if risk is None or reason is None:
-        return risk
-    return {**risk, "risk": None, "verdict": None, "state": "unavailable", "reason": reason}
 
 
 def _explain(known: KnownAnswers | None) -> str:

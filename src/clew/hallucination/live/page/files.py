@@ -64,15 +64,16 @@ class BrowsedStore:
 
     def trace(self, number: int) -> Trace | None:
         """A stored trace, None if there is no such number. Loaders are not for several threads."""
-        with self._lock:
-            return self.loader.get_trace_by_global_id(number)
-
-    def read(self, number: int) -> ShownAnswer | None:
-        """A stored answer with its label, None if there is no such number."""
-        row = self.index.row_of(number)
-        trace = None if row is None else self.trace(number)
-        if row is None or trace is None or trace["tokens"] is None or not len(trace["tokens"]):
+        if self.index.row_of(number) is None:
             return None
+        with self._lock:
+            trace = self.loader.get_trace_by_global_id(number)
+        return trace if trace is not None and trace["tokens"] is not None else None
+
+    def show(self, trace: Trace) -> ShownAnswer:
+        """A stored answer with its label."""
+        row = self.index.row_of(trace["global_example_id"])
+        label = None if row is None else self.index.label_at(row)
         model = self.model.get("id")
         texts, note = read_token_texts(
             trace["tokens"],
@@ -80,7 +81,7 @@ class BrowsedStore:
             model if isinstance(model, str) else None,
             None,
         )
-        answer = read_answer(trace, texts, self.index.label_at(row), None)
+        answer = read_answer(trace, texts, label, None)
         return replace(answer, notes=(*answer.notes, note)) if note else answer
 
 

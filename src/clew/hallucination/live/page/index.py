@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 
 from clew.hallucination.answer_page.store import Kind, iter_shards, judge_answers
 from clew.hallucination.answer_page.verdict import Verdicts
+from clew.hallucination.live.assessing import why_unavailable
 from clew.hallucination.traces import TraceBatchLoader
 
 _TEXTS = ("question", "answer", "category", "question_id")
@@ -39,11 +40,13 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class RiskColumn:
-    """The risks of a comparison's best method, NaN for answers that it was fitted on."""
+    """The risks of a comparison's best method, NaN for answers that it was fitted on and for those
+    that are not checked live either, which have the reason by row in `unavailable`."""
 
     method: str
     threshold: float
     values: Float64[np.ndarray, " answers"]
+    unavailable: dict[int, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +74,13 @@ class AnswerIndex:
     def describe(self, row: int) -> dict[str, Any]:
         """One line of the list."""
         texts = {name: self.texts.column(name)[row].as_py() for name in _TEXTS}
-        risk = None if self.risk is None else float(self.risk.values[row])
+        found = self._risk_at(row) or {"risk": None, "reason": None}
         return {
             "number": int(self.numbers[row]),
             **texts,
             "label": self.label_at(row),
-            "risk": None if risk is None or np.isnan(risk) else risk,
+            "risk": found["risk"],
+            "reason": found["reason"],
         }
 
     def label_at(self, row: int) -> Kind | None:
@@ -93,17 +97,20 @@ class AnswerIndex:
     def risk_of(self, number: int) -> dict[str, Any] | None:
         """The comparison's risk of an answer, as the API gives one; None without any."""
         row = self.row_of(number)
-        if self.risk is None or row is None or np.isnan(self.risk.values[row]):
+        return None if row is None else self._risk_at(row)
+
+    def _risk_at(self, row: int) -> dict[str, Any] | None:
+        if self.risk is None:
             return None
-        risk, threshold = float(self.risk.values[row]), self.risk.threshold
-        return {
-            "risk": risk,
-            "threshold": threshold,
-            "verdict": "hallucinated" if risk > threshold else "correct",
-            "state": "checked",
-            "method": self.risk.method,
-            "reason": None,
-        }
+        about = {"threshold": self.risk.threshold, "method": self.risk.method}
+        if reason := self.risk.unavailable.get(row):
+            none = {"risk": None, "verdict": None, "state": "unavailable"}
+            return {**about, **none, "reason": reason}
+        risk = float(self.risk.values[row])
+        if np.isnan(risk):
+            return None
+        verdict = "hallucinated" if risk > self.risk.threshold else "correct"
+        return {**about, "risk": risk, "verdict": verdict, "state": "checked", "reason": None}
 
     def _matches_text(self, text: str) -> Bool[np.ndarray, " answers"]:
         found = np.ones(len(self), bool)
@@ -164,10 +171,11 @@ def build_index(
 
 def _read_texts(loader: TraceBatchLoader) -> Iterator[pa.RecordBatch]:
     for shard in iter_shards(loader):
-        columns = [shard.read_column(name).combine_chunks() for name in _TEXTS]
+        names = (*_TEXTS, "stop_reason")
+        columns = [shard.read_column(name).combine_chunks() for name in names]
         short = [pc.utf8_slice_codeunits(column, 0, _LONGEST) for column in columns]
         numbers = shard.read_column("global_example_id").combine_chunks()
-        yield pa.RecordBatch.from_arrays([numbers, *short], names=["number", *_TEXTS])
+        yield pa.RecordBatch.from_arrays([numbers, *short], names=["number", *names])
 
 
 def _join_risks(
@@ -186,6 +194,20 @@ def _join_risks(
             return None
     values = np.full(len(numbers), np.nan)
     values[place] = answers.risks[best.name]
+    unavailable = _find_unavailable(table, place)
+    values[list(unavailable)] = np.nan
     unlabeled = np.isnan(hallucinated[place])
     hallucinated[place[unlabeled]] = answers.labels[unlabeled]
-    return RiskColumn(method=best.title, threshold=best.threshold, values=values)
+    return RiskColumn(
+        method=best.title, threshold=best.threshold, values=values, unavailable=unavailable
+    )
+
+
+def _find_unavailable(table: pa.Table, rows: np.ndarray) -> dict[int, str]:
+    """Why some of these rows have no risk, as if they were answered live."""
+    columns = [table.column(name).take(pa.array(rows)) for name in ("answer", "stop_reason")]
+    reasons = {
+        int(row): why_unavailable(range(1), text or "", ended or "end")
+        for row, text, ended in zip(rows, *(one.to_pylist() for one in columns), strict=True)
+    }
+    return {row: reason for row, reason in reasons.items() if reason is not None}

@@ -18,6 +18,7 @@ from clew.hallucination.capture.models import end_tokens
 from clew.hallucination.capture.observe import ModelObserver
 from clew.hallucination.detectors.known import read_known
 from clew.hallucination.live.page.files import BrowsedStore
+from clew.hallucination.traces import Trace
 from clew.hallucination.traces.compact import reduced_columns
 
 if TYPE_CHECKING:
@@ -92,13 +93,12 @@ class Tracer:
         }
         return read_answer(trace, texts, None, None)
 
-    def score_tokens(self, store: BrowsedStore, number: int) -> list[float] | None:
+    def score_tokens(self, store: BrowsedStore, trace: Trace) -> list[float] | None:
         """The risk of every token of a stored answer by the detector's token probe. None without
         one, or if the store's states are in another basis than the detector's."""
         probe = self.session.detector.tokens
-        trace = store.trace(number)
         names = ("nodes", "token_logprobs", "token_entropies")
-        if probe is None or trace is None or any(trace.get(name) is None for name in names):
+        if probe is None or any(trace.get(name) is None for name in names):
             return None
         if self.explain_other_model(store.model) or not self._has_basis(store):
             return None

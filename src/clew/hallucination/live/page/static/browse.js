@@ -46,7 +46,7 @@ function drawFound({ found, page: shown, pages, rows }) {
   at("found").replaceChildren(...rows.map((row) => element("li", {}, element("a", { href: `#answers/${row.number}`, class: "row-link" },
     element("span", { class: "row-number quiet" }, String(row.number)),
     element("span", { class: "row-text" }, element("b", {}, row.question || "(no question)"), element("span", {}, row.answer || "(empty)")),
-    labelChip(row.label), store.method ? riskBar(row.risk, store.threshold) : null))));
+    labelChip(row.label), store.method ? riskBar(row.risk, store.threshold, row.reason) : null))));
   at("pager").hidden = pages < 2;
   at("page-words").textContent = `Page ${count(shown + 1)} of ${count(pages)}`;
   at("before").disabled = shown === 0;

@@ -145,8 +145,11 @@ function hatch(filled) {
 export const labelChip = (label) => element("span", { class: `chip ${label || "unknown"}` }, label || "no label");
 
 // A risk on a small line with the threshold.
-export function riskBar(risk, threshold) {
-  if (risk === null || risk === undefined) return element("span", { class: "risk-bar none", title: "No risk: the method was fitted on this answer, or it has none." }, "no risk");
+export function riskBar(risk, threshold, reason) {
+  if (risk === null || risk === undefined) {
+    const why = sentence(reason) || "No risk: the method was fitted on this answer, or it has none.";
+    return element("span", { class: "risk-bar none", title: why }, reason ? "unavailable" : "no risk");
+  }
   const flagged = risk > threshold;
   const line = svg("svg", { viewBox: "0 0 60 10", "aria-hidden": "true", preserveAspectRatio: "none" },
     svg("rect", { x: 0, y: 3, width: 60, height: 4, rx: 2, class: "track" }),

@@ -45,7 +45,7 @@ class Resplit:
 
 
 def measure(labels, risks):
-    return expected_calibration_error(labels, risks, bins=BINS, equal_mass=True)
+    return expected_calibration_error(labels, risks, bins=BINS)
 
 
 def run(name, data, shares, seed):

@@ -174,7 +174,7 @@ def measure_calibration(test, logits):
 
     def ece(rows):
         rows = rows[is_sure[rows]]
-        return expected_calibration_error(labels[rows], risks[rows], bins=10)
+        return expected_calibration_error(labels[rows], risks[rows])
 
     drawn = random.integers(len(answers), size=(500, len(answers)))
     found = [ece(np.concatenate([answers[one] for one in draw])) for draw in drawn]

@@ -19,7 +19,7 @@ import clew
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
-from clew.metrics import auroc, calibration_points
+from clew.metrics import auroc, expected_calibration_error
 
 SENTENCES = {
     "another language": [
@@ -123,8 +123,7 @@ def describe_fallback(detector, data):
     mixed = np.where(far, other, own)
     print(f"  flagged {far.mean():.1%} of {len(far)}; hallucinated {labels.mean():.1%}")
     for name, risks in (("method", own), ("token probabilities", other), ("with fallback", mixed)):
-        predicted, share, counts = calibration_points(labels, risks, bins=10)
-        ece = float((counts * abs(share - predicted)).sum() / counts.sum())
+        ece = expected_calibration_error(labels, risks)
         print(f"  {name:20} AUROC {auroc(labels, risks):.3f}, ECE {ece:.3f}")
 
 

@@ -97,13 +97,13 @@ def test_scores_that_cannot_be_fitted_are_refused() -> None:
 def test_bins_of_equal_mass_have_as_many_samples() -> None:
     probabilities = np.random.default_rng(0).random(1000) ** 4
     labels = (np.arange(1000) % 3 == 0).astype(int)
-    _, _, counts = calibration_points(labels, probabilities, bins=10, equal_mass=True)
+    _, _, counts = calibration_points(labels, probabilities)
     assert counts.tolist() == [100] * 10
 
 
 def test_equal_probabilities_share_a_bin_of_equal_mass() -> None:
     labels = np.array([0, 1] * 50)
-    predicted, share, counts = calibration_points(labels, np.full(100, 0.5), equal_mass=True)
+    predicted, share, counts = calibration_points(labels, np.full(100, 0.5))
     assert (predicted, share, counts) == ([0.5], [0.5], [100])
 
 

@@ -30,8 +30,9 @@ def test_calibration_error_matches_hand_computed_value() -> None:
     (0.5, 1]: 0.6, 1.0 with labels 0, 1: |1/2 - 0.8| * 2/5."""
     labels, found = np.array([0, 1, 0, 0, 1]), np.array([0.1, 0.2, 0.5, 0.6, 1.0])
     expected = 3 / 5 * abs(1 / 3 - 0.8 / 3) + 2 / 5 * abs(1 / 2 - 0.8)
-    assert expected_calibration_error(labels, found, bins=2) == pytest.approx(expected)
-    predicted, share, counts = calibration_points(labels, found, bins=2)
+    width = {"bins": 2, "equal_mass": False}
+    assert expected_calibration_error(labels, found, **width) == pytest.approx(expected)
+    predicted, share, counts = calibration_points(labels, found, **width)
     assert predicted == pytest.approx([0.8 / 3, 0.8])
     assert share == pytest.approx([1 / 3, 1 / 2])
     assert counts.tolist() == [3, 2]
@@ -42,7 +43,7 @@ def test_calibration_error_matches_torchmetrics() -> None:
         labels, scores = draw_scores(500, seed=seed)
         found = torch.from_numpy(scores).sigmoid()
         theirs = binary_calibration_error(found, torch.from_numpy(labels), n_bins=15, norm="l1")
-        ours = expected_calibration_error(labels, found.numpy())
+        ours = expected_calibration_error(labels, found.numpy(), bins=15, equal_mass=False)
         assert ours == pytest.approx(theirs.item(), abs=1e-6)
 
 

@@ -23,16 +23,16 @@ def expected_calibration_error(
     labels: Shaped[np.ndarray, " samples"],
     probabilities: Shaped[np.ndarray, " samples"],
     *,
-    bins: int = 15,
-    equal_mass: bool = False,
+    bins: int = 10,
+    equal_mass: bool = True,
 ) -> float:
     """Expected calibration error (Guo et al., 2017): the sum over bins of fraction of samples *
     |fraction of positives - mean p|.
 
-    The binary form on the probability of the positive class, as torchmetrics'
-    `binary_calibration_error(norm="l1")`: bins of equal width over [0, 1], each including its upper
-    edge. (Not the form on the confidence in the predicted class.) With `equal_mass`, every bin has
-    as many samples (Nixon et al., 2019), so that no bin is decided by a few.
+    The binary form on the probability of the positive class, not on the confidence in the predicted
+    class. Every bin has as many samples (Nixon et al., 2019), so that no bin is decided by a few.
+    Without `equal_mass`, bins have equal width over [0, 1], each including its upper edge, as in
+    torchmetrics' `binary_calibration_error(norm="l1")`.
     """
     predicted, share, counts = calibration_points(
         labels, probabilities, bins=bins, equal_mass=equal_mass
@@ -44,8 +44,8 @@ def calibration_points(
     labels: Shaped[np.ndarray, " samples"],
     probabilities: Shaped[np.ndarray, " samples"],
     *,
-    bins: int = 15,
-    equal_mass: bool = False,
+    bins: int = 10,
+    equal_mass: bool = True,
 ) -> tuple[
     Float64[np.ndarray, " filled"], Float64[np.ndarray, " filled"], Int64[np.ndarray, " filled"]
 ]:

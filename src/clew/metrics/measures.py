@@ -20,8 +20,7 @@ class Measures:
     auprc: float  # average precision
     f1: float
     accuracy: float
-    ece: float
-    ece_equal_mass: float  # 10 bins
+    ece: float  # 10 bins of equal mass
     aurc: float
     threshold: float  # predicted positive above it
 
@@ -52,7 +51,6 @@ def measure_scores(
         f1=float(f1_score(positive, called, zero_division=0.0)),
         accuracy=float(accuracy_score(positive, called)),
         ece=expected_calibration_error(positive, found),
-        ece_equal_mass=expected_calibration_error(positive, found, bins=10, equal_mass=True),
         aurc=area_under_risk_coverage(positive, ranked),
         threshold=float(threshold),
     )

@@ -12,7 +12,7 @@ from clew.hallucination.comparison.saved import SeedScores
 from clew.metrics import PlattScale, auroc, best_threshold, compare_paired, measure_scores
 
 Row = dict[str, Any]
-_BESIDE = ("auprc", "f1", "accuracy", "ece", "ece_equal_mass", "aurc")
+_BESIDE = ("auprc", "f1", "accuracy", "ece", "aurc")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from clew.storage.text_files import csv_text
 
 _PLAIN = (
     *("method", "title", "family", "val_auroc", "test_auroc"),
-    *("test_auprc", "test_f1", "test_accuracy", "test_ece", "test_ece_equal_mass", "test_aurc"),
+    *("test_auprc", "test_f1", "test_accuracy", "test_ece", "test_aurc"),
     *("threshold", "seeds", "test_auroc_mean", "test_auroc_std"),
     *("parameters", "train_seconds", "ms_per_answer", "bytes_per_answer"),
 )

@@ -148,7 +148,9 @@ def _share(is_correct: np.ndarray) -> float:
 
 
 def _calibration_panel(confidence: np.ndarray, is_correct: np.ndarray) -> Panel:
-    said, found, counts = calibration_points(is_correct.astype(np.int64), confidence, bins=_BINS)
+    said, found, counts = calibration_points(
+        is_correct.astype(np.int64), confidence, bins=_BINS, equal_mass=False
+    )
     dots = tuple(
         Dot(
             x=float(x),

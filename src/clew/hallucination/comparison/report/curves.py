@@ -108,9 +108,7 @@ def _calibration_curve(labels: np.ndarray, probabilities: np.ndarray) -> Points:
     """The calibration curve. Fewer answers get fewer bins, and bins with too few answers, which are
     noise, are excluded."""
     bins = min(max(len(labels) // _ANSWERS_PER_BIN, _FEWEST_BINS), _MOST_BINS)
-    given, share, counts = calibration_points(
-        labels, np.clip(probabilities, 0, 1), bins=bins, equal_mass=True
-    )
+    given, share, counts = calibration_points(labels, np.clip(probabilities, 0, 1), bins=bins)
     full = counts >= min(_LEAST_ANSWERS, counts.max())
     return given[full], share[full]
 

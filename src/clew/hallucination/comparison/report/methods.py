@@ -156,11 +156,8 @@ _GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
             Column(name="test_f1", title="F1", better=1, hint="at the validation threshold"),
             Column(name="test_accuracy", title="accuracy", better=1, hint="at the same threshold"),
             Column(
-                name="test_ece", title="ECE", better=-1, hint="calibration error; lower is better"
-            ),
-            Column(
-                name="test_ece_equal_mass",
-                title="ECE, equal mass",
+                name="test_ece",
+                title="ECE",
                 better=-1,
                 hint="calibration error over 10 bins of as many answers each; lower is better",
             ),

@@ -34,11 +34,11 @@ def is_right(trace):
     return any(f" {normalize(accepted)} " in answer for accepted in trace["accepted_answers"])
 
 
-def probe(states, made_up, train):
+def probe(states, hallucinated, train):
     model = make_pipeline(StandardScaler(), LogisticRegression(C=1e-2, max_iter=2000))
-    model.fit(states[train], made_up[train])
+    model.fit(states[train], hallucinated[train])
     scores = model.decision_function(states[~train])
-    return roc_auc_score(made_up[~train], scores)
+    return roc_auc_score(hallucinated[~train], scores)
 
 
 def main():
@@ -55,9 +55,9 @@ def main():
 
 def compare(args, store):
     extract(ExtractConfig(out=store, num_samples=args.traces, keep="full"))
-    compact, full, made_up, sizes, full_sizes = [], [], [], [], []
+    compact, full, hallucinated, sizes, full_sizes = [], [], [], [], []
     for trace in TraceBatchLoader(store).iter_traces():
-        made_up.append(not is_right(trace))
+        hallucinated.append(not is_right(trace))
         compact.append(trace["last_hidden"][args.layers].astype(np.float32))
         full.append(trace["hidden_states"][args.layers, -1].astype(np.float32))
         arrays = {name: trace[name] for name in trace if isinstance(trace[name], np.ndarray)}
@@ -65,13 +65,14 @@ def compare(args, store):
         everything = arrays["hidden_states"].nbytes + arrays["attentions"].nbytes
         sizes.append(whole - everything)
         full_sizes.append(everything)
-    made_up = np.array(made_up)
-    train = np.random.default_rng(0).random(len(made_up)) < 0.7
-    print(f"{len(made_up):,} answers, {made_up.mean():.0%} made up; {train.sum()} to train on")
+    hallucinated = np.array(hallucinated)
+    train = np.random.default_rng(0).random(len(hallucinated)) < 0.7
+    share = f"{hallucinated.mean():.0%} hallucinated"
+    print(f"{len(hallucinated):,} answers, {share}; {train.sum()} to train on")
     print(f"{'layer':>6}{'compact':>10}{'full':>10}{'difference':>12}   (AUROC of a linear probe)")
     for index, layer in enumerate(args.layers):
-        one = probe(np.stack([state[index] for state in compact]), made_up, train)
-        other = probe(np.stack([state[index] for state in full]), made_up, train)
+        one = probe(np.stack([state[index] for state in compact]), hallucinated, train)
+        other = probe(np.stack([state[index] for state in full]), hallucinated, train)
         print(f"{layer:6}{one:10.4f}{other:10.4f}{one - other:12.4f}")
     print(
         f"bytes a trace: compact {np.mean(sizes):,.0f}, full {np.mean(full_sizes):,.0f}: "

@@ -109,7 +109,7 @@ def synchronize():
 
 
 def llama_7b():
-    """A model of Llama-2-7B's shape with random weights, and a tokenizer of made-up words."""
+    """A model of Llama-2-7B's shape with random weights, and a tokenizer of random words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -134,8 +134,8 @@ def llama_7b():
     return LoadedModel(model.eval(), tokenizer, name="llama-7b-random")
 
 
-def made_up_questions(path, count):
-    """Questions of 20 to 40 made-up words, about 30 tokens a prompt."""
+def random_questions(path, count):
+    """Questions of 20 to 40 random words, about 30 tokens a prompt."""
     generator = torch.Generator().manual_seed(0)
     with path.open("w") as file:
         for index in range(count):
@@ -199,7 +199,7 @@ def main():
         folder = Path(scratch)
         questions = args.questions
         if args.llama_7b:
-            questions = made_up_questions(folder / "questions.jsonl", args.clew_samples)
+            questions = random_questions(folder / "questions.jsonl", args.clew_samples)
         compare(args, questions, folder)
 
 

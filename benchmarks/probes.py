@@ -77,7 +77,7 @@ class MadeStates:
 
 
 class MadeAnswers:
-    """What is known of an answer besides its states; some heads can tell the made-up ones."""
+    """What is known of an answer besides its states; some heads can tell the hallucinated ones."""
 
     def __init__(self, size):
         self.size, random = size, np.random.default_rng(2)
@@ -85,12 +85,12 @@ class MadeAnswers:
         self.tell[random.random(self.tell.shape) < 0.8] = 0
 
     def columns(self, ids, random):
-        made_up = label(ids)
-        signal = made_up[:, None, None] * self.tell
+        hallucinated = label(ids)
+        signal = hallucinated[:, None, None] * self.tell
         tokens = random.integers(4, 30, len(ids))
         surprise = [
             pa.array(random.exponential(0.3 + 0.2 * y, n), pa.float32())
-            for n, y in zip(tokens, made_up, strict=True)
+            for n, y in zip(tokens, hallucinated, strict=True)
         ]
         by_head = {
             name: fixed(self._draw(random, signal).astype(np.float16))
@@ -103,7 +103,7 @@ class MadeAnswers:
             "token_entropies": pa.array([s.to_pylist() for s in surprise]),
             **by_head,
             "laplacian_top": fixed(self._spectrum(random, signal)),
-            "samples": pa.array([self._sample(random, y) for y in made_up]),
+            "samples": pa.array([self._sample(random, y) for y in hallucinated]),
         }
 
     def _draw(self, random, signal):
@@ -115,8 +115,8 @@ class MadeAnswers:
         noise = random.standard_normal((*signal.shape, TOP), np.float32)
         return (curve * (height[..., None] + 0.1 * noise)).astype(np.float16)
 
-    def _sample(self, random, made_up):
-        cities = random.integers(0, random.integers(1, 6) + 2 * made_up, 10)
+    def _sample(self, random, hallucinated):
+        cities = random.integers(0, random.integers(1, 6) + 2 * hallucinated, 10)
         return [f"The capital is city number {city}." for city in cities]
 
 

@@ -28,7 +28,7 @@ def make_answers(count, prompt_tokens, answer_tokens, vocabulary):
     size = (count, prompt_tokens + answer_tokens)
     whole = torch.randint(2, vocabulary, size, generator=random).tolist()
     return [
-        ToScore(prompt=row[:prompt_tokens], tokens=row[prompt_tokens:], text="made up")
+        ToScore(prompt=row[:prompt_tokens], tokens=row[prompt_tokens:], text="generated")
         for row in whole
     ]
 

@@ -117,10 +117,10 @@ def run_soak(args):
 
 
 def make_detector(loaded, folder, count=96):
-    """The default detector, fitted to answers of made-up questions with random labels."""
-    from extract import made_up_questions
+    """The default detector, fitted to answers of random questions with random labels."""
+    from extract import random_questions
 
-    questions = made_up_questions(folder / "questions.jsonl", count)
+    questions = random_questions(folder / "questions.jsonl", count)
     clew.extract(
         model=loaded,
         questions=questions,

@@ -1,7 +1,7 @@
 """Samples for both sides: a folder as `clew preprocess` writes it, and one file a sample.
 
 A few different samples are repeated, so that gigabytes are written in seconds; what is read and
-computed does not depend on it. Made-up answers differ a little along one direction.
+computed does not depend on it. Hallucinated answers differ a little along one direction.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ SETTINGS = {"command": "preprocess", "top_k": EDGES_A_TOKEN}
 
 
 class Samples:
-    """Sample i is number i % 64; odd ones are made up."""
+    """Sample i is number i % 64; odd ones are hallucinated."""
 
     def __init__(self, *, dim=DIM, signal=0.05):
         random = np.random.default_rng(0)
@@ -34,9 +34,9 @@ class HardSamples:
 
     def __init__(self, count, *, layers=8, tokens=12, dim=64, signal=0.08):
         random = np.random.default_rng(0)
-        made_up = (np.arange(count) % 2)[:, None, None]
+        hallucinated = (np.arange(count) % 2)[:, None, None]
         direction = signal * random.standard_normal(dim)
-        self.sequences = random.standard_normal((count, layers, dim)) + made_up * direction
+        self.sequences = random.standard_normal((count, layers, dim)) + hallucinated * direction
         self.sequences = self.sequences.astype(np.float16)
         self.graphs = [self._graph(random, layers, tokens) for _ in range(count)]
 

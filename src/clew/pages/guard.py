@@ -93,7 +93,7 @@ class Door:
     """Who may enter. `admit` gets the head of a request, raises RefusedError for a stranger, and
     returns the path below which the app lives. `is_own_name` tells whether a name in the Host
     header is this server's. `describe` turns a refusal into a content type and a body;
-    `on_refusal` is told of each."""
+    `on_refusal` is called with each."""
 
     admit: Callable[[Scope], str]
     is_own_name: Callable[[str], bool] = _OWN_NAMES.__contains__

@@ -62,6 +62,15 @@ def test_prompt_without_contexts_is_described_as_before() -> None:
     assert plain.describe() == {"template": "{question}", "chat": True}
 
 
+def test_the_chat_template_is_part_of_the_prompt() -> None:
+    hashes = {
+        choose_prompt(SimpleNamespace(chat_template=template), None, chat).chat_template_sha256
+        for template, chat in (("{{ a }}", True), ("{{ b }}", True), ({"default": "{{ a }}"}, True))
+    }
+    assert len(hashes) == 3 and None not in hashes
+    assert choose_prompt(CHAT, None, False).chat_template_sha256 is None
+
+
 class CountingTokenizer:
     """Counts the characters that it is given at once."""
 

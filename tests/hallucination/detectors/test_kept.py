@@ -22,6 +22,7 @@ from clew.hallucination.comparison.methods import list_methods
 from clew.hallucination.detectors.data import LIVE, StoredAnswers
 from clew.hallucination.detectors.distance import FIELDS, Distance
 from clew.hallucination.detectors.kept import DETECTOR_JSON, WEIGHTS, change_detector
+from clew.hallucination.detectors.known import KNOWN_FILE
 from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.samples.reading.answers import AnswerFeatures
@@ -244,6 +245,28 @@ def flipped(data: bytes) -> Iterator[bytes]:
     random = np.random.default_rng(0)
     for place in random.integers(0, len(data), 12):
         yield data[:place] + bytes([data[place] ^ 1 << int(random.integers(8))]) + data[place + 1 :]
+
+
+def test_another_chat_template_is_refused_with_both_values(comparison: Path) -> None:
+    detector = clew.load_detector(comparison)
+    ours = replace(detector.prompt, chat=True, chat_template_sha256="ab" * 32)
+    detector = replace(detector, origin=replace(detector.kept, prompt=ours))
+    detector.refuse_other(MODEL, ours)
+    detector.refuse_other(MODEL, replace(ours, chat_template_sha256=None))  # not recorded
+    with pytest.raises(InputError, match="chat_template_sha256: 'abab.*, not 'cdcd"):
+        detector.refuse_other(MODEL, replace(ours, chat_template_sha256="cd" * 32))
+
+
+def test_the_known_answers_belong_to_their_detector(comparison: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(comparison / "detector", tmp_path / "detector"))
+    known = folder / KNOWN_FILE
+    known.write_bytes(known.read_bytes()[:-1] + b"?")
+    with pytest.raises(StoreError, match=f"{KNOWN_FILE} is not the file that was written with it"):
+        clew.load_detector(folder)
+    rewrite(folder, lambda about: about.pop("known_sha256"))  # as earlier versions of clew wrote it
+    clew.load_detector(folder)
+    known.unlink()
+    clew.load_detector(folder)
 
 
 @pytest.mark.parametrize("name", [DETECTOR_JSON, WEIGHTS])

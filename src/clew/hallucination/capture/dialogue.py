@@ -1,15 +1,18 @@
 """The prompt of a question, its tokens, and where the answer ends."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from clew.errors import InputError
 from clew.foreign_text import shortened
+from clew.storage.hashing import hash_text
 
 PLACEHOLDER = "{question}"
 CONTEXT = "{context}"
+CHAT_TEMPLATE = "chat_template_sha256"
 CHAT_PROMPT = "{question}"
 PLAIN_PROMPT = "Answer the question concisely. Q: {question} A:"
 # Before the prompt of a question that has a context.
@@ -39,12 +42,14 @@ class Prompt:
     """A template that contains {question}, wrapped in the model's chat format if `chat`.
 
     `context_template` also contains {context} and is used for questions that have one; without it,
-    the context comes first, then the template.
+    the context comes first, then the template. `chat_template_sha256` is the hash of the chat
+    format; stores of earlier versions of clew do not have it.
     """
 
     template: str
     chat: bool
     context_template: str | None = None
+    chat_template_sha256: str | None = None
 
     def fill(self, question: str, context: str | None = None) -> str:
         if context is None:
@@ -59,8 +64,9 @@ class Prompt:
     def describe(self) -> dict[str, Any]:
         """As manifests record it; without contexts, as they always have."""
         described: dict[str, Any] = {"template": self.template, "chat": self.chat}
-        if self.context_template is not None:
-            described["context_template"] = self.context_template
+        for name in ("context_template", CHAT_TEMPLATE):
+            if (value := getattr(self, name)) is not None:
+                described[name] = value
         return described
 
     def length(self, question: str, context: str | None = None) -> int:
@@ -109,11 +115,11 @@ def choose_prompt(
         )
     chat = has_chat if chat is None else chat
     own = f"{CHAT_PROMPT} {instruction}".strip() if chat else PLAIN_PROMPT
+    prompt = with_chat_template(Prompt(template=own, chat=chat), tokenizer)
     if template is None:
-        lead = f"{CONTEXT_LEAD}{own}" if with_context else None
-        return Prompt(template=own, chat=chat, context_template=lead)
+        return replace(prompt, context_template=f"{CONTEXT_LEAD}{own}" if with_context else None)
     if CONTEXT not in template:
-        return Prompt(template=template, chat=chat)
+        return replace(prompt, template=template)
     if not with_context:
         raise InputError(
             f"it contains {CONTEXT}, but no question has a context. Add a column named context to "
@@ -121,7 +127,15 @@ def choose_prompt(
             setting="prompt",
             value=template,
         )
-    return Prompt(template=own, chat=chat, context_template=template)
+    return replace(prompt, context_template=template)
+
+
+def with_chat_template(prompt: Prompt, tokenizer: Any) -> Prompt:
+    """The prompt as this tokenizer fills it: with the hash of its chat template, if it uses that.
+    Some tokenizers have several, by name."""
+    template = getattr(tokenizer, "chat_template", None) if prompt.chat else None
+    sha256 = hash_text(json.dumps(template, sort_keys=True)) if template else None
+    return replace(prompt, chat_template_sha256=sha256)
 
 
 @dataclass(frozen=True, kw_only=True)

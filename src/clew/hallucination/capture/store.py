@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import StoreError
+from clew.hallucination.capture.dialogue import CHAT_TEMPLATE
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN
 from clew.storage import Part, open_shard, shard_name, writer_lock
@@ -148,11 +149,14 @@ class TraceStore:
         kind = self.manifest.kind
         if kind != "traces":
             raise StoreError(f'"{self.path}" contains {kind}, not traces: choose another `out`.')
+        before = self.manifest.settings
+        # An earlier version of clew did not record the chat template.
+        is_recorded = CHAT_TEMPLATE in (before.get("prompt") or {})
         refuse_other_settings(
             self.path,
-            {**self.manifest.settings, "shard_size": self.manifest.rows_per_shard},
+            {**before, "shard_size": self.manifest.rows_per_shard},
             {**settings, "shard_size": self.rows_per_shard},
-            _MAY_DIFFER,
+            _MAY_DIFFER if is_recorded else (*_MAY_DIFFER, f"prompt.{CHAT_TEMPLATE}"),
         )
 
 

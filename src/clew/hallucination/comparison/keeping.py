@@ -16,11 +16,10 @@ from clew.hallucination.comparison.writing import main_pair
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.kept import (
     DETECTOR_JSON,
-    WEIGHTS,
     read_detector,
+    remove_detector,
     save_detector,
 )
-from clew.hallucination.detectors.known import KNOWN_FILE, write_known
 from clew.hallucination.detectors.loading import KEPT, load_detector
 from clew.hallucination.detectors.making import Companions, FittedMethod, make_detector
 from clew.hallucination.detectors.probes.kinds import can_be_kept
@@ -92,9 +91,10 @@ class _Keeping:
             traces = self.trial.train.data.identity.get("sha256")
             return calibrated.name == name and calibrated.kept.data.get("traces") == traces
         try:
-            save_detector(make_detector(_collect(self.trial, one), self._companions), place)
-            if folder == KEPT:
-                self._keep_known(place)
+            # The answers beside which new ones are shown.
+            known = gather_known(self.trial.train.data) if folder == KEPT else None
+            detector = make_detector(_collect(self.trial, one), self._companions)
+            save_detector(detector, place, known)
         except Exception as error:
             gone = explain_failure(name, title, error, folder=self.trial.saved.folder)
             self.reporter(Note(f"{title} is not kept as a detector: {gone.reason}"))
@@ -104,8 +104,7 @@ class _Keeping:
     def remove(self, folder: Path) -> None:
         """Remove the detector of an earlier comparison."""
         if self._find_calibrated(folder) is None:
-            for name in (DETECTOR_JSON, WEIGHTS, KNOWN_FILE):
-                (folder / name).unlink(missing_ok=True)
+            remove_detector(folder)
 
     @cached_property
     def _companions(self) -> Companions:
@@ -120,12 +119,6 @@ class _Keeping:
         except StoreError:
             return None
         return found if found.kept.calibrated else None
-
-    def _keep_known(self, folder: Path) -> None:
-        """The answers beside which new ones are shown."""
-        known = gather_known(self.trial.train.data)
-        if known is not None:
-            write_known(folder, known)
 
 
 def _collect(trial: Trial, one: Measured) -> FittedMethod:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from clew.errors import InputError
-from clew.hallucination.capture.dialogue import Prompt
+from clew.hallucination.capture.dialogue import CHAT_TEMPLATE, Prompt
 from clew.hallucination.detectors.data import LIVE, LiveData
 from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.packing import on_device
@@ -162,11 +162,21 @@ class Detector:
             keys = ["quantize", "revision"] if has_revisions else ["quantize"]
         before, now = ({name: one.get(name) for name in keys} for one in (ours, model))
         self._refuse(before, now, "model")
-        if prompt is not None:
-            self._refuse(self.prompt.describe(), prompt.describe(), "prompt")
+        if prompt is None:
+            return
+        both = (self.prompt.describe(), prompt.describe())
+        # An earlier version of clew did not record the chat template.
+        is_recorded = all(CHAT_TEMPLATE in one for one in both)
+        self._refuse(*both, "prompt", () if is_recorded else (CHAT_TEMPLATE,))
 
-    def _refuse(self, ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> None:
-        different = find_differences(ours, theirs)
+    def _refuse(
+        self,
+        ours: Mapping[str, Any],
+        theirs: Mapping[str, Any],
+        what: str,
+        may_differ: tuple[str, ...] = (),
+    ) -> None:
+        different = find_differences(ours, theirs, may_differ)
         if different:
             lines = (f"{d.name}: {d.before!r:.200}, not {d.now!r:.200}" for d in different)
             raise InputError(

@@ -17,6 +17,7 @@ from clew.hallucination.capture.dialogue import Prompt, check_template
 from clew.hallucination.detectors.data import LIVE, BlankAnswer
 from clew.hallucination.detectors.detector import Detector, Fallback, Origin, describe_samples
 from clew.hallucination.detectors.distance import Distance
+from clew.hallucination.detectors.known import KNOWN_FILE, KnownAnswers, write_known
 from clew.hallucination.detectors.packing import Packed, pack, unpack
 from clew.hallucination.detectors.probes.kinds import SCORERS, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
@@ -37,6 +38,7 @@ _FORMAT = 1
 _NETWORK = "network"
 _MISFITS = (AttributeError, ClewError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 _Text = Annotated[str, Bounds(most=200)]
+_Sha256 = Annotated[str, Bounds(least=64, most=64)]
 _Threshold = Annotated[float, Bounds(least=-1, most=1)]
 _Size = Annotated[int, Bounds(least=0, most=2**20)]
 _Settings = dict[str, Any]
@@ -100,19 +102,28 @@ class _Contents:
     preprocess: _Preprocess
     results: _Settings
     data: _Settings
-    weights_sha256: Annotated[str, Bounds(least=64, most=64)]
+    weights_sha256: _Sha256
+    known_sha256: _Sha256 | None = None
     calibrated: _Settings = field(default_factory=dict)
 
 
-def save_detector(detector: Detector, folder: Path) -> Path:
-    """Write a detector's folder; an existing detector in it is replaced. The JSON comes last: a
-    folder without it has no detector."""
+def save_detector(detector: Detector, folder: Path, known: KnownAnswers | None = None) -> Path:
+    """Write a detector's folder, with the answers beside which new ones are shown; an existing
+    detector in it is replaced. The JSON comes last: a folder without it has no detector."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / DETECTOR_JSON).unlink(missing_ok=True)
+    remove_detector(folder)
     packed = _pack_detector(detector)
     write_model(folder / WEIGHTS, packed.tensors, {"clew": __version__, "detector": detector.name})
-    _write_json(folder, {**packed.about, "weights_sha256": hash_file(folder / WEIGHTS)})
+    if known is not None:
+        write_known(folder, known)
+    _write_json(folder, {**packed.about, **_hash_files(folder)})
     return folder
+
+
+def remove_detector(folder: Path) -> None:
+    """Remove the files of a detector, if there is one."""
+    for name in (DETECTOR_JSON, WEIGHTS, KNOWN_FILE):
+        (folder / name).unlink(missing_ok=True)
 
 
 def change_detector(folder: Path, detector: Detector, out: Path | None = None) -> Path:
@@ -124,8 +135,7 @@ def change_detector(folder: Path, detector: Detector, out: Path | None = None) -
         (out / DETECTOR_JSON).unlink(missing_ok=True)
         for file in sorted(folder.glob("*.safetensors")):
             replace_file(out / file.name, read_bounded(file, file.stat().st_size))
-    weights = {"weights_sha256": hash_file(place / WEIGHTS)}
-    _write_json(place, {**_pack_detector(detector).about, **weights})
+    _write_json(place, {**_pack_detector(detector).about, **_hash_files(place)})
     return place
 
 
@@ -134,8 +144,7 @@ def read_detector(folder: Path, device: str | torch.device = "cpu") -> Detector:
     path = folder / DETECTOR_JSON
     try:
         contents = _read_contents(path)
-        if hash_file(folder / WEIGHTS) != contents.weights_sha256:
-            raise ValueError(f"{WEIGHTS} is not the file that was written with it")
+        _refuse_other_files(folder, contents)
         saved = read_model(folder / WEIGHTS)
         detector = _unpack_detector(contents, saved)
         _try_out(detector)
@@ -148,6 +157,24 @@ def read_detector(folder: Path, device: str | torch.device = "cpu") -> Detector:
             '"clew compare" or "clew train".'
         ) from None
     return replace(detector, folder=folder).to(device)
+
+
+def _hash_files(folder: Path) -> dict[str, str]:
+    found = {"weights_sha256": hash_file(folder / WEIGHTS)}
+    if (folder / KNOWN_FILE).exists():
+        found["known_sha256"] = hash_file(folder / KNOWN_FILE)
+    return found
+
+
+def _refuse_other_files(folder: Path, contents: _Contents) -> None:
+    """Raises ValueError for a file that was not written with the JSON. The known answers may be
+    deleted; folders of earlier versions of clew have no hash of them."""
+    files = {WEIGHTS: contents.weights_sha256}
+    if contents.known_sha256 is not None and (folder / KNOWN_FILE).exists():
+        files[KNOWN_FILE] = contents.known_sha256
+    for name, expected in files.items():
+        if hash_file(folder / name) != expected:
+            raise ValueError(f"{name} is not the file that was written with it")
 
 
 def hash_weights(detector: Detector) -> str:

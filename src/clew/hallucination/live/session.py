@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from clew.errors import ClewError
-from clew.hallucination.capture.dialogue import Cut, Prompt
+from clew.hallucination.capture.dialogue import Cut, Prompt, with_chat_template
 from clew.hallucination.capture.models import (
     LoadedModel,
     context_tokens,
@@ -43,9 +43,12 @@ class Session:
         max_waiting: int = 256,
         reporter: Reporter = log_event,
     ) -> None:
-        """Raises InputError if the detector is for another model."""
+        """Raises InputError if the detector is for another model or chat template."""
         name = loaded.name or str(loaded.model.name_or_path)
-        detector.refuse_other(describe_model(name, loaded.model, loaded.quantize))
+        detector.refuse_other(
+            describe_model(name, loaded.model, loaded.quantize),
+            with_chat_template(detector.prompt, loaded.tokenizer),
+        )
         self.loaded, self.detector = loaded, detector.to(loaded.model.device)
         self.prompt: Prompt = detector.prompt
         self.generation = read_generation(detector)

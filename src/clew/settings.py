@@ -22,6 +22,12 @@ def as_path(given: str | Path | None) -> Path | None:
     return None if given is None else Path(given)
 
 
+def check_exists(setting: str, value: object) -> None:
+    """Check a path before the work that needs it starts; what is not a path is fine."""
+    if isinstance(value, str | Path) and not Path(value).exists():
+        raise InputError("there is no such file or folder.", setting=setting, value=value)
+
+
 def check_numbers(config: Any) -> None:
     """Check that the fields of a dataclass that are annotated as int or float hold such numbers;
     None is accepted where the annotation has it."""

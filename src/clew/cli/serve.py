@@ -17,6 +17,8 @@ from clew.progress import Event
 COMMAND = Command(
     function=serve,
     example="clew serve comparison/detector --port 8000",
+    note="Without --api-keys-env, API keys are read from the environment variable CLEW_API_KEYS if "
+    "it is set.",
     groups={
         "Model": ("model", "model_name", "prompt"),
         "Access": (
@@ -42,6 +44,9 @@ COMMAND = Command(
 )
 
 
+_KEYS_VARIABLE = "CLEW_API_KEYS"
+
+
 def register(app: typer.Typer) -> None:
     COMMAND.register(app, run)
 
@@ -50,6 +55,9 @@ def run(call: Call) -> None:
     from clew.hallucination.live.service.running import ServiceReady, is_loading
 
     log_to_stderr()
+    settings = dict(call.settings)
+    if settings["api_keys_env"] is None and _KEYS_VARIABLE in os.environ:
+        settings["api_keys_env"] = _KEYS_VARIABLE
     with Renderer(call.progress) as show:
 
         def report(event: Event, /) -> None:
@@ -59,7 +67,7 @@ def run(call: Call) -> None:
             else:
                 show(event)
 
-        serve(**call.settings, reporter=report)
+        serve(**settings, reporter=report)
     print_line(call.progress, "stopped")
     if is_loading():
         # The libraries abort a process that ends while one of their threads is at work. What has

@@ -71,6 +71,14 @@ def test_malformed_csv_rows_are_skipped_and_listed(tmp_path: Path) -> None:
     ]
 
 
+def test_rows_without_text_are_counted_and_named(tmp_path: Path) -> None:
+    text = "question,answer\nWho?,Ann\n , \n\nWhat?,it\n" + ",\n" * 6
+    loaded = load_text(tmp_path, "a.csv", text)
+    assert [one.id for one in loaded.questions] == ["a_0", "a_1"]
+    [blank] = loaded.skipped
+    assert blank.where == "7 rows (lines 3, 6, 7, 8, 9, ...)" and "empty" in blank.reason
+
+
 def test_parquet_and_arrow_are_read(tmp_path: Path) -> None:
     records = [
         {"question": "a", "answer": {"value": "x", "aliases": ["y"]}, "pages": ["long"]},

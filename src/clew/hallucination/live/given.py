@@ -110,7 +110,7 @@ class RowAnswers:
     def _rows(self) -> tuple[str, Iterable[Row]]:
         if isinstance(self._source, str):
             source = open_rows(self._source)
-            return source.stem, source.rows
+            return source.stem, (row for row in source.rows if not row.is_blank)
         rows = enumerate(self._source)
         return "answer", (Row(number=n, where=f"answer {n + 1}", record=r) for n, r in rows)
 

@@ -19,10 +19,12 @@ from clew.storage.text_files import (
     TooLongError,
     open_text,
 )
+from clew.wording import counted
 
 # A JSON file is one value, which is in memory as a whole; a value takes up to 64 bytes there.
 _MAX_JSON_CHARACTERS = 1 << 27
 _MAX_JSON_VALUES = 1 << 23
+_NAMED_LINES = 5
 _DELIMITERS = ",;\t|"  # of several equally frequent ones, the first
 
 
@@ -158,9 +160,12 @@ def _read_csv(path: Path) -> Iterator[Row]:
         records = CsvRecords(file, delimiter)
         header: list[str] | None = None
         number, last_line = 0, 0
+        blank: list[int] = []
         for cells in _each_record(records):
             first, last_line = last_line + 1, records.line
             if isinstance(cells, list) and not any(map(str.strip, cells)):
+                if cells and header is not None:  # an empty line is none of the table's
+                    blank.append(last_line)
                 continue
             if isinstance(cells, list) and header is None:
                 header = cells
@@ -172,6 +177,16 @@ def _read_csv(path: Path) -> Iterator[Row]:
                 problem = f"lines {first} to {last_line} are not valid CSV ({cells})"
                 yield Row(number=number, where=where, problem=problem)
             number += 1
+    if blank:
+        yield _blank_row(number, blank)
+
+
+def _blank_row(number: int, lines: list[int]) -> Row:
+    """All blank rows together, at the end: spreadsheets write thousands of them."""
+    some = ", ".join(f"{line:,}" for line in lines[:_NAMED_LINES])
+    more = ", ..." if len(lines) > _NAMED_LINES else ""
+    where = f"{counted(len(lines), 'row')} (line{'s' if len(lines) > 1 else ''} {some}{more})"
+    return Row(number=number, where=where, problem="all cells are empty", is_blank=True)
 
 
 def _csv_row(number: int, where: str, header: list[str], cells: list[str]) -> Row:

@@ -108,12 +108,14 @@ class UnusableRecordError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A record as it was read, or the reason why it could not be read."""
+    """A record as it was read, or the reason why it could not be read. `is_blank`: it stands for
+    rows of a table without any text, which are no records."""
 
     number: int
     where: str
     record: object = None
     problem: str | None = None
+    is_blank: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

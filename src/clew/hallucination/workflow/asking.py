@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from clew.errors import InputError, StoppedError
 from clew.progress import Note, Reporter, log_event
+from clew.settings import check_exists
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -145,8 +146,7 @@ def open_asker(
     sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
     if max_new_tokens is not None and max_new_tokens < 1:
         raise InputError("it must be 1 or more.", setting="max_new_tokens", value=max_new_tokens)
-    if isinstance(detector, str | Path) and not Path(detector).exists():
-        raise InputError("there is no such folder.", setting="detector", value=detector)
+    check_exists("detector", detector)
     reporter(Note("loading the model and its detector"))  # before the imports, which take seconds
     from clew.hallucination.capture import LoadedModel, load_model
     from clew.hallucination.capture.embedded import EMBEDDED_NAME

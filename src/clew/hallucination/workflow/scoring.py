@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clew.errors import InputError, StoppedError
 from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.settings import check_exists
 from clew.tables import Tabular
 from clew.wording import counted
 
@@ -106,6 +107,7 @@ def score(
         >>> risks = clew.score(questions="answers.jsonl", detector="comparison/detector")
         >>> risks.to_pandas().sort_values("risk")
     """
+    check_exists("detector", detector)  # before the imports, which take seconds
     from clew.hallucination.detectors import Detector, load_detector
     from clew.hallucination.live.given import open_given
     from clew.hallucination.live.risk_file import choose_format

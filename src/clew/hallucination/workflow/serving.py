@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clew.errors import InputError
 from clew.progress import Note, Reporter, log_event
-from clew.settings import as_path
-
-_KEYS_VARIABLE = "CLEW_API_KEYS"
+from clew.settings import as_path, check_exists
 
 if TYPE_CHECKING:
     from clew.hallucination.capture import LoadedModel
@@ -66,7 +64,7 @@ def serve(
         port: Port to listen at; 0 is any free one.
         api_keys_file: File with the API keys that clients may use, one per line.
         api_keys_env: Environment variable that contains API keys, separated by commas. [default:
-            CLEW_API_KEYS, if it is set]
+            none]
         allow_anonymous: Accept requests without an API key at any address.
         allowed_hosts: Further names of this server that clients may use, such as a proxy's.
         max_rows: Number of answers to generate at once.
@@ -124,6 +122,7 @@ def serve(
         allowed_hosts=allowed_hosts,
     )
     limits = connection_limits(max_body_bytes)
+    check_exists("detector", detector)
     files = open_page_files(as_path(traces), as_path(scores_file), tuple(map(Path, comparisons)))
     lifecycle, metrics = Lifecycle(drain_seconds), Metrics()
 
@@ -159,16 +158,14 @@ def serve(
 
 
 def _read_variable(name: str | None) -> str | None:
-    """The keys in an environment variable. One that is named, or set, has some: a server that is
-    meant to require keys does not run without."""
-    value = os.environ.get(name or _KEYS_VARIABLE)
-    if name is None and value is None:
+    """The keys in an environment variable. One that is named has some: a server that is meant to
+    require keys does not run without."""
+    if name is None:
         return None
-    if not (value or "").strip():
+    value = os.environ.get(name, "")
+    if not value.strip():
         raise InputError(
-            "this environment variable contains no API key.",
-            setting="api_keys_env",
-            value=name or _KEYS_VARIABLE,
+            "this environment variable contains no API key.", setting="api_keys_env", value=name
         )
     return value
 

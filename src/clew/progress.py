@@ -69,6 +69,27 @@ class WorkAdvanced(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkUnderway(Event):
+    """Of the next `count` items, which are worked on together, a `share` from 0 to 1 is done."""
+
+    level: ClassVar[int] = logging.DEBUG
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepStarted(Event):
+    """A short step before the work starts, such as loading a model. Its parts are counted by
+    `WorkAdvanced`; `parts` 0: it has none that could be counted. It ends with `WorkEnded`."""
+
+    name: str
+    parts: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkKept(Event):
     """`count` items that an interrupted run had not finished writing were taken over."""
 
@@ -86,8 +107,27 @@ class WorkEnded(Event):
     level: ClassVar[int] = logging.DEBUG
 
 
+class Meter:
+    """Counts the small units (tokens) of `count` items that are worked on together, and reports
+    them as a share. There may be fewer `units` than expected."""
+
+    def __init__(self, reporter: Reporter, *, count: int, units: int) -> None:
+        self._reporter, self._count, self._units = reporter, count, units
+        self._done = 0
+
+    def add(self, units: int) -> None:
+        self._done += units
+        self._report(min(self._done / max(1, self._units), 0.99))
+
+    def finish(self) -> None:
+        self._report(1.0)
+
+    def _report(self, share: float) -> None:
+        self._reporter(WorkUnderway(count=self._count, share=share))
+
+
 @contextmanager
-def report_work(reporter: Reporter, started: WorkStarted) -> Iterator[None]:
+def report_work(reporter: Reporter, started: WorkStarted | StepStarted) -> Iterator[None]:
     """Reports the start, and the end however the work ends."""
     reporter(started)
     try:

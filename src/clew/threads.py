@@ -1,10 +1,11 @@
 """Work in threads, a bounded number of items ahead of the consumer."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
+
+from clew.cores import count_cores
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
@@ -42,7 +43,7 @@ def map_in_threads(
 ) -> Generator[Done, None, None]:
     """`map_ahead` in threads of its own, one per core when `workers` is None; they have ended when
     it ends."""
-    workers = max(1, min(_MOST_THREADS, os.cpu_count() or 1) if workers is None else workers)
+    workers = max(1, min(_MOST_THREADS, count_cores()) if workers is None else workers)
     with ThreadPoolExecutor(workers, thread_name_prefix="clew-map") as pool:
         yield from map_ahead(
             work, items, pool, ahead=_AHEAD_PER_THREAD * workers if ahead is None else ahead

@@ -11,6 +11,8 @@ from rich.console import Console
 
 import clew
 from clew.cli.renderer import Renderer
+from clew.cores import CoresBusy
+from clew.cpu import ThreadsChosen
 from clew.engine import (
     EpochEnded,
     ModelMeasured,
@@ -34,10 +36,12 @@ from clew.patterns.training.events import TrainingChoice
 from clew.progress import (
     Event,
     Note,
+    StepStarted,
     WorkAdvanced,
     WorkEnded,
     WorkKept,
     WorkStarted,
+    WorkUnderway,
     log_event,
     report_work,
 )
@@ -66,7 +70,19 @@ TRAINING = (
 WORK = (
     WorkStarted(noun="traces", planned=90, done=20, estimate="70 traces to make", waiting="soon"),
     WorkKept(noun="traces", count=5),
+    WorkUnderway(count=65, share=0.5),
+    WorkUnderway(count=65, share=1.0),
     WorkAdvanced(count=65, written_bytes=10**6, tokens=700),
+    WorkEnded(),
+)
+BUSY = CoresBusy(others=1.8, cores=2, threads=2)
+STEPS = (
+    StepStarted(name="loading smollm2"),
+    WorkEnded(),
+    BUSY,
+    ThreadsChosen(busy=BUSY, threads=1, faster=3.14),
+    StepStarted(name="fitting the basis", parts=8),
+    WorkAdvanced(count=6),
     WorkEnded(),
 )
 NETWORKS = (
@@ -117,6 +133,7 @@ SERVICE = (
 STORIES = {
     "notes": (Note("give `batch_size=8`"),),
     "work": WORK,
+    "steps": STEPS,
     "networks": NETWORKS,
     "comparison": COMPARISON,
     "photos": PHOTOS,
@@ -153,6 +170,12 @@ def test_every_event_is_shown(
             "20 of 90 traces already done",
             "70 traces to make",
             "traces recovered from an interrupted run: 5",
+        ],
+        "steps": [
+            "loading smollm2",
+            "other processes use 1.8 of 2 cores: --threads 1 may be faster than 2",
+            "1 thread is used, 3.1 times as fast",
+            "fitting the basis",
         ],
         "networks": ["LSTM (2 of 3)", "resuming after step 3 of 10", "best epoch 1 of 2"],
         "comparison": ["trained on facts (2 of 3)", "2/3 GVAE: validation AUROC 0.800, test 0.700"],

@@ -35,7 +35,7 @@ COMMAND = Command(
         "Questions": ("questions", "num_samples", "context"),
         "Detector": ("detector", "model"),
         "Answers": ("max_new_tokens", "temperature", "top_p", "seed"),
-        "Hardware": ("device", "dtype"),
+        "Hardware": ("device", "dtype", "threads"),
     },
     spelling=Spelling(
         kinds={"questions": str, "model": str},
@@ -46,7 +46,6 @@ COMMAND = Command(
         },
         metavars={"question": "QUESTION ..."},
     ),
-    has_threads=True,
     has_json=True,
 )
 # Seldom: what draws the spinner takes time from the model.

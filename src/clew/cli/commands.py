@@ -153,9 +153,10 @@ class Command:
         as_json, quiet = given.get("as_json", False), given["quiet"]
         if given["verbose"]:
             _log_everything()
-        if given.get("threads") is not None:
-            use_threads(given["threads"])
         values = self._merge(context, given, settings)
+        threads = values.get("threads", given.get("threads"))
+        if threads is not None:
+            use_threads(threads)
         return Call(
             settings={one.name: values.get(one.name, one.default) for one in settings},
             given=frozenset(values),

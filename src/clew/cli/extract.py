@@ -6,7 +6,7 @@ import typer
 
 from clew.cli.commands import Call, Command
 from clew.cli.completion import suggest_words, suggest_words_and_paths
-from clew.cli.long_runs import log_to_stderr, long_run
+from clew.cli.long_runs import load_libraries, log_to_stderr, long_run
 from clew.cli.options import Spelling
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
@@ -27,7 +27,7 @@ COMMAND = Command(
             "draw_temperature",
         ),
         "Stored data": ("keep", "node_dim", "edges_per_token"),
-        "Hardware": ("device", "dtype", "quantize", "generation_batch"),
+        "Hardware": ("device", "dtype", "quantize", "generation_batch", "threads"),
     },
     spelling=Spelling(
         flags={
@@ -42,7 +42,6 @@ COMMAND = Command(
         },
         metavars={"part": "I/N"},
     ),
-    has_threads=True,
     has_json=True,
     is_resumable=True,
 )
@@ -58,6 +57,7 @@ def run(call: Call) -> None:
         long_run(call.progress, "finishing the current batch of answers") as stop,
         Renderer(call.progress) as reporter,
     ):
+        load_libraries(reporter)
         traces = extract(**call.settings, reporter=reporter, should_stop=stop)
     if call.as_json:
         call.print_json(_describe(traces))

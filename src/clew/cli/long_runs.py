@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 import typer
 from rich.console import Console
@@ -16,6 +17,7 @@ from clew.cli.progress import say
 from clew.cli.signals import StopRequest, exit_interrupted, interruptible, stop_on_signal
 from clew.errors import InputError, StoppedError
 from clew.foreign_text import for_shell, for_terminal
+from clew.progress import Reporter, StepStarted, report_work
 
 
 @contextmanager
@@ -24,9 +26,7 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iter
     once, it prints how to resume; an error that all processes raise is printed by the first only.
     `overwrite` says whether the command had --overwrite, which must be omitted to resume.
     """
-    from clew.engine.processes import count_processes, is_first_process
-
-    is_alone = count_processes() == 1
+    is_alone = _is_alone()
     resume = how_to_resume(is_alone=is_alone, overwrite=overwrite)
     with stop_on_signal(console, message, resume=resume, is_passed_on=not is_alone) as stop:
         try:
@@ -38,7 +38,7 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iter
             _say_last(console, f"stopped.{resume}")
             raise stop.exit() from None
         except InputError:
-            if is_first_process():
+            if _is_first():
                 raise
             raise typer.Exit(2) from None
 
@@ -47,11 +47,11 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iter
 def saying_how_it_was_stopped(*, is_resumable: bool, overwrite: bool = False) -> Iterator[None]:
     """Context of every command: Ctrl-C and SIGTERM end it, with a message that says whether the
     same command resumes it or starts over."""
-    is_alone = "TORCHELASTIC_RUN_ID" not in os.environ
+    is_alone = _is_alone()
     message = "stopped. Run the same command again to start over."
     if is_resumable:
         message = f"stopped.{how_to_resume(is_alone=is_alone, overwrite=overwrite)}"
-    if not is_alone and os.environ.get("RANK") != "0":
+    if not _is_first():
         message = ""  # the first process says it
     try:
         with interruptible(message):
@@ -62,13 +62,29 @@ def saying_how_it_was_stopped(*, is_resumable: bool, overwrite: bool = False) ->
         raise exit_interrupted(interrupt) from None
 
 
+def _is_alone() -> bool:
+    """Whether torchrun has not started several processes. The engine knows too, but loads
+    PyTorch."""
+    is_started = "TORCHELASTIC_RUN_ID" in os.environ
+    return not is_started or os.environ.get("WORLD_SIZE") == "1"
+
+
+def _is_first() -> bool:
+    return _is_alone() or os.environ.get("RANK") == "0"
+
+
+def load_libraries(reporter: Reporter) -> None:
+    """Import what takes seconds, on a busy machine a minute, and say so."""
+    with report_work(reporter, StepStarted(name="loading PyTorch")):
+        import_module("torch")
+        import_module("transformers")
+
+
 def _say_last(console: Console, text: str) -> None:
     """Also for --quiet: a run never stops without a word."""
-    from clew.engine.processes import is_first_process
-
     if not console.quiet:
         print_line(console, text)
-    elif is_first_process():
+    elif _is_first():
         complain(text)
 
 

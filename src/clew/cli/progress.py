@@ -5,10 +5,10 @@ from datetime import datetime
 
 import psutil
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from clew.foreign_text import for_terminal
-from clew.progress import WorkAdvanced, WorkKept, WorkStarted
+from clew.progress import StepStarted, WorkAdvanced, WorkKept, WorkStarted, WorkUnderway
 from clew.wording import bytes_text, duration_text
 
 _LOG_EVERY_SECONDS = 30.0
@@ -16,7 +16,7 @@ _LOG_EVERY_SECONDS = 30.0
 _DRAW_EVERY_SECONDS = 0.1
 _NARROW, _BAR_WIDTH, _NARROW_BAR_WIDTH = 120, 40, 15
 # What a narrow terminal omits, the first first: the bar and the time left matter more.
-_OMITTED = ("memory", "written", "tokens")
+_OMITTED = ("memory", "written", "tokens", "in work")
 
 
 def say(console: Console, message: str) -> None:
@@ -30,6 +30,40 @@ def is_line_due(last_line: float) -> bool:
     return time.monotonic() - last_line >= _LOG_EVERY_SECONDS
 
 
+class StepBar:
+    """A bar for a step of preparation, which disappears when it ends. In a log, its name, and
+    every half minute how far it is."""
+
+    def __init__(self, console: Console, started: StepStarted) -> None:
+        self._console, self._started, self._done = console, started, 0
+        self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+        if not console.is_terminal:
+            say(console, started.name)
+            return
+        columns = (SpinnerColumn(), BarColumn(bar_width=_NARROW_BAR_WIDTH))
+        text, elapsed = TextColumn("{task.description}"), TimeElapsedColumn()
+        self._bar = Progress(*columns, text, elapsed, console=console, transient=True)
+        self._task = self._bar.add_task(started.name, total=started.parts or None)
+        self._bar.start()
+
+    def advance(self, event: WorkAdvanced) -> None:
+        self._done += event.count
+        if self._bar is not None:
+            self._bar.update(self._task, completed=min(self._done, self._started.parts))
+        elif self._started.parts and is_line_due(self._last_line):
+            self._last_line = time.monotonic()
+            share = min(1.0, self._done / self._started.parts)
+            say(self._console, f"{self._started.name}: {share:.0%}")
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    stop = end
+
+
 class WorkBar:
     """A progress bar over many items, with their count, rate and time left."""
 
@@ -38,6 +72,9 @@ class WorkBar:
         self._verb = f" {started.verb}" if started.verb else ""
         self._planned, self._before = started.planned, started.done
         self._made = self._bytes = self._tokens = self._said = 0
+        # Items that were worked on together before those that are now, and how many these are.
+        self._passed = self._together = 0
+        self._share = 0.0
         if started.done:
             say(console, f"{started.done:,} of {started.planned:,} {self._noun} already done")
         if started.estimate:
@@ -51,12 +88,27 @@ class WorkBar:
         self._made += event.count
         self._bytes += event.written_bytes
         self._tokens += event.tokens
+        self._refresh()
+
+    def go_on(self, event: WorkUnderway) -> None:
+        """Items may be reported as done only later, once they are written."""
+        self._together, self._share = event.count, event.share
+        if event.share >= 1:
+            self._passed, self._together = self._passed + event.count, 0
+        self._refresh()
+
+    def _refresh(self) -> None:
         if self._bar is not None:
             if time.monotonic() - self._last_line >= _DRAW_EVERY_SECONDS:
                 self._draw(self._bar)
         elif is_line_due(self._last_line):
             self._last_line, self._said = time.monotonic(), self._made
             say(self._console, self._line())
+
+    @property
+    def _reached(self) -> float:
+        """Items done in this run, the finished share of those in work included."""
+        return max(self._made, self._passed + self._together * self._share)
 
     def keep(self, event: WorkKept) -> None:
         self._before += event.count
@@ -88,7 +140,7 @@ class WorkBar:
     def _draw(self, bar: Progress) -> None:
         self._last_line = time.monotonic()
         line = self._line(self._console.width - self._bar_width - len("|  "))
-        bar.update(self._task, completed=self._before + self._made, description=line)
+        bar.update(self._task, completed=self._before + self._reached, description=line)
 
     @property
     def _bar_width(self) -> int:
@@ -105,11 +157,13 @@ class WorkBar:
 
     def _figures(self) -> dict[str, str]:
         seconds = max(1e-9, time.monotonic() - self._started)
-        done = self._before + self._made
-        left = (self._planned - done) * seconds / max(1, self._made)
+        done, reached = self._before + self._made, self._reached
+        left = (self._planned - self._before - reached) * seconds / max(0.1, reached)
+        in_work = f"{self._together:,} in work: {self._share:.0%}" if self._together else ""
         parts = {
             "done": f"{done:,}/{self._planned:,} {self._noun}{self._verb}",
-            "rate": f"{self._made / seconds:,.1f} {self._noun}/s",
+            "in work": in_work,
+            "rate": f"{reached / seconds:,.1f} {self._noun}/s",
             "tokens": f"{self._tokens / seconds:,.0f} tokens/s" if self._tokens else "",
             "written": f"{bytes_text(self._bytes)} written" if self._bytes else "",
             "memory": f"memory {bytes_text(psutil.Process().memory_info().rss)}",

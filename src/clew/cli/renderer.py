@@ -6,12 +6,23 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 
 from clew.cli.errors import with_flags
-from clew.cli.progress import WorkBar, say
+from clew.cli.progress import StepBar, WorkBar, say
 from clew.cli.training_progress import MethodLine, TrainingBar
 from clew.foreign_text import for_terminal
-from clew.progress import Event, Note, WorkAdvanced, WorkEnded, WorkKept, WorkStarted
+from clew.progress import (
+    Event,
+    Note,
+    StepStarted,
+    WorkAdvanced,
+    WorkEnded,
+    WorkKept,
+    WorkStarted,
+    WorkUnderway,
+)
 
 if TYPE_CHECKING:
+    from clew.cores import CoresBusy
+    from clew.cpu import ThreadsChosen
     from clew.engine import (
         EpochEnded,
         ModelMeasured,
@@ -41,7 +52,7 @@ class Renderer:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._work: WorkBar | None = None
+        self._work: WorkBar | StepBar | None = None
         self._network = TrainingBar(console)
         self._method: MethodLine | None = None
 
@@ -77,19 +88,32 @@ class Renderer:
     def show_WorkStarted(self, event: WorkStarted) -> None:
         self._work = WorkBar(self._console, event) if event.planned else None
 
+    def show_StepStarted(self, event: StepStarted) -> None:
+        self._work = StepBar(self._console, event)
+
+    def show_WorkUnderway(self, event: WorkUnderway) -> None:
+        if isinstance(self._work, WorkBar):
+            self._work.go_on(event)
+
     def show_WorkAdvanced(self, event: WorkAdvanced) -> None:
         if self._work is not None:
             self._work.advance(event)
 
     def show_WorkKept(self, event: WorkKept) -> None:
         self.say(str(event))
-        if self._work is not None:
+        if isinstance(self._work, WorkBar):
             self._work.keep(event)
 
     def show_WorkEnded(self, _: WorkEnded) -> None:
         if self._work is not None:
             self._work.end()
             self._work = None
+
+    def show_CoresBusy(self, event: "CoresBusy") -> None:
+        self.say(str(event))
+
+    def show_ThreadsChosen(self, event: "ThreadsChosen") -> None:
+        self.say(str(event))
 
     def show_TrainingStarted(self, event: "TrainingStarted") -> None:
         self._training.start(event)

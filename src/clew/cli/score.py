@@ -8,7 +8,7 @@ from rich.console import Console
 
 from clew.cli.commands import Call, Command
 from clew.cli.completion import suggest_words
-from clew.cli.long_runs import log_to_stderr, long_run
+from clew.cli.long_runs import load_libraries, log_to_stderr, long_run
 from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
@@ -26,13 +26,12 @@ COMMAND = Command(
     ),
     groups={
         "Input and output": ("questions", "detector", "out", "tokens", "num_samples", "overwrite"),
-        "Hardware": ("model", "device", "dtype", "rows"),
+        "Hardware": ("model", "device", "dtype", "rows", "threads"),
     },
     spelling=Spelling(
         kinds={"questions": str, "detector": str, "model": str},
         completions={"device": suggest_words("auto", "cpu", "cuda")},
     ),
-    has_threads=True,
     has_json=True,
     is_resumable=True,
 )
@@ -51,6 +50,7 @@ def run(call: Call) -> None:
         long_run(call.progress, "finishing the current answers", overwrite=overwrite) as stop,
         Renderer(call.progress) as reporter,
     ):
+        load_libraries(reporter)
         result = score(**call.settings, reporter=reporter, should_stop=stop)
     if call.as_json:
         rows = {"rows": list(result.rows)} if result.path is None else {}

@@ -31,7 +31,7 @@ COMMAND = Command(
         ),
         "Page": ("traces", "scores_file", "comparisons"),
         "Logs": ("log_requests",),
-        "Hardware": ("device", "dtype"),
+        "Hardware": ("device", "dtype", "threads"),
     },
     spelling=Spelling(
         completions={
@@ -40,7 +40,6 @@ COMMAND = Command(
         },
         metavars={"host": "ADDRESS", "api_keys_env": "NAME", "model_name": "NAME"},
     ),
-    has_threads=True,
 )
 
 

@@ -2,7 +2,6 @@
 whether torch.compile can work."""
 
 import importlib.util
-import os
 import shutil
 import sysconfig
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from typing import Any
 
 import psutil
 import torch
+
+from clew.cores import count_cores
 
 _COMPILERS = ("g++", "clang++", "c++")
 # CPU flags as Linux names them, fastest first, and the common names of the instructions.
@@ -136,8 +137,7 @@ def _read_text(path: Path) -> str:
 
 
 def _count_cores(quota: float | None) -> int:
-    has_affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    cores = count_cores()
     return cores if quota is None else max(1, min(cores, round(quota)))
 
 

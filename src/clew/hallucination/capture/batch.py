@@ -1,6 +1,7 @@
 """A batch of prompts of different lengths on the device: its slots, cache and passes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -24,6 +25,10 @@ _MIN_GROUP_ROWS = 32
 _MAX_EVEN_SLOTS = 1 << 13
 
 
+def ignore_tokens(_count: int) -> None:
+    """The `on_passed` of a model that nobody watches."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prefix:
     """The cache and record of the prefix shared by all prompts."""
@@ -37,7 +42,8 @@ class Prefix:
 class BatchModel:
     """A model that batches are passed through. `arguments` returns a pass's arguments other than
     tokens and mask. With `graphs`, steps are replayed as a CUDA graph. All sequences start with the
-    tokens of `prefix`.
+    tokens of `prefix`. `on_passed` is called after each pass with its number of tokens, padding and
+    finished rows included.
     """
 
     model: PreTrainedModel
@@ -46,6 +52,16 @@ class BatchModel:
     arguments: Callable[[Tensor, int], dict[str, Any]]
     graphs: bool = False
     prefix: Prefix = field(default_factory=lambda: Prefix(tokens=[]))
+    on_passed: Callable[[int], None] = ignore_tokens
+
+    @contextmanager
+    def watched(self, on_passed: Callable[[int], None]) -> Iterator[None]:
+        """While open, `on_passed` is called."""
+        before, self.on_passed = self.on_passed, on_passed
+        try:
+            yield
+        finally:
+            self.on_passed = before
 
     @property
     def device(self) -> torch.device:
@@ -116,6 +132,7 @@ class PaddedBatch:
             ids = self.ids[first:last, start:stop]
             logits = self._pass(rows, ids, self.slots.prefix + start, keep)
             start = stop
+        self.model.on_passed((last - first) * width)
         return logits
 
     def repeat_rows(self, count: int) -> Int[Tensor, " rows"]:
@@ -133,9 +150,18 @@ class PaddedBatch:
         """A function that runs one decoding step: it passes the chosen token of every unfinished
         row through the model and chooses the next, with a CUDA graph on a GPU and plain forward
         passes elsewhere."""
-        if self.model.graphs:
-            return StepGraph(self, choose)
-        return lambda chosen, going, number: choose(self._step(chosen.tokens, going, number))
+        rows = len(self.rows)
+        graph = StepGraph(self, choose) if self.model.graphs else None
+
+        def step(chosen: Choice, going: list[bool], number: int) -> Choice:
+            if graph is not None:
+                found = graph(chosen, going, number)
+            else:
+                found = choose(self._step(chosen.tokens, going, number))
+            self.model.on_passed(rows)
+            return found
+
+        return step
 
     def _step(
         self, tokens: Int[Tensor, " rows"], going: list[bool], number: int

@@ -11,7 +11,14 @@ from clew.errors import InputError
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.observe import forward_once
 from clew.memory import is_out_of_memory
-from clew.progress import Note, Reporter
+from clew.progress import (
+    Note,
+    Reporter,
+    StepStarted,
+    WorkAdvanced,
+    ignore_event,
+    report_work,
+)
 
 # Largest relative difference, by norm and layer, that rounding can explain.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
@@ -40,14 +47,18 @@ def tolerance(decoder: Decoder) -> float:
     return _TOLERANCE[decoder.dtype]
 
 
-def batching_error(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> float:
+def batching_error(
+    decoder: Decoder, prompts: Sequence[Sequence[int]], reporter: Reporter = ignore_event
+) -> float:
     """The largest relative difference between the batch's record and plain passes."""
-    answers, reduced = decoder.answer(prompts)
+    with decoder.batch_model.watched(lambda tokens: reporter(WorkAdvanced(count=tokens))):
+        answers, reduced = decoder.answer(prompts)
     worst, start = 0.0, 0
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         tokens = [*prompt, *answer.tokens]
         plain = _LastStates()
         forward_once(decoder.model, decoder.observer, plain, tokens)
+        reporter(WorkAdvanced(count=len(tokens)))
         stop = start + decoder.shape.layers * decoder.shape.heads * len(tokens)
         mine = reduced.attention_log_diagonal[start:stop].exp()
         diagonal = mine.reshape(decoder.shape.layers, decoder.shape.heads, len(tokens))
@@ -86,7 +97,8 @@ def settle_decoder(
     some = pick_prompts(prompts)
     decoder = make(True)
     limit = tolerance(decoder)
-    error = _error_with_graphs(decoder, some)
+    with report_work(reporter, _describe_check(decoder, some)):
+        error = _error_with_graphs(decoder, some, reporter)
     if error > limit and decoder.batch_model.graphs:
         reporter(
             Note(
@@ -121,10 +133,19 @@ def settle_decoder(
     return decoder, True
 
 
-def _error_with_graphs(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> float:
+def _describe_check(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> StepStarted:
+    """The step, with the tokens that pass once in the batch and once alone."""
+    longest, prefix = max(map(len, prompts)), len(decoder.batch_model.prefix.tokens)
+    tokens = 2 * len(prompts) * (longest + decoder.max_new_tokens) - len(prompts) * prefix
+    return StepStarted(name="comparing batched with single-prompt passes", parts=tokens)
+
+
+def _error_with_graphs(
+    decoder: Decoder, prompts: Sequence[Sequence[int]], reporter: Reporter
+) -> float:
     """Infinite if the model's steps cannot be captured at all."""
     try:
-        return batching_error(decoder, prompts)
+        return batching_error(decoder, prompts, reporter)
     except RuntimeError as error:
         if not decoder.batch_model.graphs or is_out_of_memory(error):
             raise

@@ -61,13 +61,14 @@ class ExtractConfig:
     draws: int = 0
     draw_temperature: float = 1.0
     part: Part = field(default_factory=Part)
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
         check_positive(
             self, "shard_size", "max_new_tokens", "num_beams", "node_dim", "edges_per_token"
         )
-        given = ("num_samples", "generation_batch")
+        given = ("num_samples", "generation_batch", "threads")
         check_positive(self, *(name for name in given if getattr(self, name) is not None))
         check_weight(self, "draws")
         if not 0 < self.draw_temperature < math.inf:

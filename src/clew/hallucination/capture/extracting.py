@@ -4,17 +4,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clew.cpu import Threads
 from clew.errors import StoppedError
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.job import Job, prepare_job
-from clew.hallucination.capture.models import LoadedModel, load_model
+from clew.hallucination.capture.models import LoadedModel, load_model, settle_threads
 from clew.hallucination.capture.plan import Estimate, estimate_run, explained_out_of_memory
 from clew.hallucination.capture.shard import ShardCapture
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.capture.writing import Background
 from clew.hallucination.questions import QuestionSet, load_questions
-from clew.progress import Note, Reporter, WorkStarted, log_event, report_work
+from clew.progress import Note, Reporter, StepStarted, WorkStarted, log_event, report_work
 from clew.storage.disk import refuse_full_disk
+
+# What is timed to choose the number of threads.
+_TIMED_PROMPTS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +49,21 @@ def extract(
     reporter = reporter or log_event
     questions = questions or load_questions(config.questions, config.num_samples)
     store = TraceStore(config.out, rows_per_shard=config.shard_size, part=config.part)
-    with store.lock():
+    with store.lock(), Threads(config.threads, reporter) as threads:
         store.refuse_damaged_shards()
         if loaded is None:
-            reporter(Note(f"loading {config.model}"))
-            loaded = load_model(
-                config.model, dtype=config.dtype, device=config.device, quantize=config.quantize
-            )
+            with report_work(reporter, StepStarted(name=f"loading {config.model}")):
+                loaded = load_model(
+                    config.model, dtype=config.dtype, device=config.device, quantize=config.quantize
+                )
             if should_stop():
                 raise StoppedError("stopped; 0 new traces saved.")
+        settle_threads(threads, loaded.model)
         with explained_out_of_memory("a batch of three prompts", loaded.model.device):
             job = prepare_job(config, questions, loaded, store, reporter)
         _report_surplus(store, reporter)
         pending = store.pending_shards()
-        made = _capture_shards(job, pending, reporter, should_stop) if pending else 0
+        made = _capture_shards(job, pending, reporter, should_stop, threads) if pending else 0
         store.reload()
         store.refuse_damaged_shards()
         return ExtractResult(
@@ -84,10 +89,24 @@ def _report_surplus(store: TraceStore, reporter: Reporter) -> None:
 
 
 def _capture_shards(
-    job: Job, pending: Sequence[int], reporter: Reporter, should_stop: Callable[[], bool]
+    job: Job,
+    pending: Sequence[int],
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+    threads: Threads,
 ) -> int:
     """The number of captured traces."""
-    with explained_out_of_memory("a single prompt", job.decoder.device):
+    some = [job.prompts[i] for i in job.store.shard_rows(pending[0])][:_TIMED_PROMPTS]
+
+    def settle(*, again: bool = False) -> None:
+        if job.decoder.device.type == "cpu":
+            threads.settle(lambda: job.decoder.time_batch(some), again=again)
+
+    with (
+        explained_out_of_memory("a single prompt", job.decoder.device),
+        report_work(reporter, StepStarted(name="timing a batch of answers")),
+    ):
+        settle(again=True)
         estimate = _estimate(job, pending)
     if should_stop():
         return 0
@@ -110,7 +129,7 @@ def _capture_shards(
     made = 0
     with report_work(reporter, started), Background(reporter) as background:
         for number in pending:
-            made += ShardCapture(job, number, reporter, should_stop, background).run()
+            made += ShardCapture(job, number, reporter, should_stop, background, settle).run()
             if should_stop():
                 break
         background.wait()

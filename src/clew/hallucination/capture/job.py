@@ -105,7 +105,9 @@ def prepare_job(
     if config.generation_batch is None:
         plan = _stored_plan(store.manifest, plan)
     _report_excluded(asked.skipped, reporter)
-    fit = functools.partial(fit_on_questions, loaded, observer, node_dim=shape.node_dim)
+    fit = functools.partial(
+        fit_on_questions, loaded, observer, node_dim=shape.node_dim, reporter=reporter
+    )
     basis = store.open_basis(lambda: fit(asked.questions, asked.prompts))
     schema = trace_schema(
         shape,

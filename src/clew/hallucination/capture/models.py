@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedModel
 
-from clew.cpu import leave_slow_kernels
+from clew.cpu import Threads, leave_slow_kernels
 from clew.errors import InputError, without_settings
 from clew.hallucination.capture.embedded import (
     EMBEDDED_NAME,
@@ -31,6 +31,7 @@ Quantize = Literal["4bit", "8bit"]
 
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535
+_TIMED_TOKENS = 32
 
 _DTYPES = {
     "float32": torch.float32,
@@ -89,6 +90,19 @@ def load_model(
     if quantize is None:
         model = model.to(device)
     return LoadedModel(model.eval(), tokenizer, name=name, quantize=quantize)
+
+
+def settle_threads(threads: Threads, model: PreTrainedModel) -> None:
+    """Choose the number of threads for a model on the CPU, by a short pass; on a GPU, they matter
+    little."""
+    tokens = torch.zeros(1, _TIMED_TOKENS, dtype=torch.long)
+
+    @torch.inference_mode()
+    def pass_once() -> None:
+        model(input_ids=tokens, use_cache=False)
+
+    if model.device.type == "cpu":
+        threads.settle(pass_once)
 
 
 def _load_tokenizer(source: str, extra: dict[str, Any]) -> Any:

@@ -27,7 +27,7 @@ from clew.hallucination.traces.schema import (
     full_fields,
 )
 from clew.memory import free_memory, is_out_of_memory
-from clew.progress import Note, Reporter, WorkKept
+from clew.progress import Meter, Note, Reporter, WorkKept
 from clew.storage import ShardWriter
 
 # Bytes of full traces per record batch.
@@ -44,10 +44,11 @@ class ShardCapture:
         reporter: Reporter,
         should_stop: Callable[[], bool],
         background: Background,
+        before_batch: Callable[[], None] = lambda: None,
     ) -> None:
         self.job, self.number = job, number
         self.reporter, self.should_stop = reporter, should_stop
-        self.background = background
+        self.background, self.before_batch = background, before_batch
         self.rows = job.store.shard_rows(number)
 
     def run(self) -> int:
@@ -65,6 +66,7 @@ class ShardCapture:
                 missing = [i for i in batch if i not in writer.recovered_ids]
                 if not missing:
                     continue
+                self.before_batch()
                 for make in self._capture(batch, set(missing)):
                     self.background.do(functools.partial(write_batch, writer, make))
                 made += len(missing)
@@ -107,10 +109,13 @@ class ShardCapture:
         """Answer a batch; if it does not fit in device memory, in halves, with a note."""
         if len(ids) <= self.job.plan.rows:
             try:
-                # Draws first, so that the record of the answers does not have to wait in device
-                # memory.
-                samples = self._sample(ids)
-                answers, reduced = self._decode(ids)
+                meter = self._meter(ids)
+                with self.job.decoder.batch_model.watched(meter.add):
+                    # Draws first, so that the record of the answers does not have to wait in
+                    # device memory.
+                    samples = self._sample(ids)
+                    answers, reduced = self._decode(ids)
+                meter.finish()
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -122,6 +127,15 @@ class ShardCapture:
         half = -(-len(ids) // 2)
         yield from self._answer(ids[:half])
         yield from self._answer(ids[half:])
+
+    def _meter(self, ids: list[int]) -> Meter:
+        """What is passed for a batch: the prompts, for drawn answers once more, and all tokens of
+        the answers."""
+        decoder, draws = self.job.decoder, self.job.generation.draws
+        shared = len(decoder.batch_model.prefix.tokens)
+        prompt = max(len(self.job.prompts[i]) for i in ids) - shared
+        tokens = prompt * (2 if draws else 1) + decoder.max_new_tokens * (1 + draws)
+        return Meter(self.reporter, count=len(ids), units=len(ids) * tokens)
 
     def _decode(self, ids: list[int]) -> tuple[list[GeneratedAnswer], Reduced]:
         prompts = [self.job.prompts[i] for i in ids]

@@ -28,6 +28,7 @@ from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale
 from clew.storage.hashing import hash_file, hash_text
+from clew.storage.members import Sha256
 from clew.storage.reading import read_bounded, read_json
 from clew.storage.writing import replace_file
 from clew.typed_json import Bounds, read_as, to_json, without_nan
@@ -38,7 +39,6 @@ _FORMAT = 1
 _NETWORK = "network"
 _MISFITS = (AttributeError, ClewError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 _Text = Annotated[str, Bounds(most=200)]
-_Sha256 = Annotated[str, Bounds(least=64, most=64)]
 _Threshold = Annotated[float, Bounds(least=-1, most=1)]
 _Size = Annotated[int, Bounds(least=0, most=2**20)]
 _Settings = dict[str, Any]
@@ -102,8 +102,8 @@ class _Contents:
     preprocess: _Preprocess
     results: _Settings
     data: _Settings
-    weights_sha256: _Sha256
-    known_sha256: _Sha256 | None = None
+    weights_sha256: Sha256
+    known_sha256: Sha256 | None = None
     calibrated: _Settings = field(default_factory=dict)
 
 

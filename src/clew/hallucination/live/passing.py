@@ -10,7 +10,7 @@ from clew.hallucination.capture.models import LoadedModel, end_tokens, sliding_w
 from clew.hallucination.capture.observe import ModelObserver
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.assessing import read_generation
-from clew.progress import Event, Reporter, log_event
+from clew.progress import Event, Note, Reporter, log_event
 
 _CHECK_COLUMNS = frozenset(("last_hidden", "attention_log_diagonal"))
 _CHECK_TOKENS = 2
@@ -38,16 +38,17 @@ class GivenPasses:
             return
         prompt = prompt[:_LONGEST_CHECKED]
         parts = [prompt[: max(1, len(prompt) * part // 3)] for part in (1, 2, 3)]
-        notes: list[Event] = []
+        events: list[Event] = []
         name = self.loaded.name or "the model"
         decoder, self.same_length = settle_decoder(
             lambda share: self._make(parts if share and self._window is None else []),
             parts,
-            notes.append,
+            events.append,
             name=name,
         )
-        for note in notes if self.same_length else ():
-            self._reporter(note)
+        for event in events if self.same_length else ():
+            if isinstance(event, Note):
+                self._reporter(event)
         self._decoder = decoder
 
     def shared_prefix(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:

@@ -4,9 +4,9 @@ one scoring path of `clew ask`, `clew score` and `clew serve`."""
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from clew.cpu import Threads
 from clew.errors import ClewError
 from clew.hallucination.capture.dialogue import Cut, Prompt, with_chat_template
 from clew.hallucination.capture.models import (
@@ -14,6 +14,7 @@ from clew.hallucination.capture.models import (
     context_tokens,
     describe_model,
     load_model,
+    settle_threads,
 )
 from clew.hallucination.detectors import Detector, load_detector
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket
@@ -42,6 +43,7 @@ class Session:
         max_rows: int = 64,
         max_waiting: int = 256,
         reporter: Reporter = log_event,
+        threads: Threads | None = None,
     ) -> None:
         """Raises InputError if the detector is for another model or chat template."""
         name = loaded.name or str(loaded.model.name_or_path)
@@ -60,6 +62,7 @@ class Session:
         self._engine: Engine | None = None
         self._delivery: Delivery | None = None
         self._is_closed = False
+        self._threads = threads
 
     @classmethod
     def open(
@@ -72,9 +75,11 @@ class Session:
         max_rows: int = 64,
         max_waiting: int = 256,
         reporter: Reporter = log_event,
+        threads: Threads | None = None,
     ) -> Self:
         """Load a detector, and its model unless one is given. `dtype` "auto" is that of the
-        detector's training answers. Raises InputError for another model than the detector's."""
+        detector's training answers. `threads` are chosen for the model, and restored when the
+        session is closed. Raises InputError for another model than the detector's."""
         if not isinstance(detector, Detector):
             detector = load_detector(detector)
         loaded = model if isinstance(model, LoadedModel) else None
@@ -87,7 +92,16 @@ class Session:
                 quantize=ours.get("quantize"),
                 revision=ours.get("revision") if model in (None, ours["id"]) else None,
             )
-        return cls(loaded, detector, max_rows=max_rows, max_waiting=max_waiting, reporter=reporter)
+        if threads is not None:
+            settle_threads(threads, loaded.model)
+        return cls(
+            loaded,
+            detector,
+            max_rows=max_rows,
+            max_waiting=max_waiting,
+            reporter=reporter,
+            threads=threads,
+        )
 
     def encode(self, question: str, context: str | None = None) -> list[int]:
         """The tokens of a question in the detector's prompt. Raises InputError if it is too
@@ -215,14 +229,11 @@ class Session:
             engine.close(drain_seconds=drain_seconds)
         if delivery is not None:
             delivery.close()
+        if self._threads is not None:
+            self._threads.restore()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -44,12 +44,7 @@ def read_answered(row: Row, stem: str) -> AnsweredQuestion:
     """The answered question of a row; records without an id are named after `stem`."""
     name = f"{stem}_{row.number}"
     try:
-        if row.problem is not None:
-            raise UnusableRecordError(row.problem)
-        if not isinstance(row.record, Mapping):
-            kind = type(row.record).__name__
-            raise UnusableRecordError(f"it is a {kind}, not a record with named fields")
-        fields = plain_fields(row.record)
+        fields = plain_fields(row.read_fields())
     except UnusableRecordError as reason:
         return AnsweredQuestion(id=name, problem=f"{row.where}: {reason}")
     try:

@@ -117,6 +117,15 @@ class Row:
     problem: str | None = None
     is_blank: bool = False
 
+    def read_fields(self) -> Mapping[Any, Any]:
+        """The fields by name. Raises UnusableRecordError if there are none."""
+        if self.problem is not None:
+            raise UnusableRecordError(self.problem)
+        if not isinstance(self.record, Mapping):
+            kind = type(self.record).__name__
+            raise UnusableRecordError(f"it is a {kind}, not a record with named fields")
+        return self.record
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowSource:
@@ -160,15 +169,11 @@ class Collector:
 
     def add_row(self, row: Row) -> None:
         try:
-            if row.problem is not None:
-                raise UnusableRecordError(row.problem)
-            if not isinstance(row.record, Mapping):
-                kind = type(row.record).__name__
-                raise UnusableRecordError(f"it is a {kind}, not a record with named fields")
+            fields = row.read_fields()
             if len(self._columns) < _MAX_COLUMNS:
-                names = islice(row.record, _MAX_COLUMNS)
+                names = islice(fields, _MAX_COLUMNS)
                 self._columns.update(dict.fromkeys(map(_shortened_name, names)))
-            self.add(read_question(plain_fields(row.record), f"{self._stem}_{row.number}"))
+            self.add(read_question(plain_fields(fields), f"{self._stem}_{row.number}"))
         except UnusableRecordError as reason:
             self._skip(row, str(reason))
 

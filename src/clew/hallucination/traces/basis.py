@@ -4,6 +4,7 @@ Fitted once on the first questions and their accepted answers, then frozen and k
 store, so that all traces of a store live in the same space.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class Basis:
         return Basis(mean=self.mean.to(device, dtype), components=self.components.to(device, dtype))
 
 
-def fit_basis(states: list[Float[Tensor, "tokens dim"]], node_dim: int) -> Basis:
+def fit_basis(states: Iterable[Float[Tensor, "tokens dim"]], node_dim: int) -> Basis:
     """Principal components of each layer's states, padded with zeros if there are fewer."""
     fitted = [_fit_layer(layer, node_dim) for layer in states]
     means, components = zip(*fitted, strict=True)

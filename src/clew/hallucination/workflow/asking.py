@@ -31,6 +31,7 @@ def ask(
     seed: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    threads: int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> "AskResult":
@@ -55,6 +56,8 @@ def ask(
         seed: Seed of the sampling. [default: a random one]
         device: auto, cpu, cuda or cuda:1.
         dtype: auto, float32, float16 or bfloat16.
+        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
+            processes use them]
         reporter: Called with progress events. [default: the log]
         should_stop: Called between answers, and while a detector is built; when it returns True,
             the call stops.
@@ -86,6 +89,7 @@ def ask(
         seed=seed,
         device=device,
         dtype=dtype,
+        threads=threads,
         reporter=report,
         should_stop=should_stop,
     ) as asker:
@@ -137,6 +141,7 @@ def open_asker(
     seed: int | None,
     device: str,
     dtype: str,
+    threads: int | None,
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> "Asker":
@@ -148,16 +153,18 @@ def open_asker(
         raise InputError("it must be 1 or more.", setting="max_new_tokens", value=max_new_tokens)
     check_exists("detector", detector)
     reporter(Note("loading the model and its detector"))  # before the imports, which take seconds
+    from clew.cpu import Threads
     from clew.hallucination.capture import LoadedModel, load_model
     from clew.hallucination.capture.embedded import EMBEDDED_NAME
     from clew.hallucination.live.asking import Asker
     from clew.hallucination.live.ready import ready_detector
     from clew.hallucination.live.session import Session
 
+    chosen = Threads(threads, reporter)
     given = str(model) if isinstance(model, Path) else model
     if detector is None:
         if not isinstance(given, LoadedModel):
             given = load_model(given or EMBEDDED_NAME, device=device, dtype=dtype)
         detector = ready_detector(given, reporter, should_stop)
-    session = Session.open(detector, model=given, device=device, dtype=dtype)
+    session = Session.open(detector, model=given, device=device, dtype=dtype, threads=chosen)
     return Asker(session=session, max_new_tokens=max_new_tokens, sampling=sampling)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from clew.names import split_names
-from clew.progress import Reporter
+from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
 from clew.settings import as_path
 
@@ -90,6 +90,7 @@ def compare(
         >>> comparison = clew.compare(preprocessed_dir="preprocessed_data")
         >>> comparison.to_pandas()
     """
+    from clew.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
     from clew.hallucination.comparison import CompareConfig, choose_folders
 
@@ -118,7 +119,7 @@ def compare(
         overwrite=overwrite,
         keep_detectors=keep_detectors,
     )
-    return run_comparison(config, reporter, should_stop)
+    return run_comparison(config, watch_cores(reporter or log_event, device), should_stop)
 
 
 def run_comparison(

@@ -54,7 +54,7 @@ def load_model(
 @repeatable(
     "extract",
     always=("model", "questions", "out"),
-    unrecorded=("part",),
+    unrecorded=("part", "threads"),
     growing=("num_samples",),
 )
 def extract(
@@ -79,6 +79,7 @@ def extract(
     draws: int = 0,
     draw_temperature: float = 1.0,
     part: str = "1/1",
+    threads: int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> "TraceBatchLoader":
@@ -114,6 +115,8 @@ def extract(
         draw_temperature: Sampling temperature for these answers.
         part: Create only every Nth shard, starting with the Ith, so that several processes, each
             with its own I, can fill one store.
+        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
+            processes use them]
         reporter: Called with progress events. [default: the log]
         should_stop: Called after loading the model, before the first batch and after every batch;
             when it returns True, the run saves its progress and stops.
@@ -162,6 +165,7 @@ def extract(
         draws=draws,
         draw_temperature=draw_temperature,
         part=Part.parse(part),
+        threads=threads,
     )
     given = None if is_named else collect_questions(questions, num_samples)
     result = run(config, reporter, should_stop, loaded=loaded, questions=given)

@@ -64,6 +64,7 @@ def score(
     rows: int | None = None,
     dtype: str = "auto",
     device: str = "auto",
+    threads: int | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -87,6 +88,8 @@ def score(
         rows: Number of answers to pass at once. [default: 64 on a GPU, 16 on a CPU]
         dtype: auto, float32, float16 or bfloat16. auto is that of the detector's training answers.
         device: auto, cpu, cuda or cuda:1.
+        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
+            processes use them]
         overwrite: Start over, and replace a file with other risks.
         reporter: Called with progress events. [default: the log]
         should_stop: Called between windows of 8 batches; when it returns True, the run saves its
@@ -108,6 +111,7 @@ def score(
         >>> risks.to_pandas().sort_values("risk")
     """
     check_exists("detector", detector)  # before the imports, which take seconds
+    from clew.cpu import Threads
     from clew.hallucination.detectors import Detector, load_detector
     from clew.hallucination.live.given import open_given
     from clew.hallucination.live.risk_file import choose_format
@@ -146,8 +150,14 @@ def score(
         )
 
     def open_session() -> Session:
-        place = str(model) if isinstance(model, str | Path) else model
-        return Session.open(kept, model=place, device=device, dtype=dtype, reporter=job.reporter)
+        return Session.open(
+            kept,
+            model=str(model) if isinstance(model, str | Path) else model,
+            device=device,
+            dtype=dtype,
+            reporter=job.reporter,
+            threads=Threads(threads, job.reporter),
+        )
 
     if out is None:
         return _score_in_memory(job, kept, open_session, rows)

@@ -42,6 +42,7 @@ def serve(
     comparisons: Sequence[str | Path] = (),
     device: str = "auto",
     dtype: str = "auto",
+    threads: int | None = None,
     reporter: Reporter | None = None,
 ) -> None:
     """Serve a language model over OpenAI's API, with the risk of hallucination in every answer.
@@ -80,6 +81,7 @@ def serve(
         comparisons: Folders of comparisons to show on the page.
         device: auto, cpu, cuda or cuda:1.
         dtype: auto, float32, float16 or bfloat16.
+        threads: CPU threads to use. [default: all cores]
         reporter: Called with progress events. [default: the log]
 
     Returns:
@@ -95,6 +97,9 @@ def serve(
     from clew.pages.server import require_web
 
     require_web()
+    import torch
+
+    from clew.cpu import Threads
     from clew.hallucination.live.page.files import open_page_files
     from clew.hallucination.live.service.app import build_app
     from clew.hallucination.live.service.keys import read_keys
@@ -127,6 +132,8 @@ def serve(
     lifecycle, metrics = Lifecycle(drain_seconds), Metrics()
 
     def load() -> "Loaded":
+        # What is fastest now need not be for long: a server says that cores are scarce, no more.
+        chosen = Threads(threads or torch.get_num_threads(), report)
         found: str | Path | Detector | None = detector
         given: str | LoadedModel | None = model
         if found is None:
@@ -139,6 +146,7 @@ def serve(
             dtype=dtype,
             max_rows=max_rows,
             max_waiting=max_waiting,
+            threads=chosen,
         )
         session.start()
         app = build_app(session, settings, lifecycle, metrics, files)

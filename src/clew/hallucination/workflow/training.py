@@ -117,6 +117,7 @@ def train(
         >>> results = clew.train(preprocessed_dir="preprocessed_data", networks=["lstm"])
         >>> results.metrics["lstm"]["test_auroc"]
     """
+    from clew.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
     from clew.engine.tracking import tracked
     from clew.hallucination.comparison import CompareConfig
@@ -165,7 +166,8 @@ def train(
     )
     # Rejected now rather than after hours of training.
     follows = CompareConfig.after_training(config) if compare else None
-    with tracked(reporter or log_event, log_to) as report:
+    watching = watch_cores(reporter or log_event, device)
+    with tracked(watching, log_to) as report:
         runs = train_detectors(config, report, should_stop)
-    comparison = run_comparison(follows, reporter, should_stop) if follows else None
+    comparison = run_comparison(follows, watching, should_stop) if follows else None
     return TrainingResult(path=config.out, runs=tuple(runs), comparison=comparison)

@@ -1,6 +1,5 @@
 """The settings of preprocessing, and which part of the stored traces goes into the samples."""
 
-import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int
 
+from clew.cores import count_cores
 from clew.errors import InputError
 from clew.hallucination.samples.making.source import (
     ARRAY_COLUMNS,
@@ -62,8 +62,7 @@ class PreprocessConfig:
 
     def count_workers(self, jobs: int) -> int:
         """The number of workers: as requested, or one per core; never more than there are jobs."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return max(1, min(self.workers or cores or 1, jobs))
+        return max(1, min(self.workers or count_cores(), jobs))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,13 +60,20 @@ def _describe(result: "LabelResult") -> dict[str, object]:
     return {
         "path": str(result.path),
         "answers": len(result.rows),
+        "correct": result.correct,
         "hallucinated": result.hallucinated,
+        "refused": result.refused,
+        "corrected": result.corrected,
         "excluded": result.excluded,
         "unclear": result.unclear,
         "spans": _count_spans(result),
         "score_threshold": result.score_threshold,
         "categories": {
-            one.category: {"answers": one.answers, "hallucinated": one.hallucinated}
+            one.category: {
+                "answers": one.answers,
+                "hallucinated": one.hallucinated,
+                "refused": one.refused,
+            }
             for one in result.categories
         },
     }
@@ -79,11 +86,12 @@ def _count_spans(result: "LabelResult") -> dict[str, int]:
 
 def _print_examples(console: Console, result: "LabelResult") -> None:
     table = Table(header_style="bold")
-    for name in ("", "score", "question", "answer", "accepted"):
+    for name in ("", "score", "reason", "question", "answer", "accepted"):
         table.add_column(name, overflow="fold")
     chosen = result.examples
     for kind, rows in (("correct", chosen.correct), ("hallucinated", chosen.hallucinated)):
         _add_rows(table, kind, rows)
+    _add_rows(table, "refused", chosen.refused)
     table.add_section()
     _add_rows(table, "borderline", chosen.doubtful)
     console.print(table)
@@ -92,7 +100,8 @@ def _print_examples(console: Console, result: "LabelResult") -> None:
 def _add_rows(table: Table, kind: str, rows: Sequence["LabeledAnswer"]) -> None:
     for row in rows:
         texts = (row.question, row.answer, row.accepted_answer)
-        table.add_row(kind, f"{row.score:.2f}", *map(_cell, texts))
+        score = "-" if row.score is None else f"{row.score:.2f}"
+        table.add_row(kind, score, row.reason, *map(_cell, texts))
 
 
 def _cell(text: str) -> str:
@@ -103,10 +112,12 @@ def _cell(text: str) -> str:
 def _print_categories(console: Console, result: "LabelResult") -> None:
     if not result.categories:
         return
-    table = make_table("category", "answers", "hallucinated", "share")
+    has_refused = ["refused"] if result.refused else []
+    table = make_table("category", "answers", "hallucinated", "share", *has_refused)
     for share in result.categories:
-        part = f"{share.hallucinated / share.answers:.1%}"
-        table.add_row(_cell(share.category), f"{share.answers:,}", f"{share.hallucinated:,}", part)
+        part = f"{share.hallucinated / share.answers:.1%}" if share.answers else "-"
+        counts = [f"{share.answers:,}", f"{share.hallucinated:,}", part]
+        table.add_row(_cell(share.category), *counts, *(f"{share.refused:,}" for _ in has_refused))
     console.print()
     console.print(table)
     console.print()
@@ -123,10 +134,18 @@ def _print_totals(console: Console, result: "LabelResult") -> None:
         some = ", ".join(result.excluded[:5])
         say(f"excluded: {len(result.excluded):,} {have} no accepted answers, e.g. {some}")
     verb = "is" if result.hallucinated == 1 else "are"
+    in_class = counted(result.correct + result.hallucinated, "answer")
     say(
-        f"{result.hallucinated:,} of {counted(len(result.rows), 'answer')} {verb} hallucinated "
+        f"{result.hallucinated:,} of {in_class} {verb} hallucinated "
         f"({result.hallucinated_share:.1%}) at score < {result.score_threshold:g}"
     )
+    if result.refused:
+        say(f"refused: {counted(result.refused, 'answer')} more, in neither class")
+    if result.corrected:
+        say(f"corrected by hand: {counted(result.corrected, 'answer')}")
+    if result.lost_corrections:
+        lost = counted(result.lost_corrections, "correction")
+        say(f"dropped: {lost} of answers that the store no longer has")
     say(f"scores in {result.path}" + ("" if result.written else " (unchanged)"))
     if result.spans_path is not None:
         _print_spans(say, result)

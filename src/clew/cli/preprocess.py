@@ -25,7 +25,7 @@ COMMAND = Command(
     groups={
         "Labels": (
             *("scores_file", "score_threshold", "score_column", "higher_is", "skip_unlabeled"),
-            "spans_file",
+            *("refused", "spans_file"),
         ),
         "Samples": (
             *("out", "sequences", "graphs", "answers", "heads", "node_dim", "top_k"),
@@ -64,17 +64,23 @@ def _describe(result: "PreprocessResult") -> dict[str, object]:
         "bytes": result.bytes,
         "splits": result.splits,
         "excluded": len(result.skipped),
+        "refused": result.refused,
         "warnings": [with_flags(warning) for warning in result.warnings],
     }
 
 
 def _print_result(call: Call, result: "PreprocessResult") -> None:
+    from clew.hallucination.samples.making.store import is_refused
+
     say = partial(print_line, call.console)
-    for skip in result.skipped[:_MAX_SAID]:
+    said = [skip for skip in result.skipped if not is_refused(skip)]
+    for skip in said[:_MAX_SAID]:
         place = f"{skip['file']}, row {skip['record']} ({skip['question_id']})"
         say(f"excluded: {place}: {with_flags(skip['reason'])}")
-    if len(result.skipped) > _MAX_SAID:
-        say(f"excluded: {len(result.skipped) - _MAX_SAID:,} more; see the manifest")
+    if len(said) > _MAX_SAID:
+        say(f"excluded: {len(said) - _MAX_SAID:,} more; see the manifest")
+    if result.refused:
+        say(f"excluded: {counted(result.refused, 'answer')} that the model refused to give")
     call.console.print(_balance_table(result))
     excluded = f", {len(result.skipped):,} excluded" if result.skipped else ""
     already = "" if result.made else " (all already existed)"

@@ -7,11 +7,15 @@ import pytest
 from clew.errors import InputError, StoreError
 from clew.hallucination.labels import read_scores
 from clew.hallucination.labels.label import label_store
-from clew.storage.text_files import read_csv
+from clew.storage.text_files import csv_text, read_csv
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 from tests.stores import write_store
 
-HEADER = "question_id,global_example_id,score,method,answer,accepted_answer\n"
+HEADER = (
+    "question_id,global_example_id,score,method,reason,correction,category,question,answer,"
+    "accepted_answer,accepted_answers\n"
+)
+OLD_HEADER = "question_id,global_example_id,score,method,answer,accepted_answer\n"
 
 
 @pytest.fixture
@@ -30,11 +34,67 @@ def test_scores_file_has_one_row_per_answer_in_the_order_of_the_ids(
     ]
     label_store(write_text_store(tmp_path / "store", rows), out)
     assert out.read_text(encoding="utf-8") == HEADER + (
-        "q0,0,1.0,alias,Café,cafe\n"
-        "q1,1,0.0,alias,,x\n"
-        'q4,4,0.0,alias,"Oslo, of course",Bergen\n'
-        "q5,5,1.0,alias,It is Rome,Rome\n"
+        "q0,0,1.0,alias,equal,,,What is 0?,Café,cafe,cafe\n"
+        "q1,1,0.0,alias,empty,,,What is 1?,,x,x\n"
+        'q4,4,0.0,alias,absent,,,What is 4?,"Oslo, of course",Bergen,Bergen\n'
+        "q5,5,1.0,alias,stated,,,What is 5?,It is Rome,Rome,Roma | Rome\n"
     )
+
+
+def test_refusals_have_no_score_and_are_counted_apart(tmp_path: Path, out: Path) -> None:
+    texts = ["Rome", "Oslo", "I don't know."]
+    rows = [trace_row(i, text, ["Rome"], category="capital") for i, text in enumerate(texts)]
+    result = label_store(write_text_store(tmp_path / "store", rows), out)
+    assert (result.correct, result.hallucinated, result.refused) == (1, 1, 1)
+    assert [row["score"] for row in read_csv(out)] == ["1.0", "0.0", ""]
+    (share,) = result.categories
+    assert (share.answers, share.hallucinated, share.refused) == (2, 1, 1)
+    scores = read_scores(out)
+    assert scores.set_aside == {("q2", 2): "refused"}
+    assert scores.match(["q0", "q1"], [0, 1]).tolist() == [1.0, 0.0]
+
+
+def correct(out: Path, answers: dict[str, str]) -> None:
+    """Write a person's corrections into a scores file, by question."""
+    rows = [row | {"correction": answers.get(row["question_id"], "")} for row in read_csv(out)]
+    out.write_text(csv_text([list(rows[0]), *(list(row.values()) for row in rows)]), "utf-8")
+
+
+def test_corrections_win_and_are_kept_when_labeling_again(tmp_path: Path, out: Path) -> None:
+    store = write_text_store(tmp_path / "store", [trace_row(i, "x", ["x"]) for i in range(5)])
+    label_store(store, out)
+    correct(out, {"q0": "hallucinated", "q1": "Refused", "q2": "exclude", "q3": "1"})
+    result = label_store(store, out, overwrite=True)
+    assert (result.corrected, result.correct, result.hallucinated, result.refused) == (4, 2, 1, 1)
+    scores = read_scores(out)
+    assert scores.scores == {"q0": 0.0, "q3": 1.0, "q4": 1.0}
+    assert scores.set_aside == {("q1", 1): "refused", ("q2", 2): "excluded"}
+    assert not label_store(store, out).written
+
+
+def test_corrections_of_other_answers_are_dropped_and_counted(tmp_path: Path, out: Path) -> None:
+    for name, answer in (("one", "x"), ("two", "y")):
+        store = write_text_store(tmp_path / name, [trace_row(0, answer, ["x"])])
+        result = label_store(store, out, overwrite=True)
+        correct(out, {"q0": "hallucinated"})
+    assert (result.corrected, result.lost_corrections) == (0, 1)
+
+
+def test_unknown_correction_is_rejected_with_its_line(tmp_path: Path, out: Path) -> None:
+    label_store(write_text_store(tmp_path / "store", [trace_row(0, "x", ["x"])]), out)
+    correct(out, {"q0": "maybe"})
+    with pytest.raises(InputError, match='line 2: the correction "maybe" is not known'):
+        read_scores(out)
+
+
+def test_file_of_an_earlier_version_is_read_and_brought_up_to_date(
+    tmp_path: Path, out: Path
+) -> None:
+    store = write_text_store(tmp_path / "store", [trace_row(0, "It is Rome", ["Rome"])])
+    out.write_text(f"{OLD_HEADER}q0,0,1.0,alias,It is Rome,Rome\n")
+    assert read_scores(out).answers == {("q0", 0): "It is Rome"}
+    assert label_store(store, out).written
+    assert out.read_text().startswith(HEADER)
 
 
 def test_texts_with_quotes_and_newlines_survive_a_round_trip(tmp_path: Path, out: Path) -> None:

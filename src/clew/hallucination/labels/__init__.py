@@ -7,6 +7,7 @@ from clew.hallucination.labels.answers import LabeledAnswer
 from clew.hallucination.labels.normalize import normalize_answer
 from clew.hallucination.labels.scores import (
     MatchedScores,
+    Refused,
     Scores,
     read_scores,
     refuse_other_answers,
@@ -18,6 +19,7 @@ from clew.hallucination.labels.table import spans_beside
 __all__ = [
     "LabeledAnswer",
     "MatchedScores",
+    "Refused",
     "Scores",
     "SpanLabels",
     "normalize_answer",

@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clew.errors import StoreError
 from clew.hallucination.traces.schema import ANSWER_PARTS, check_traces
 from clew.storage import ShardReader, StoreReader
 
+# An answer that is "excluded" by a person is in no class.
+Label = Literal["correct", "hallucinated", "refused", "excluded"]
+# The reason of a score that is missing since the model declined to answer.
+REFUSED = "refused"
 _COLUMNS = ("global_example_id", "question_id", "question", "category", "accepted_answers")
 
 
@@ -44,29 +48,46 @@ class StoredAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabeledAnswer:
-    """An answer with its score, from 0 (hallucinated) to 1 (correct)."""
+    """An answer with its score, from 0 (hallucinated) to 1 (correct); None if it is refused.
+    `accepted_answer` is the best-matching one. `reason` says why it has this score. `correction`
+    is what a person says instead, and wins."""
 
     question_id: str
     global_example_id: int
-    score: float
+    score: float | None
     method: str
     answer: str
     accepted_answer: str
     question: str
     category: str | None
+    reason: str = ""
+    accepted_answers: tuple[str, ...] = ()
+    correction: Label | None = None
 
     @classmethod
-    def of(cls, answer: StoredAnswer, score: float, method: str, accepted: str) -> "LabeledAnswer":
+    def of(
+        cls, answer: StoredAnswer, score: float | None, method: str, accepted: str, reason: str = ""
+    ) -> "LabeledAnswer":
         return cls(
             question_id=answer.question_id,
             global_example_id=answer.global_example_id,
-            score=round(score, 6),
+            score=None if score is None else round(score, 6),
             method=method,
             answer=answer.text,
             accepted_answer=accepted,
             question=answer.question,
             category=answer.category,
+            reason=reason,
+            accepted_answers=answer.accepted,
         )
+
+    def label(self, threshold: float) -> Label:
+        """The class of the answer: a person's correction, or by the score."""
+        if self.correction is not None:
+            return self.correction
+        if self.score is None:
+            return "refused"
+        return "hallucinated" if self.score < threshold else "correct"
 
 
 def open_traces(path: Path) -> StoreReader:

@@ -1,7 +1,7 @@
 """Label a store: a score for every answer that can be scored, and examples to check by hand."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from clew.errors import InputError
 from clew.hallucination.labels.answers import (
+    REFUSED,
+    Label,
     LabeledAnswer,
     StoredAnswer,
     open_traces,
@@ -17,10 +19,15 @@ from clew.hallucination.labels.answers import (
 )
 from clew.hallucination.labels.chat import ChatConfig
 from clew.hallucination.labels.judge import OnJudged, judge_answers
-from clew.hallucination.labels.methods import Method, match_answer, token_f1
+from clew.hallucination.labels.methods import Method, match_answer, match_tokens, token_f1
 from clew.hallucination.labels.normalize import answer_words
 from clew.hallucination.labels.spans import Span, SpanLabeler, score_spans
-from clew.hallucination.labels.table import spans_beside, write_rows, write_spans
+from clew.hallucination.labels.table import (
+    read_corrections,
+    spans_beside,
+    write_rows,
+    write_spans,
+)
 from clew.storage import Manifest
 from clew.tables import Tabular
 
@@ -32,11 +39,12 @@ _EACH = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryShare:
-    """The number of answers of a category, and how many of them are hallucinated."""
+    """The number of answers of a category, and how many of them are hallucinated or refused."""
 
     category: str
     answers: int
     hallucinated: int
+    refused: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,7 @@ class Examples:
     correct: list[LabeledAnswer]
     hallucinated: list[LabeledAnswer]
     doubtful: list[LabeledAnswer]
+    refused: list[LabeledAnswer] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -54,7 +63,8 @@ class LabelResult(Tabular):
     are the question ids of answers without accepted answers. `written` is False if the file already
     had exactly these rows. If questions ask for several facts, `spans` say where the answers state
     them, in `spans_path`; `unclear` are the question ids of answers that state none of them
-    clearly.
+    clearly. `lost_corrections` is the number of corrections in the file before that are of other
+    answers.
     """
 
     path: Path
@@ -68,6 +78,7 @@ class LabelResult(Tabular):
     spans: list[Span] = field(default_factory=list)
     spans_path: Path | None = None
     unclear: list[str] = field(default_factory=list)
+    lost_corrections: int = 0
 
     @property
     def table(self) -> pa.Table:
@@ -75,18 +86,38 @@ class LabelResult(Tabular):
         return pa.Table.from_pylist([asdict(row) for row in self.rows])
 
     def __repr__(self) -> str:
+        refused = f", {self.refused:,} refused" if self.refused else ""
         return (
             f"LabelResult({len(self.rows):,} answers, {self.hallucinated:,} hallucinated at "
-            f"score < {self.score_threshold:g}; {self.path})"
+            f"score < {self.score_threshold:g}{refused}; {self.path})"
         )
+
+    def count(self, label: Label) -> int:
+        """The number of answers of a class; corrections win over scores."""
+        return sum(row.label(self.score_threshold) == label for row in self.rows)
+
+    @property
+    def correct(self) -> int:
+        return self.count("correct")
 
     @property
     def hallucinated(self) -> int:
-        return sum(row.score < self.score_threshold for row in self.rows)
+        return self.count("hallucinated")
+
+    @property
+    def refused(self) -> int:
+        """Answers that the model refused: in neither class."""
+        return self.count("refused")
+
+    @property
+    def corrected(self) -> int:
+        """Answers that a person has labeled."""
+        return sum(row.correction is not None for row in self.rows)
 
     @property
     def hallucinated_share(self) -> float:
-        return self.hallucinated / len(self.rows)
+        """Of the answers that are correct or hallucinated."""
+        return self.hallucinated / max(1, self.hallucinated + self.correct)
 
 
 def label_store(
@@ -113,6 +144,7 @@ def label_store(
     if not rows:
         raise InputError(_why_none(store, reader.manifest, len(excluded)))
     rows.sort(key=lambda row: row.global_example_id)
+    rows, lost = _keep_corrections(out, rows)
     scored = {row.global_example_id for row in rows}
     written = write_rows(out, rows, overwrite=overwrite)
     found = [span for number in sorted(spans) for span in spans[number]]
@@ -130,7 +162,19 @@ def label_store(
         spans=found,
         spans_path=spans_beside(out) if spans else None,
         unclear=[a.question_id for a in usable if a.global_example_id not in scored],
+        lost_corrections=lost,
     )
+
+
+def _keep_corrections(out: Path, rows: Sequence[LabeledAnswer]) -> tuple[list[LabeledAnswer], int]:
+    """The rows with what a person corrected in the file before, if it is of the same answers; and
+    the number of other corrections."""
+    before = read_corrections(out)
+    kept = []
+    for row in rows:
+        answer, label = before.get((row.question_id, row.global_example_id), (None, None))
+        kept.append(replace(row, correction=label) if answer == row.answer else row)
+    return kept, len(before) - sum(row.correction is not None for row in kept)
 
 
 def _check_settings(out: Path, method: str, score_threshold: float) -> None:
@@ -187,10 +231,12 @@ def _score(
         if answer.parts and method == "alias":
             score = score_spans(spans[answer.global_example_id])
             if score is not None:
-                rows.append(LabeledAnswer.of(whole, score, method, whole.accepted[0]))
+                reason = "all parts" if score else "a part is hallucinated"
+                rows.append(LabeledAnswer.of(whole, score, method, whole.accepted[0], reason))
             continue
         match = match_answer(method, whole.text, whole.accepted, whole.question)
-        rows.append(LabeledAnswer.of(whole, match.score, method, match.accepted))
+        score = None if match.is_refused else match.score
+        rows.append(LabeledAnswer.of(whole, score, method, match.accepted, match.reason))
     return rows
 
 
@@ -198,18 +244,25 @@ def _judge(
     usable: Iterable[StoredAnswer], judge: ChatConfig, out: Path, on_judged: OnJudged | None
 ) -> list[LabeledAnswer]:
     """The judge does not say which accepted answer it matched: the one with the most words in
-    common is recorded."""
+    common is recorded. What it finds wrong may be refused; the reason says where words and judge
+    disagree."""
     answers = [answer.in_one_text for answer in usable]
     if not answers:
         return []
     out.parent.mkdir(parents=True, exist_ok=True)
     side_file = out.with_name(f"{out.name}.judged.jsonl")
     scores = judge_answers(answers, judge, side_file, on_judged)
-    closest = (match_answer("token-f1", a.text, a.accepted, a.question).accepted for a in answers)
-    return [
-        LabeledAnswer.of(answer, score, f"judge {judge.model}", accepted)
-        for answer, score, accepted in zip(answers, scores, closest, strict=True)
-    ]
+    return [_label_judged(*one, judge.model) for one in zip(answers, scores, strict=True)]
+
+
+def _label_judged(answer: StoredAnswer, score: float, model: str) -> LabeledAnswer:
+    closest = match_tokens(answer.text, answer.accepted).accepted
+    words = match_answer("alias", answer.text, answer.accepted, answer.question)
+    if words.is_refused and score < DEFAULT_THRESHOLD:
+        return LabeledAnswer.of(answer, None, f"judge {model}", closest, REFUSED)
+    agree = (words.score >= DEFAULT_THRESHOLD) == (score >= DEFAULT_THRESHOLD)
+    reason = "judged" if agree else f"judged; the words: {words.reason}"
+    return LabeledAnswer.of(answer, score, f"judge {model}", closest, reason)
 
 
 def _count_categories(rows: Iterable[LabeledAnswer], threshold: float) -> list[CategoryShare]:
@@ -217,27 +270,34 @@ def _count_categories(rows: Iterable[LabeledAnswer], threshold: float) -> list[C
     categories."""
     counts: dict[str, list[int]] = {}
     for row in rows:
-        count = counts.setdefault(row.category or "", [0, 0])
-        count[0] += 1
-        count[1] += row.score < threshold
+        count = counts.setdefault(row.category or "", [0, 0, 0])
+        label = row.label(threshold)
+        count[0] += label in ("correct", "hallucinated")
+        count[1] += label == "hallucinated"
+        count[2] += label == "refused"
     if set(counts) == {""}:
         return []
     return [
-        CategoryShare(category=name or "(none)", answers=answers, hallucinated=hallucinated)
-        for name, (answers, hallucinated) in sorted(counts.items())
+        CategoryShare(
+            category=name or "(none)", answers=answers, hallucinated=hallucinated, refused=refused
+        )
+        for name, (answers, hallucinated, refused) in sorted(counts.items())
     ]
 
 
 def choose_examples(rows: Sequence[LabeledAnswer], threshold: float) -> Examples:
     """Correct and hallucinated answers from all over the store, and the doubtful ones."""
-    correct = [row for row in rows if row.score >= threshold]
-    hallucinated = [row for row in rows if row.score < threshold]
+    correct, hallucinated, refused = (
+        [row for row in rows if row.label(threshold) == label]
+        for label in ("correct", "hallucinated", "refused")
+    )
     doubtful = [*_doubtful(correct, threshold), *_doubtful(hallucinated, threshold)]
     shown = {row.global_example_id for row in doubtful}
     return Examples(
         correct=_spread([row for row in correct if row.global_example_id not in shown]),
         hallucinated=_spread([row for row in hallucinated if row.global_example_id not in shown]),
         doubtful=doubtful,
+        refused=_spread(refused)[: _EACH // 2],
     )
 
 
@@ -248,8 +308,8 @@ def _spread(rows: Sequence[LabeledAnswer]) -> list[LabeledAnswer]:
 
 def _doubtful(rows: Sequence[LabeledAnswer], threshold: float) -> list[LabeledAnswer]:
     """Fractional scores are doubtful near the threshold; scores of 0 or 1 by their words."""
-    measure = _word_doubt if all(row.score in (0, 1) for row in rows) else None
-    doubts = [measure(row) if measure else 1 - abs(row.score - threshold) for row in rows]
+    measure = _word_doubt if all(row.score in (0, 1, None) for row in rows) else None
+    doubts = [measure(row) if measure else 1 - abs((row.score or 0.0) - threshold) for row in rows]
     order = sorted(range(len(rows)), key=lambda place: -doubts[place])[: _EACH // 2]
     return [rows[place] for place in order if doubts[place] > 0]
 

@@ -1,39 +1,48 @@
 """Methods to score an answer against the accepted ones: alias match and word overlap (token F1,
 ROUGE-L), where a correct answer in a long sentence scores low."""
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from rapidfuzz.distance import LCSseq
 
+from clew.hallucination.labels.alternatives import parse_list
+from clew.hallucination.labels.answers import REFUSED
+from clew.hallucination.labels.claims import Claims
 from clew.hallucination.labels.normalize import (
-    ARTICLES,
-    UNSPACED,
     answer_words,
     drop_articles,
+    normalize_answer,
     normalize_words,
 )
-
-_DENIED = re.compile(
-    r"(?:\b(?:not|never|neither|nor|cannot|except|unlike)|n t|\b(?:rather|other) than"
-    r"|\binstead of) (?:(?:in|at|on|by|from|of|to|with|called) )?"
-    rf"(?:(?:{'|'.join(ARTICLES)}) )?$"
+from clew.hallucination.labels.refusals import (
+    Polarity,
+    accepted_polarity,
+    accepts_refusal,
+    answer_polarity,
+    is_refusal,
+    is_refusal_of,
 )
-_ENDS_IN_NUMBER = re.compile(r"(?<![\w.])[\d.]+$")
-_LARGER_NUMBER = re.compile(r" (?:hundred|thousand|million|billion|trillion)s?\b")
-_UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED}]")
-_KATAKANA = re.compile(r"[\u30a0-\u30ff]")
+from clew.hallucination.labels.values import canonical_values, parse_quantity
+from clew.hallucination.labels.words import singular, split_words
+
 Method = Literal["alias", "exact", "token-f1", "rouge-l"]
 
 
 class Match(NamedTuple):
     """The result of scoring an answer: `score` from 0 (hallucinated) to 1 (correct); `accepted` is
-    the best-matching accepted answer."""
+    the best-matching accepted answer; `reason` says why, and is "refused" for an answer that is
+    neither."""
 
     score: float
     accepted: str
+    reason: str = ""
+
+    @property
+    def is_refused(self) -> bool:
+        return self.reason == REFUSED
 
 
 def best_match(accepted: Sequence[str], score_of: Callable[[str], float]) -> Match:
@@ -47,89 +56,97 @@ def best_match(accepted: Sequence[str], score_of: Callable[[str], float]) -> Mat
 
 
 def match_exact(answer: str, accepted: Sequence[str]) -> Match:
-    """1.0 if the answer is an accepted one after normalization."""
-    plain = drop_articles(normalize_words(answer))
-    return best_match(accepted, lambda alias: plain == drop_articles(normalize_words(alias)))
+    """1.0 if the answer is an accepted one after normalization; numbers and dates are values."""
+    plain = _plain(answer)
+    return best_match(accepted, lambda alias: plain == _plain(alias))
+
+
+def _plain(text: str) -> str:
+    return normalize_answer(canonical_values(text))
 
 
 def match_alias(answer: str, accepted: Sequence[str], question: str = "") -> Match:
-    """1.0 if the answer is an accepted one, or states it in whole words.
+    """1.0 if the answer is an accepted one, or states it in whole words; numbers and dates are
+    compared as values, and yes and no by what they mean.
 
-    Does not match: "not Paris"; "Paris or Rome"; "2" in "2 million" or in "1925"; one letter that
-    is not the last word; words that only repeat the question ("Mexico City is in ..."). Words alone
-    cannot decide some cases: "Paris, Rome, Oslo" matches each of the three, "New Mexico" matches
-    Mexico, "It borders Somalia" matches Somalia; `clew label` shows the longest ones.
+    Does not match: "not Paris"; "Paris or Rome" and longer lists, unless the question asks for
+    several; "Paris, but some say Rome"; "Paris. No, wait: Rome"; "2" in "2 million" or in "1925";
+    one letter that is not the last word; "New Mexico" for Mexico; words that only repeat the
+    question ("Mexico City is in ..."). Words alone cannot decide some cases: "It borders on
+    Somalia" may match Somalia. `clew label` shows the doubtful ones.
     """
-    spelled = [normalize_words(alias) for alias in accepted]
-    answered, asked = normalize_words(answer), normalize_words(question)
-    # With articles too: the "a" in "Vitamin A is ..." looks like an article.
-    views = [
-        _View(answered, spelled, asked),
-        _View(drop_articles(answered), list(map(drop_articles, spelled)), drop_articles(asked)),
-    ]
-    for place, alias in enumerate(accepted):
-        if any(view.states(place) for view in views):
-            return Match(1.0, alias)
-    return Match(0.0, accepted[0])
+    polarity = accepted_polarity(accepted)
+    if polarity is not None:
+        return _match_polarity(answer, accepted, question, polarity)
+    found = _match_words(answer, accepted, question)
+    if found.score or "/" not in answer:
+        return found
+    other = _match_words(canonical_values(answer, day_first=True), accepted, question)
+    return other if other.score else found
 
 
-class _View:
-    """An answer, the accepted ones and the question, all normalized in the same way."""
-
-    def __init__(self, answer: str, aliases: list[str], question: str) -> None:
-        self.answer = answer
-        self.aliases = aliases
-        self.question = f" {question} "
-
-    def states(self, place: int) -> bool:
-        alias = self.aliases[place]
-        if alias == self.answer:
-            return True
-        return alias in self.answer and any(
-            self._counts(start, end) for start, end in _places(self.answer, alias)
-        )
-
-    def _counts(self, start: int, end: int) -> bool:
-        before, alias, after = self.answer[:start], self.answer[start:end], self.answer[end:]
-        if len(alias) == 1 and not alias.isdigit() and after:
-            return False
-        if _ENDS_IN_NUMBER.search(alias) and _LARGER_NUMBER.match(after):
-            return False
-        if _DENIED.search(before) or self._is_one_of_several(before, after):
-            return False
-        return not self._repeats_question(before, alias, after)
-
-    def _is_one_of_several(self, before: str, after: str) -> bool:
-        """Whether the answer names alternatives, as "Paris or Rome" does; "Burma or Myanmar" does
-        not count, because both are accepted."""
-        if before.endswith(" or "):
-            return not before.removesuffix(" or ").endswith(tuple(self.aliases))
-        return after.startswith(" or ") and not after[4:].startswith(tuple(self.aliases))
-
-    def _repeats_question(self, before: str, alias: str, after: str) -> bool:
-        """Whether the words are in the question too, with the word before or after them."""
-        wider = [f"{before.split()[-1]} {alias}"] if before else []
-        wider += [f"{alias} {after.split()[0]}"] if after else []
-        return any(f" {words} " in self.question for words in wider)
+def _match_polarity(answer: str, accepted: Sequence[str], question: str, wanted: Polarity) -> Match:
+    said = answer_polarity(answer, question)
+    if said == wanted:
+        return Match(1.0, accepted[0], f"says {said}")
+    reasons = {"both": "contradicted", "none": "absent"}
+    return Match(0.0, accepted[0], reasons.get(said, f"says {said}"))
 
 
-def _places(answer: str, alias: str) -> Iterator[tuple[int, int]]:
-    """Where the alias occurs as whole words."""
-    start = answer.find(alias)
-    while start >= 0:
-        end = start + len(alias)
-        if _is_edge(answer[max(0, start - 1) : start + 1]) and _is_edge(answer[end - 1 : end + 1]):
-            yield start, end
-        start = answer.find(alias, start + 1)
+def _match_words(answer: str, accepted: Sequence[str], question: str) -> Match:
+    """In three views of the words. With articles too: the "a" in "Vitamin A is ..." looks like an
+    article."""
+    spelled = [_spell(alias) for alias in accepted]
+    said = _spell_text(answer)
+    worst = None
+    for view in _VIEWS:
+        aliases = [texts[view] for texts in spelled]
+        if said[view] in aliases:
+            return Match(1.0, accepted[aliases.index(said[view])], "equal")
+        if not any(alias in said[view] for alias in aliases):
+            continue
+        found = _open_claims(answer, aliases, question, view).judge()
+        if found is not None and found.problem is None:
+            return Match(1.0, accepted[found.place], "stated")
+        worst = worst or found
+    if worst is not None:
+        return Match(0.0, accepted[worst.place], worst.problem or "absent")
+    return _match_values(answer, accepted, question) or Match(0.0, accepted[0], "absent")
 
 
-def _is_edge(pair: str) -> bool:
-    """Whether a word can end between the two characters; a single character stands for the end of
-    the text."""
-    if len(pair) < 2 or " " in pair or _UNSPACED_CHARACTER.search(pair):
-        return True
-    # A Japanese loan word ends where its script does: パリ is in パリは, not in パリス.
-    return bool(_KATAKANA.match(pair[0])) != bool(_KATAKANA.match(pair[1]))
+_VIEWS = (0, 1, 2)
+
+
+def _spell_text(text: str) -> tuple[str, str, str]:
+    """A text with articles, without them, and without the s of plurals."""
+    plain = normalize_words(canonical_values(text))
+    short = drop_articles(plain)
+    return plain, short, " ".join(map(singular, short.split()))
+
+
+_spell = lru_cache(maxsize=1 << 14)(_spell_text)
+
+
+def _open_claims(answer: str, aliases: Sequence[str], question: str, view: int) -> Claims:
+    words, asked = (split_words(canonical_values(text)) for text in (answer, question))
+    if view:
+        words, asked = words.without_articles(), asked.without_articles()
+    if view == 2:
+        words, asked = words.singular(), asked.singular()
+    return Claims(words, aliases, asked)
+
+
+def _match_values(answer: str, accepted: Sequence[str], question: str) -> Match | None:
+    """An accepted quantity in another unit, or without it; an accepted list in another order."""
+    for alias in accepted:
+        value = canonical_values(alias)
+        if parse_list(value) or parse_quantity(value):
+            claims = _open_claims(answer, [], question, 1)
+            if claims.states_quantity(value):
+                return Match(1.0, alias, "same value")
+            if claims.states_list(value):
+                return Match(1.0, alias, "same list")
+    return None
 
 
 def match_tokens(answer: str, accepted: Sequence[str]) -> Match:
@@ -158,13 +175,25 @@ def _f_measure(shared: int, mine: Sequence[str], theirs: Sequence[str]) -> float
 
 
 def match_answer(method: Method, answer: str, accepted: Sequence[str], question: str) -> Match:
-    """The best score of the answer over the accepted ones (at least one)."""
+    """The best score of the answer over the accepted ones (at least one). An answer that declines
+    to answer is refused, unless that is what is accepted."""
     if not answer.strip():
-        return Match(0.0, accepted[0])
+        return Match(0.0, accepted[0], "empty")
+    declines = is_refusal(answer)
+    if accepts_refusal(accepted):
+        return Match(float(declines), accepted[0], "declines" if declines else "absent")
+    found = _match_by(method, answer, accepted, question)
+    if declines and (method != "alias" or not found.score or is_refusal_of(answer, found.accepted)):
+        return Match(0.0, found.accepted, REFUSED)
+    return found
+
+
+def _match_by(method: Method, answer: str, accepted: Sequence[str], question: str) -> Match:
     if method == "alias":
         return match_alias(answer, accepted, question)
     others = {"exact": match_exact, "token-f1": match_tokens, "rouge-l": match_sequence}
-    return others[method](answer, accepted)
+    found = others[method](answer, accepted)
+    return found._replace(reason="equal" if found.score == 1 else f"overlap {found.score:.2f}")
 
 
 def alias_score(answer: str, accepted: str | Sequence[str], *, question: str = "") -> float:

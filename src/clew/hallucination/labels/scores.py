@@ -1,17 +1,21 @@
 """Read a scores file, written by `clew label` or by other means, and apply it."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Bool
 
 from clew.errors import InputError
 from clew.hallucination.labels.table import EXAMPLE_COLUMN, ScoresTable, label_into
 from clew.storage.hashing import hash_file
 
 HigherIs = Literal["correct", "hallucinated"]
+SetAside = Literal["refused", "excluded"]
+# The class of answers that the model refused.
+Refused = Literal["exclude", "correct", "hallucinated"]
 _NAMED = 5
 
 
@@ -21,7 +25,8 @@ class Scores:
 
     `by_example` has one for each (question_id, global_example_id) if the file distinguishes answers
     to the same question; questions with different scores are then not in `scores`. `answers` has
-    the scored texts if `clew label` wrote the file.
+    the scored texts if `clew label` wrote the file. `set_aside` has the answers that are in no
+    class: those that the model refused, and those that a person excluded.
     """
 
     path: Path
@@ -30,24 +35,36 @@ class Scores:
     answers: dict[tuple[str, int], str]
     notes: tuple[str, ...]
     sha256: str
+    set_aside: dict[Hashable, SetAside] = field(default_factory=dict)
 
     def match(self, question_ids: Sequence[str], example_ids: Sequence[int]) -> np.ndarray:
         """The score of each answer as float32, NaN if the file has none."""
-        names = [name.strip() for name in question_ids]
-        keys: Iterator[Hashable] = iter(names)
-        known: Mapping[Any, float] = self.scores
-        if self.by_example:
-            keys = zip(names, map(int, example_ids), strict=True)
-            known = self.by_example
+        known: Mapping[Any, float] = self.by_example or self.scores
+        keys = self._keys(question_ids, example_ids)
         return np.array([known.get(key, np.nan) for key in keys], dtype=np.float32)
+
+    def find_set_aside(
+        self, question_ids: Sequence[str], example_ids: Sequence[int], kind: SetAside
+    ) -> Bool[np.ndarray, " answers"]:
+        """Which answers are in no class for this reason."""
+        keys = self._keys(question_ids, example_ids)
+        return np.array([self.set_aside.get(key) == kind for key in keys], dtype=bool)
+
+    def _keys(self, question_ids: Sequence[str], example_ids: Sequence[int]) -> Iterator[Hashable]:
+        names = [name.strip() for name in question_ids]
+        has_examples = bool(self.by_example) or not self.scores
+        return zip(names, map(int, example_ids), strict=True) if has_examples else iter(names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedScores:
-    """`values` are float32 with NaN where `missing`; `notes` are sentences for the user."""
+    """`values` are float32, NaN where an answer is in no class: it is `missing` in the file, was
+    `refused` by the model, or `excluded` by a person. `notes` are sentences for the user."""
 
     values: np.ndarray
     missing: np.ndarray
+    refused: np.ndarray
+    excluded: np.ndarray
     notes: tuple[str, ...]
 
 
@@ -64,12 +81,10 @@ def read_scores(
     """
     table = ScoresTable(Path(path), score_column)
     turned = _is_turned(table.score_column, higher_is)
-    found = _Found(table)
+    found = _Found(table, turned)
     for line, row in table.rows():
         found.add(line, row)
     found.check()
-    if turned:
-        found.values = {key: 1.0 - value for key, value in found.values.items()}
     return Scores(
         path=table.path,
         scores=_by_question(found.values) if table.example_place is not None else found.values,
@@ -77,15 +92,17 @@ def read_scores(
         answers=found.answers,
         notes=(*_turned_notes(table, turned), *found.notes()),
         sha256=hash_file(table.path),
+        set_aside=found.set_aside,
     )
 
 
 class _Found:
     """The scores by key, a question's id or (id, example), with the line each came from."""
 
-    def __init__(self, table: ScoresTable) -> None:
-        self.table = table
+    def __init__(self, table: ScoresTable, turned: bool) -> None:
+        self.table, self.turned = table, turned
         self.values: dict[Any, float] = {}
+        self.set_aside: dict[Hashable, SetAside] = {}
         self.answers: dict[Any, str] = {}
         self._lines: dict[Any, int] = {}
         self._doubles = 0
@@ -96,20 +113,35 @@ class _Found:
         key: Any = table.parse_id(line, row)
         if table.example_place is not None:
             key = key, table.parse_example(line, row, table.example_place)
-        score = table.parse_score(line, row)
+        label = self._read(line, row)
         if table.answer_place is not None:
             self.answers[key] = row[table.answer_place]
-        before = self.values.setdefault(key, score)
         first = self._lines.setdefault(key, line)
-        if first == line:
-            return
-        self._doubles += 1
-        if before != score:
+        if first != line:
+            self._doubles += 1
+            self._compare(key, label, first, line)
+        elif isinstance(label, float):
+            self.values[key] = label
+        else:
+            self.set_aside[key] = label
+
+    def _read(self, line: int, row: Sequence[str]) -> float | SetAside:
+        label = self.table.parse_label(line, row)
+        if label in ("correct", "hallucinated"):
+            return float(label == "correct")
+        if isinstance(label, float):
+            return 1.0 - label if self.turned else label
+        return "refused" if label == "refused" else "excluded"
+
+    def _compare(self, key: Any, label: float | SetAside, first: int, line: int) -> None:
+        before = self.values.get(key, self.set_aside.get(key))
+        if before != label:
             name = key if isinstance(key, str) else f"{key[0]} (example {key[1]})"
-            self._clashes.append(f"{name} (lines {first} and {line}: {before:g} and {score:g})")
+            texts = [f"{one:g}" if isinstance(one, float) else one for one in (before, label)]
+            self._clashes.append(f"{name} (lines {first} and {line}: {texts[0]} and {texts[1]})")
 
     def check(self) -> None:
-        if not self.values:
+        if not self.values and not self.set_aside:
             raise InputError(
                 f"{self.table.path} has a header but no scores: label the store with ",
                 label_into(self.table.path),
@@ -161,11 +193,17 @@ def require_scores(
     example_ids: Sequence[int],
     *,
     allow_missing: bool,
+    refused: Refused = "exclude",
 ) -> MatchedScores:
     """The scores of a store's answers; raises InputError if some are missing and that is not
-    allowed, or if the file has none of them."""
+    allowed, or if the file has none of them. `refused` is the class of answers that the model
+    refused."""
     values = scores.match(question_ids, example_ids)
-    missing = np.isnan(values)
+    declined = scores.find_set_aside(question_ids, example_ids, "refused")
+    excluded = scores.find_set_aside(question_ids, example_ids, "excluded")
+    missing = np.isnan(values) & ~declined & ~excluded
+    if refused != "exclude":
+        values[declined] = float(refused == "correct")
     if missing.all():
         raise InputError(_explain_none(scores, question_ids, example_ids))
     names = [question_ids[place] for place in np.flatnonzero(missing).tolist()]
@@ -176,7 +214,13 @@ def require_scores(
             label_into(scores.path),
             ", or exclude them with `skip_unlabeled=True`.",
         )
-    return MatchedScores(values=values, missing=missing, notes=_shared_notes(scores, question_ids))
+    return MatchedScores(
+        values=values,
+        missing=missing,
+        refused=declined,
+        excluded=excluded,
+        notes=_shared_notes(scores, question_ids),
+    )
 
 
 def refuse_other_answers(
@@ -202,10 +246,12 @@ def refuse_other_answers(
 def _explain_none(scores: Scores, question_ids: Sequence[str], example_ids: Sequence[int]) -> str:
     if not len(question_ids):
         return 'the store has no answers: run "clew extract" first.'
-    theirs, mine = next(iter(scores.scores or scores.by_example)), question_ids[0]
-    if scores.by_example:
-        name, number = next(iter(scores.by_example))
-        theirs, mine = f"{name}, example {number}", f"{mine}, example {example_ids[0]}"
+    theirs, mine = (
+        next(iter(scores.by_example or scores.scores or scores.set_aside)),
+        question_ids[0],
+    )
+    if isinstance(theirs, tuple):
+        theirs, mine = f"{theirs[0]}, example {theirs[1]}", f"{mine}, example {example_ids[0]}"
     return (
         f"{scores.path} has no score for any answer in the store: the file has IDs like "
         f'"{theirs}", the store has IDs like "{mine}". Give the file that belongs to the store, '

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clew.errors import Call, InputError
 from clew.foreign_text import from_csv
-from clew.hallucination.labels.answers import LabeledAnswer
+from clew.hallucination.labels.answers import REFUSED, Label, LabeledAnswer
 from clew.storage.reading import open_regular
 from clew.storage.text_files import CsvRecords, TooLongError, csv_text, open_text
 from clew.storage.writing import replace_file
@@ -22,8 +22,22 @@ if TYPE_CHECKING:
 
 ID_COLUMN = "question_id"
 EXAMPLE_COLUMN = "global_example_id"
-# The columns that `clew label` writes. In a file with exactly these, "answer" is the scored text.
-OWN_COLUMNS = (ID_COLUMN, EXAMPLE_COLUMN, "score", "method", "answer", "accepted_answer")
+CORRECTION_COLUMN = "correction"
+# The columns that `clew label` wrote before, and those that it writes. In a file with these,
+# "answer" is the scored text.
+OLD_COLUMNS = (ID_COLUMN, EXAMPLE_COLUMN, "score", "method", "answer", "accepted_answer")
+OWN_COLUMNS = (
+    *(ID_COLUMN, EXAMPLE_COLUMN, "score", "method", "reason", CORRECTION_COLUMN, "category"),
+    *("question", "answer", "accepted_answer", "accepted_answers"),
+)
+# What a person may write into the column for corrections.
+CORRECTIONS: dict[str, Label] = {
+    **{"correct": "correct", "1": "correct", "1.0": "correct"},
+    **{"hallucinated": "hallucinated", "0": "hallucinated", "0.0": "hallucinated"},
+    **{"refused": "refused", "excluded": "excluded", "exclude": "excluded"},
+}
+# Between the accepted answers of a question.
+BETWEEN = " | "
 # The columns of the file of spans beside it.
 SPAN_COLUMNS = (
     *(ID_COLUMN, EXAMPLE_COLUMN, "start", "end", "label", "part", "text", "accepted_answer"),
@@ -141,8 +155,11 @@ class ScoresTable(LabelTable):
 
     def __init__(self, path: Path, score_column: str | None) -> None:
         super().__init__(path)
-        own = tuple(self.columns) == OWN_COLUMNS
-        self.answer_place = self.place("answer") if own else None
+        self.is_own = set(OWN_COLUMNS) <= set(self.columns)
+        has_answers = self.is_own or tuple(self.columns) == OLD_COLUMNS
+        self.answer_place = self.place("answer") if has_answers else None
+        self.reason_place = self.place("reason") if self.is_own else None
+        self.correction_place = self.place(CORRECTION_COLUMN) if self.is_own else None
         self.score_column = self._choose_score(score_column)
         self.score_place = self.place(self.score_column)
 
@@ -171,6 +188,26 @@ class ScoresTable(LabelTable):
             and sample
             and all(_is_number(row[place]) for row in sample)
         ]
+
+    def parse_label(self, line: int, row: Sequence[str]) -> Label | float:
+        """The score, or the class that a person or a refusal gives the answer."""
+        corrected = self.parse_correction(line, row)
+        if corrected is not None:
+            return corrected
+        if self.reason_place is not None and row[self.reason_place].strip() == REFUSED:
+            return "refused"
+        return self.parse_score(line, row)
+
+    def parse_correction(self, line: int, row: Sequence[str]) -> Label | None:
+        text = row[self.correction_place].strip() if self.correction_place is not None else ""
+        if not text:
+            return None
+        if text.casefold() not in CORRECTIONS:
+            raise InputError(
+                f'{self.path}, line {line}: the correction "{text:.40}" is not known: give one of '
+                "correct, hallucinated, refused and excluded, or leave it empty."
+            )
+        return CORRECTIONS[text.casefold()]
 
     def parse_score(self, line: int, row: Sequence[str]) -> float:
         text = row[self.score_place].strip()
@@ -208,6 +245,25 @@ def write_rows(path: Path, rows: Sequence[LabeledAnswer], *, overwrite: bool) ->
     return _write(path, _render(rows, OWN_COLUMNS), overwrite=overwrite)
 
 
+def read_corrections(path: Path) -> dict[tuple[str, int], tuple[str, Label]]:
+    """(the answer, the correction) of every row that a person corrected in a file of `clew label`;
+    empty if it is not one."""
+    if not path.is_file():
+        return {}
+    table = LabelTable(path)
+    if not set(OWN_COLUMNS) <= set(table.columns):
+        return {}
+    table = ScoresTable(path, None)
+    found = {}
+    for line, row in table.rows():
+        label = table.parse_correction(line, row)
+        if label is not None:
+            assert table.example_place is not None and table.answer_place is not None
+            key = table.parse_id(line, row), table.parse_example(line, row, table.example_place)
+            found[key] = row[table.answer_place], label
+    return found
+
+
 def write_spans(path: Path, spans: Sequence["Span"], *, overwrite: bool) -> bool:
     """Like `write_rows`."""
     return _write(path, _render(spans, SPAN_COLUMNS), overwrite=overwrite)
@@ -222,9 +278,10 @@ def _write(path: Path, content: bytes, *, overwrite: bool) -> bool:
     if path.exists():
         with open_regular(path) as file:
             before = file.read()
-        if before == content or _read_cells(before) == _read_cells(content):
+        old, new = _read_cells(before), _read_cells(content)
+        if before == content or old == new:
             return False
-        if not overwrite:
+        if not overwrite and not _is_older_form(old, new):
             raise InputError(_explain_difference(path, before, content))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, content)
@@ -232,8 +289,14 @@ def _write(path: Path, content: bytes, *, overwrite: bool) -> bool:
 
 
 def _render(rows: "Sequence[LabeledAnswer | Span]", columns: Sequence[str]) -> bytes:
-    lines = ([getattr(row, name) for name in columns] for row in rows)
+    lines = ([_cell(getattr(row, name)) for name in columns] for row in rows)
     return csv_text([columns, *lines]).encode()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return BETWEEN.join(value)
+    return "" if value is None else value
 
 
 def _read_cells(content: bytes) -> list[list[str]] | None:
@@ -243,6 +306,14 @@ def _read_cells(content: bytes) -> list[list[str]] | None:
         return [[from_csv(cell) for cell in cells] for cells in CsvRecords(text)]
     except (csv.Error, TooLongError):
         return None
+
+
+def _is_older_form(old: list[list[str]] | None, new: list[list[str]] | None) -> bool:
+    """Whether a file has the same scores in the columns of an earlier version."""
+    if not old or not new or tuple(old[0]) != OLD_COLUMNS:
+        return False
+    places = [new[0].index(name) for name in OLD_COLUMNS]
+    return old == [[row[place] for place in places] for row in new]
 
 
 def _explain_difference(path: Path, before: bytes, content: bytes) -> str:

@@ -47,12 +47,13 @@ class GivenAnswer:
 
     @cached_property
     def hallucinated(self) -> bool | None:
-        """The label: as given, or by the accepted answers; None if neither exists."""
+        """The label: as given, or by the accepted answers; None if neither exists, or if the answer
+        is a refusal."""
         about = self.about
         if about.hallucinated is not None or not about.accepted:
             return about.hallucinated
         match = match_answer("alias", about.answer, about.accepted, about.question)
-        return match.score < _CORRECT_SCORE
+        return None if match.is_refused else match.score < _CORRECT_SCORE
 
 
 class GivenAnswers(Protocol):

@@ -26,15 +26,16 @@ def label(
 ) -> "LabelResult":
     """Score each answer in a store against its accepted answers: 0 (hallucinated) to 1 (correct).
 
-    The scores compare wording only, so check the borderline examples that are printed. A judge's
-    replies are saved as they arrive, so an interrupted run pays only for the remaining answers.
+    Answers in which the model declines to answer are refused: they have no score. The scores
+    compare wording only, so check the borderline examples that are printed; the column
+    "correction" of the file is yours, wins, and is kept when you label again. A judge's replies are
+    saved as they arrive, so an interrupted run pays only for the remaining answers.
 
     Args:
         store: Folder of a trace store.
         out: CSV file to write.
-        method: alias: the answer equals an accepted answer, or contains one as whole words. exact:
-            it equals one. token-f1, rouge-l: word overlap with the accepted answers. [default:
-            alias]
+        method: alias: the answer states an accepted answer, and not as one of several. exact: it
+            equals one. token-f1, rouge-l: word overlap with the accepted answers. [default: alias]
         score_threshold: Answers that score below this count as hallucinated in the summary.
         overwrite: Overwrite a file that contains different scores.
         judge_url: Use an LLM judge at this OpenAI-compatible URL, such as http://host/v1.

@@ -20,6 +20,7 @@ def preprocess(
     score_column: str | None = None,
     higher_is: Literal["correct", "hallucinated"] | None = None,
     skip_unlabeled: bool = False,
+    refused: Literal["exclude", "correct", "hallucinated"] = "exclude",
     spans_file: str | Path | None = None,
     out: str | Path = "preprocessed_data",
     attn_threshold: float = 0.0,
@@ -46,6 +47,8 @@ def preprocess(
         score_column: Column with the scores. [default: score, or the only numeric column]
         higher_is: Meaning of a high score. [default: inferred from the column name]
         skip_unlabeled: Skip answers without a score instead of stopping with an error.
+        refused: Class of answers in which the model declined to answer. By default they are in
+            neither.
         spans_file: CSV file with the labels of spans of answers, as "clew label" writes it for
             questions that ask for several facts. [default: the one beside the scores file]
         out: Output folder. It is created if it does not exist.
@@ -90,6 +93,7 @@ def preprocess(
         kinds=tuple(kind for kind, is_wanted in wanted.items() if is_wanted),  # type: ignore[misc]
         workers=workers,
         skip_unlabeled=skip_unlabeled,
+        refused=refused,
         score_column=score_column,
         higher_is=higher_is,
         spans_file=as_path(spans_file),

@@ -15,6 +15,7 @@ from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.samples.splits import read_splits
 from clew.storage import read_manifest, verify_store
 from clew.storage.manifest import write_manifest
+from clew.storage.text_files import csv_text, read_csv
 from tests.hallucination.samples.making.making import (
     KINDS,
     overwrite_value,
@@ -121,6 +122,26 @@ def test_missing_scores_are_rejected_or_skipped(compact_store: Path, tmp_path: P
     assert sorted(skip["question_id"] for skip in result.skipped) == ["q68", "q69"]
     assert (result.samples, result.complete) == (68, True)
     assert not verify_store(out / "sequences")
+
+
+@pytest.mark.parametrize(
+    ("refused", "samples", "hallucinated"), [("exclude", 66, 26), ("hallucinated", 69, 29)]
+)
+def test_refused_answers_are_excluded_and_counted_or_hallucinated(
+    compact_store: Path, tmp_path: Path, refused: str, samples: int, hallucinated: int
+) -> None:
+    scores, out = tmp_path / "scores.csv", tmp_path / "out"
+    label_store(compact_store, scores)
+    labels = {0: "refused", 1: "refused", 2: "refused", 3: "excluded"}
+    rows = [
+        row | {"correction": labels.get(i, "hallucinated" if i < 30 else "correct")}
+        for i, row in enumerate(read_csv(scores))
+    ]
+    scores.write_text(csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))
+    config = tiny_preprocess(compact_store, scores, out, kinds=("answers",), refused=refused)
+    result = preprocess_store(config)
+    assert (result.samples, result.refused, result.complete) == (samples, 69 - samples, True)
+    assert sum(split["hallucinated"] for split in result.splits.values()) == hallucinated
 
 
 def test_single_class_is_preprocessed_with_a_warning(compact_store: Path, tmp_path: Path) -> None:

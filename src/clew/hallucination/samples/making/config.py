@@ -3,13 +3,14 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int
 
 from clew.cores import count_cores
 from clew.errors import InputError
+from clew.hallucination.labels import Refused
 from clew.hallucination.samples.making.source import (
     ARRAY_COLUMNS,
     MAPS,
@@ -42,6 +43,7 @@ class PreprocessConfig:
     kinds: tuple[Kind, ...] = KINDS
     workers: int | None = None
     skip_unlabeled: bool = False
+    refused: Refused = "exclude"
     score_column: str | None = None
     higher_is: Literal["correct", "hallucinated"] | None = None
     spans_file: Path | None = None  # None: the one beside the scores file, if it exists
@@ -51,6 +53,9 @@ class PreprocessConfig:
         if not self.kinds:
             without = ", ".join(f"`{kind}=False`" for kind in KINDS)
             raise InputError(f"{without} together leave nothing to create: omit one of them.")
+        if self.refused not in get_args(Refused):
+            known = ", ".join(get_args(Refused))
+            raise InputError(f"choose from: {known}.", setting="refused", value=self.refused)
         for name in ("score_threshold", "attn_threshold"):
             if not 0 <= getattr(self, name) <= 1:
                 value = getattr(self, name)

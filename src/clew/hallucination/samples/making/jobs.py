@@ -37,6 +37,8 @@ RECORD_BATCH_BYTES = 16 << 20
 # then.
 _REMAP_BYTES = 64 << 20
 UNLABELED = "it has no score in the scores file"
+_REFUSED = "the model refused to answer"
+_EXCLUDED = "a correction in the scores file excludes it"
 
 
 class ShardStoppedError(Exception):
@@ -198,9 +200,14 @@ class ShardJob:
 
     def _note_unlabeled(self) -> None:
         for row in np.flatnonzero(~self.shard.labeled).tolist():
-            self._skip(row, UNLABELED, unlabeled=True)
+            if self.shard.refused[row]:
+                self._skip(row, _REFUSED, unlabeled=True, label="refused")
+            elif self.shard.excluded[row]:
+                self._skip(row, _EXCLUDED, unlabeled=True, label="excluded")
+            else:
+                self._skip(row, UNLABELED, unlabeled=True)
 
-    def _skip(self, row: int, reason: str, *, unlabeled: bool) -> None:
+    def _skip(self, row: int, reason: str, *, unlabeled: bool, label: str = "") -> None:
         self.skipped.append(
             {
                 "file": self.entry.file,
@@ -208,6 +215,7 @@ class ShardJob:
                 "question_id": self.shard.table.question_id[row],
                 "reason": reason,
                 "unlabeled": unlabeled,
+                **({"label": label} if label else {}),
             }
         )
 

@@ -10,7 +10,13 @@ import pyarrow as pa
 from jaxtyping import Bool, Float32, Int
 
 from clew.errors import InputError, SettingsMismatchError
-from clew.hallucination.labels import Scores, SpanLabels, refuse_other_answers, require_scores
+from clew.hallucination.labels import (
+    Refused,
+    Scores,
+    SpanLabels,
+    refuse_other_answers,
+    require_scores,
+)
 from clew.hallucination.samples.making.config import PreprocessConfig
 from clew.hallucination.samples.making.source import ShardTable
 from clew.hallucination.samples.making.store import SampleStore
@@ -29,6 +35,8 @@ class LabeledShard:
     table: ShardTable
     scores: Float32[np.ndarray, " rows"]
     labels: Float32[np.ndarray, " rows"]  # 1 hallucinated, 0 correct
+    refused: Bool[np.ndarray, " rows"]
+    excluded: Bool[np.ndarray, " rows"]  # by a person
 
     @property
     def labeled(self) -> Bool[np.ndarray, " rows"]:
@@ -41,18 +49,24 @@ def label_shards(
     *,
     threshold: float,
     skip_unlabeled: bool = False,
+    refused: Refused = "exclude",
 ) -> tuple[list[LabeledShard], tuple[str, ...]]:
     """Every shard with its scores, and notes for the user; raises InputError for missing ones."""
     question_ids = [name for table in tables for name in table.question_id]
     example_ids = np.concatenate([table.global_example_id for table in tables]).tolist()
     answers = [text for table in tables for text in table.answer]
     refuse_other_answers(scores, question_ids, example_ids, answers)
-    matched = require_scores(scores, question_ids, example_ids, allow_missing=skip_unlabeled)
+    matched = require_scores(
+        scores, question_ids, example_ids, allow_missing=skip_unlabeled, refused=refused
+    )
     # Both in float32: 0.7 is not below 0.7.
     labels = (matched.values < np.float32(threshold)).astype(np.float32)
     ends = np.cumsum([table.entry.rows for table in tables])[:-1]
-    parts = zip(tables, np.split(matched.values, ends), np.split(labels, ends), strict=True)
-    shards = [LabeledShard(table=table, scores=s, labels=y) for table, s, y in parts]
+    columns = (matched.values, labels, matched.refused, matched.excluded)
+    shards = [
+        LabeledShard(table=table, scores=s, labels=y, refused=r, excluded=x)
+        for table, s, y, r, x in zip(tables, *(np.split(c, ends) for c in columns), strict=True)
+    ]
     return shards, matched.notes
 
 

@@ -36,7 +36,7 @@ from clew.hallucination.samples.making.labeled import (
     split_samples,
 )
 from clew.hallucination.samples.making.source import NUMBERS, TOKEN_LABELS, TraceSource
-from clew.hallucination.samples.making.store import SampleStore, is_unlabeled
+from clew.hallucination.samples.making.store import SampleStore, is_refused, is_unlabeled
 from clew.hallucination.samples.splits import (
     SPLITS_FILE,
     count_files,
@@ -82,7 +82,13 @@ class PreprocessResult:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{name} {sum(of.values()):,}" for name, of in self.splits.items())
-        return f"PreprocessResult({self.samples:,} samples: {counts}; {self.out})"
+        refused = f"; {self.refused:,} refused" if self.refused else ""
+        return f"PreprocessResult({self.samples:,} samples: {counts}{refused}; {self.out})"
+
+    @property
+    def refused(self) -> int:
+        """The number of answers that the model refused, which are in no split."""
+        return sum(map(is_refused, self.skipped))
 
     @property
     def complete(self) -> bool:
@@ -111,6 +117,7 @@ def preprocess_store(
         scores,
         threshold=config.score_threshold,
         skip_unlabeled=config.skip_unlabeled,
+        refused=config.refused,
     )
     lacking = (*_describe_unfinished(source), *_describe_lacking(config, source))
     for note in (*scores.notes, *notes, *lacking):
@@ -257,6 +264,8 @@ def _open_stores(
         "node_dim": shape.features,
         "split": str(config.shares),
         "split_by": config.split_by,
+        # Not where it is the default: folders of earlier versions do not have it.
+        **({} if config.refused == "exclude" else {"refused": config.refused}),
         "shape": {
             "layers": shape.source.layers,
             "dim": shape.source.dim,

@@ -201,6 +201,7 @@ class _SkippedTrace(TypedDict):
     question_id: str
     reason: str
     unlabeled: NotRequired[bool]
+    label: NotRequired[str]
 
 
 def _check_skips(path: Path, manifest: Manifest) -> None:
@@ -211,6 +212,11 @@ def _check_skips(path: Path, manifest: Manifest) -> None:
             f"{path / MANIFEST_NAME} is damaged ({error}): restore it from a backup, or preprocess "
             "again into another folder."
         ) from None
+
+
+def is_refused(skip: Mapping[str, Any]) -> bool:
+    """Whether the trace was skipped since the model declined to answer."""
+    return skip.get("label") == "refused"
 
 
 def is_unlabeled(skip: Mapping[str, Any]) -> bool:

@@ -1,0 +1,378 @@
+"""Whether an answer that mentions an accepted answer also states it: not if it denies it, names it
+among others, hedges, corrects itself, or only repeats the question.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from clew.hallucination.labels.alternatives import Alternatives, asks_for_list, parse_list
+from clew.hallucination.labels.values import find_quantities, parse_quantity
+from clew.hallucination.labels.words import Span, Words
+
+Problem = Literal[
+    "denied",
+    "one of several",
+    "hedged",
+    "contradicted",
+    "other name",
+    "aside",
+    "repeats the question",
+]
+
+# Words that may stand between "not" and a name, or between "is" and a name.
+_FILLERS = frozenset(
+    (
+        *("a", "an", "the", "in", "on", "at", "by", "of", "from", "to", "for", "with", "as"),
+        *("called", "named", "city", "country", "state", "island", "province", "town", "region"),
+        *("continent", "river", "kingdom", "republic", "year", "number", "answer", "really"),
+        *("actually", "necessarily", "considered", "known", "be", "about", "around", "even"),
+    )
+)
+_COPULAS = frozenset(("is", "was", "are", "were"))
+_NOT_BEFORE = re.compile(
+    r"(?:\b(?:not|never|neither|nor|cannot|except|excluding|unlike)|n t|\b(?:rather|other) than"
+    r"|\binstead of|\bas opposed to|\bno longer|\bdifferent from|\bdistinct from"
+    r"|\bcontrary to|\b(?:confused|mistaken) (?:with|for)|\bruled out|\bdenie[sd])$"
+)
+_NOT_ONLY = re.compile(r"(?:not|n t) (?:only|just|merely|simply|sure|certain)$")
+_NOT_AFTER = re.compile(
+    r"(?:(?:is|was|are|were|does|did|do|has|had|have|can|could|would|will)(?: \w+)?"
+    r" (?:not|never|t|no longer)|isn t|wasn t|aren t|(?:is|was) (?:incorrect|wrong|false)|never"
+    r"|is (?:often|commonly|frequently|sometimes)"
+    r" (?:thought|believed|confused|mistaken|considered))\b"
+)
+_OTHERS_SAY = re.compile(
+    r"\b(?:(?:many|most|some|other|few)(?: people| sources| of us)?|people|everyone|often|commonly"
+    r"|mistakenly|falsely|incorrectly|wrongly|erroneously|frequently)"
+    r" (?:\w+ ){0,2}?(?:think|thinks|thought|believe|believes|believed|assume|assumed|say|says"
+    r"|claim|claimed|confuse|confused|mistaken|called|cited|stated)\b"
+)
+_COMPASS_OF = r"(?:north|south|east|west|northeast|northwest|southeast|southwest) of"
+_ASIDE = re.compile(
+    r"\b(?:near|nearby|close to|next to|adjacent to|bordering|borders|border with|bordered by"
+    r"|neighbou?ring|derivative of|derived from|pegged to|similar to"
+    r"|compared (?:to|with)|named (?:after|for)|succeeded by|preceded by|followed by|replaced by"
+    r"|across from|far from|away from|outside(?: of)?|type of|kind of"
+    r"|(?:contemporary|friend|rival|pupil|student|disciple|colleague|successor|predecessor) of"
+    r"|(?:larger|smaller|longer|shorter|taller|bigger|greater|less|more|older|younger|fewer) than"
+    rf"|(?P<compass>{_COMPASS_OF}))$"
+)
+# "In the south east of Italy" is in Italy.
+_PART_OF = re.compile(rf"\bthe (?:\w+ )?{_COMPASS_OF}$")
+_BUT = r"(?:but|although|though|however|while|whereas)"
+_POSSIBLY = (
+    r"(?:some|sometimes|others?|may|might|could|can|depends?|depending|not always|occasionally"
+    r"|also)"
+)
+_HEDGE_AFTER = re.compile(
+    rf"\b{_BUT}\b(?: \w+){{0,5}}? {_POSSIBLY}\b(?! known| called| referred)"
+    r"|\b(?:it|this|that|which|and|or) (?:may|might|could|can) also be\b(?! known| called)"
+    r"|\bor (?:possibly|perhaps|maybe|sometimes|even)\b"
+)
+_HEDGE_BEFORE = re.compile(rf"\b{_BUT}\b(?: \w+){{0,4}}? {_POSSIBLY}(?: \w+){{0,3}}$")
+_UNSURE = re.compile(r"\b(?:not (?:\w+ )?(?:sure|certain|know)|don t know|unsure)\b")
+# What takes back the words before it: alone, or only with other words after it.
+_TURN = re.compile(
+    r"\b(?:no wait|wait no|actually no|scratch that|i mean|i meant|correction|my mistake"
+    r"|i made an? (?:mistake|error)|let me correct|on second thought"
+    r"|the (?:correct|right|real|actual) answer is)\b"
+)
+_WEAK_TURN = re.compile(rf"{_TURN.pattern}|\b(?:wait|actually|sorry|i apologi[sz]e)\b")
+# A word before a name that makes it another name; a point of the compass does with some names.
+_PREFIXES = frozenset(
+    (
+        *("new", "saint", "st", "san", "santa", "fort", "port", "el", "los", "las", "lake"),
+        *("mount", "mt", "cape", "little", "great", "equatorial", "lower", "upper", "papua"),
+        *("inner", "outer", "democratic"),
+    )
+)
+_COMPASS = frozenset(
+    ("north", "south", "east", "west", "northern", "eastern", "western", "southern")
+)
+_COMPASS_NAMES = frozenset(
+    (
+        *("korea", "sudan", "carolina", "dakota", "virginia", "america", "timor", "ireland"),
+        *("macedonia", "germany", "york", "vietnam", "yemen", "cyprus", "sahara", "marianas"),
+    )
+)
+_SUFFIXES = frozenset(
+    (
+        *("city", "bissau", "university", "college", "airlines", "airport", "street", "avenue"),
+        *("jr", "junior", "hotel", "county", "tech"),
+    )
+)
+_TITLES = frozenset(
+    (
+        *("mr", "mrs", "ms", "dr", "sir", "lord", "lady", "king", "queen", "prince", "princess"),
+        *("president", "professor", "saint", "st", "pope", "emperor", "captain", "general"),
+    )
+)
+_NOT_NAMES = frozenset(
+    (
+        *(
+            *_TITLES,
+            *_FILLERS,
+            *_COMPASS,
+            "its",
+            "their",
+            "his",
+            "her",
+            "our",
+            "this",
+            "that",
+            "is",
+        ),
+        *("mainland", "central", "southeast", "northeast", "southwest", "northwest", "modern"),
+    )
+)
+_LEAST_ECHO = 0.75
+
+
+class Finding(NamedTuple):
+    """The place of the accepted answer that was found, and why it does not count; None if it
+    does."""
+
+    place: int
+    problem: Problem | None
+
+
+class Claims:
+    """One view of an answer, of the accepted answers and of the question."""
+
+    def __init__(self, answer: Words, aliases: Sequence[str], question: Words) -> None:
+        self.answer, self.aliases = answer, aliases
+        self._asked = f" {question.text} "
+        self._asked_words = {*question.text.split()}
+        self._wants_list = asks_for_list(question.text)
+        self._alternatives = Alternatives(answer, aliases, self._asked)
+
+    def judge(self) -> Finding | None:
+        """The first mention that counts, else the last one; None if there is no mention."""
+        last = None
+        for span, place in self._mentions:
+            last = Finding(place, self._find_problem(span))
+            if last.problem is None:
+                break
+        return last
+
+    @cached_property
+    def _mentions(self) -> list[tuple[Span, int]]:
+        """Where accepted answers are mentioned, without those inside a longer one."""
+        found: dict[Span, int] = {}
+        for place, alias in enumerate(self.aliases):
+            for span in self.answer.find(alias):
+                found.setdefault(span, place)
+        return [
+            (span, place)
+            for span, place in sorted(found.items())
+            if not any(o != span and o.first <= span.first and span.end <= o.end for o in found)
+        ]
+
+    def _find_problem(self, span: Span) -> Problem | None:
+        text = self.answer.join(*span)
+        if len(text) == 1 and not text.isdigit() and span.end < len(self.answer):
+            return "other name"
+        if self._is_other_name(span, text):
+            return "other name"
+        if self._repeats_question(span, text):
+            return "repeats the question"
+        if self._is_denied(span):
+            return "denied"
+        if self._is_aside(span):
+            return "aside"
+        if not self._wants_list and self._alternatives.surround(span):
+            return "one of several"
+        if not self._wants_list and self._is_hedged(span):
+            return "hedged"
+        return "contradicted" if self._is_contradicted(span) else None
+
+    # Names that only contain the accepted one.
+
+    def _is_other_name(self, span: Span, name: str) -> bool:
+        before, after = self.answer.get(span.first - 1), self.answer.get(span.end)
+        first = self.answer[span.first]
+        joined = first.gap in (" ", "-") and not first.starts_sentence
+        if before and joined and before.is_name and self._has_other_first_name(span, name):
+            return True
+        if before and joined and before.is_name and first.is_name:
+            if before.text in _PREFIXES or (before.text in _COMPASS and name in _COMPASS_NAMES):
+                return True
+            if (before.text, name) == ("south", "africa"):
+                return True
+        if name == "china" and after and after.text == "sea":
+            return True
+        if self.answer.join(span.first - 1, span.end).startswith("democratic republic"):
+            return True
+        is_joined = after and after.is_name and after.gap in (" ", "-") and after.text in _SUFFIXES
+        if not after or not is_joined:
+            return False
+        is_city = after.text == "city" and not {"capital", "city"}.isdisjoint(self._asked_words)
+        return not is_city or f" {name} city " in self._asked
+
+    def _has_other_first_name(self, span: Span, name: str) -> bool:
+        """Whether another name stands before it than in a longer accepted answer: "Ian Fleming",
+        where "Alexander Fleming" is accepted; "Algerian dinar"."""
+        longer = [alias for alias in self.aliases if alias.endswith(f" {name}")]
+        before = self.answer[span.first - 1].text
+        if not longer or len(before) < 3 or before in _NOT_NAMES or before.endswith("ern"):
+            return False
+        theirs = {word for alias in longer for word in alias.split()}
+        return theirs.isdisjoint(self.answer.join(span.first - 3, span.first).split())
+
+    # Words of the question.
+
+    def _repeats_question(self, span: Span, name: str) -> bool:
+        """Whether the words are in the question too, with the word before or after them, or where
+        the answer repeats it."""
+        if f" {name} " not in self._asked:
+            return False
+        first, end = span
+        wider = [self.answer.join(first - 1, end)] if first else []
+        wider += [self.answer.join(first, end + 1)] if end < len(self.answer) else []
+        if any(f" {words} " in self._asked for words in wider):
+            return True
+        if f" {name} or " in self._asked or f" or {name} " in self._asked:
+            return False
+        return end < len(self.answer) and not self._follows_verb(first)
+
+    def _follows_verb(self, first: int) -> bool:
+        place = first - 1
+        while place >= 0 and self.answer[place].text in _FILLERS:
+            place -= 1
+        return place >= 0 and self.answer[place].text in _COPULAS
+
+    # Denials, and mentions of something else.
+
+    def _is_denied(self, span: Span) -> bool:
+        if self._is_denied_before(span.first) or _OTHERS_SAY.search(self._clause_before(span)):
+            return True
+        # After "It is Paris", what follows is about something else.
+        completes = not _COPULAS.isdisjoint(self.answer.start_of_sentence(span.first).split())
+        rest = self.answer.rest_of_sentence(span.end)
+        return " not " not in self._asked and not completes and bool(_NOT_AFTER.match(rest))
+
+    def _is_denied_before(self, place: int) -> bool:
+        """Over the words that may stand between "not" and the name, but not over a comma."""
+        start = self.answer.sentence_start(place)
+        while place > start:
+            text = self.answer.join(start, place)
+            if _NOT_ONLY.search(text):
+                return False
+            if _NOT_BEFORE.search(text):
+                return True
+            if "," in self.answer[place].gap or self.answer[place - 1].text not in _FILLERS:
+                return False
+            place -= 1
+        return False
+
+    def _clause_before(self, span: Span) -> str:
+        text = self.answer.start_of_sentence(span.first)
+        return re.split(r"\b(?:but|however|yet)\b", text)[-1]
+
+    def _is_aside(self, span: Span) -> bool:
+        place = span.first
+        while place > 0 and not self.answer[place].starts_sentence:
+            text = self.answer.join(place - 5, place)
+            found = _ASIDE.search(text)
+            if found:
+                is_part = found["compass"] is not None and _PART_OF.search(text)
+                return not is_part and f" {found[0]} " not in self._asked
+            if "," in self.answer[place].gap or self.answer[place - 1].text not in _FILLERS:
+                return False
+            place -= 1
+        return False
+
+    # Hedges and contradictions.
+
+    def _is_hedged(self, span: Span) -> bool:
+        rest = self.answer.rest_of_sentence(span.end)
+        found = _HEDGE_AFTER.search(rest)
+        if found and not self._mentions_any(rest[found.end() :]):
+            return True
+        before = self.answer.start_of_sentence(span.first)
+        if _HEDGE_BEFORE.search(before) and not _UNSURE.search(before):
+            return True
+        following = self.answer.sentence_end(span.end)
+        text = self.answer.join(following, self.answer.sentence_end(following + 1))
+        found = _HEDGE_AFTER.match(text)
+        return bool(found) and not self._mentions_any(text)
+
+    def _is_contradicted(self, span: Span) -> bool:
+        words = self.answer
+        for found in _WEAK_TURN.finditer(rest := words.join(span.end, len(words))):
+            turn = words.get(span.end + rest[: found.start()].count(" "))
+            after = rest[found.end() :].strip()
+            begins = turn is not None and (turn.starts_sentence or turn.gap.strip() != "")
+            if begins and after and not self._mentions_any(after):
+                return True
+        before = words.join(0, span.first)
+        if any(self._claims(before[: found.start()]) for found in _TURN.finditer(before)):
+            return True
+        return not self._wants_list and self._states_other(span)
+
+    def _claims(self, text: str) -> bool:
+        """Whether the words before a turn were an answer."""
+        said = text.split()
+        is_denied = _OTHERS_SAY.search(text) or {"not", "sorry"} & {*said}
+        return len(said) >= 3 and not is_denied
+
+    def _states_other(self, span: Span) -> bool:
+        """Whether another sentence that begins with words of the question, as "The capital of
+        France is", states another name or number."""
+        own = self.answer.sentence_start(span.first)
+        is_number = self.answer[span.first].text[:1].isdigit()
+        for start, place in self._echoes:
+            word = self.answer.get(place)
+            if start == own or word is None or word.text in self._asked_words:
+                continue
+            alike = word.text[:1].isdigit() if is_number else word.is_name
+            if alike and not self._mentions_any(self.answer.rest_of_sentence(place)):
+                return True
+        return False
+
+    @cached_property
+    def _echoes(self) -> list[tuple[int, int]]:
+        """(start, word after "is") of the sentences whose words before "is" are those of the
+        question."""
+        found, start = [], 0
+        for place, word in enumerate(self.answer.words):
+            if word.starts_sentence:
+                start = place
+            if word.text in _COPULAS:
+                said = [one.text for one in self.answer.words[start:place]]
+                shared = sum(text in self._asked_words for text in said)
+                if len(said) >= 3 and shared >= _LEAST_ECHO * len(said):
+                    after = place + 1
+                    while (one := self.answer.get(after)) and one.text in ("the", "a", "an"):
+                        after += 1
+                    found.append((start, after))
+        return found
+
+    def _mentions_any(self, text: str) -> bool:
+        return any(f" {alias} " in f" {text} " for alias in self.aliases)
+
+    # Values and lists.
+
+    def states_quantity(self, alias: str) -> bool:
+        """Whether the answer has the quantity in another unit; or without one, at its end."""
+        wanted = parse_quantity(alias)
+        if wanted is None or not wanted.unit:
+            return False
+        if any(wanted.equals(one) for _, _, one in find_quantities(self.answer.text)):
+            return True
+        number = alias.split()[0]
+        return any(
+            span.end == len(self.answer) and self._find_problem(span) is None
+            for span in self.answer.find(number)
+        )
+
+    def states_list(self, alias: str) -> bool:
+        """Whether the alias is a list, and the answer has all its items and no others."""
+        items = parse_list(alias)
+        spans = [next(self.answer.find(item), None) for item in items]
+        first = spans[0] if spans else None
+        if first is None or None in spans:
+            return False
+        return self._alternatives.count(first) <= len(items) and not self._is_denied(first)

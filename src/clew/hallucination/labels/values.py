@@ -1,0 +1,265 @@
+"""Numbers, dates and units as values: "one thousand", "1,000" and "1000" become the same text, and
+so do "May 4, 1990" and "1990-05-04". Lengths, masses and times can be compared across units.
+"""
+
+import math
+import re
+from decimal import Decimal
+from typing import NamedTuple
+
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June", "July", "August", "September"),
+    *("October", "November", "December"),
+)
+_UNITS_OF_TEN = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"),
+    "nineteen",
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_SMALL = {
+    **{word: number for number, word in enumerate(_UNITS_OF_TEN)},
+    **{word: 10 * number for number, word in enumerate(_TENS, 2)},
+}
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_ORDINALS = {
+    **{"first": 1, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12},
+    **{
+        f"{word}th": number
+        for word, number in _SMALL.items()
+        if number in (4, 6, 7, 10, 11) or 13 <= number <= 19
+    },
+    **{f"{word[:-1]}ieth": 10 * number for number, word in enumerate(_TENS, 2)},
+}
+# "Second" alone is a unit of time as well.
+_LAST_ORDINALS = {**_ORDINALS, "second": 2}
+
+_MONTH = rf"(?P<month>{'|'.join(rf'{m[:3]}(?:{m[3:]})?' for m in _MONTHS)}|Sept)\b\.?"
+_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_YEAR = r"(?P<year>\d{4})"
+_DATES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?<![\d.-]){_YEAR}[-/.](?P<number>\d{{1,2}})[-/.](?P<day>\d{{1,2}})(?![\d-])",
+        rf"\b{_DAY}(?:\s+of)?[\s-]+{_MONTH}(?:,?[\s-]+{_YEAR})?\b",
+        rf"\b{_MONTH}\s+(?:the\s+)?{_DAY}(?!\d)(?:,?\s+(?:of\s+)?{_YEAR})?(?![\d%])",
+        rf"\b{_MONTH},?\s+(?:of\s+)?{_YEAR}\b",
+    )
+)
+# Of three numbers, the first is the day after points, and the month after slashes.
+_NUMERIC_DATE = re.compile(r"(?<![\d.])(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?!\.?\d)")
+
+_WORD = "|".join(sorted({*_SMALL, *_SCALES, "hundred", "dozen"}, key=len, reverse=True))
+_NUMBER_WORDS = re.compile(
+    rf"(?<![\w'’-])(?:an?\s+(?=hundred\b|thousand\b|million\b|billion\b|trillion\b|dozen\b))?"
+    rf"(?:{_WORD})(?:(?:\s+and\s+|\s+|-)(?:{_WORD}))*(?![\w’'])",
+    re.IGNORECASE,
+)
+_ORDINAL_WORDS = re.compile(
+    rf"(?<![\w-])(?:(?P<tens>{'|'.join(_TENS)})[\s-](?P<last>{'|'.join(_LAST_ORDINALS)})"
+    rf"|(?P<whole>{'|'.join(_ORDINALS)}))\b",
+    re.IGNORECASE,
+)
+# "One" as a pronoun.
+_PRONOUN_AFTER = re.compile(r"\s+(?:of|who|which|that|can|should|another|day)\b", re.IGNORECASE)
+_PRONOUN_BEFORE = re.compile(
+    r"\b(?:the|this|that|no|any|every|each|which|another|some)\s+$", re.IGNORECASE
+)
+_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[,\u00a0\u202f' ]\d{3})+(?![\d,])(?=\D|$)")
+_SCALED = re.compile(
+    rf"(?<![\w.])(\d+(?:\.\d+)?)(?:\s*-?\s*)({'|'.join(_SCALES)}|hundred)\b", re.IGNORECASE
+)
+_TRAILING_ZEROS = re.compile(r"(?<![\d.])(\d+)\.(\d*?)0+(?![\d.]|\.\d)")
+_MONEY = re.compile(r"(?:US|U\.S\.)?([$€£¥])\s?(\d[\d.,]*\d|\d)")
+_CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¥": "yen"}
+_PERCENT = re.compile(r"(?<=\d)\s*(?:%|per\s?cent\b|percent\b)", re.IGNORECASE)
+
+
+class _Unit(NamedTuple):
+    kind: str
+    size: float
+    names: str
+    offset: float = 0.0
+
+
+_UNITS = {
+    "kilometers": _Unit("length", 1000, "km|kms|kilometers?|kilometres?"),
+    "meters": _Unit("length", 1, "m|meters?|metres?"),
+    "centimeters": _Unit("length", 0.01, "cm|centimeters?|centimetres?"),
+    "millimeters": _Unit("length", 0.001, "mm|millimeters?|millimetres?"),
+    "miles": _Unit("length", 1609.344, "mi|miles?"),
+    "yards": _Unit("length", 0.9144, "yd|yds|yards?"),
+    "feet": _Unit("length", 0.3048, "ft|foot|feet"),
+    "inches": _Unit("length", 0.0254, "inch|inches"),
+    "tonnes": _Unit("mass", 1000, "tonnes?|metric tons?"),
+    "kilograms": _Unit("mass", 1, "kg|kgs|kilograms?|kilos?"),
+    "grams": _Unit("mass", 0.001, "g|grams?"),
+    "milligrams": _Unit("mass", 1e-6, "mg|milligrams?"),
+    "pounds": _Unit("mass", 0.45359237, "lb|lbs|pounds?"),
+    "ounces": _Unit("mass", 0.028349523, "oz|ounces?"),
+    "weeks": _Unit("time", 604800, "weeks?"),
+    "days": _Unit("time", 86400, "days?"),
+    "hours": _Unit("time", 3600, "h|hr|hrs|hours?"),
+    "minutes": _Unit("time", 60, "min|mins|minutes?"),
+    "seconds": _Unit("time", 1, "(?<=\\s)s|sec|secs|seconds?"),
+    "liters": _Unit("volume", 1, "l|liters?|litres?"),
+    "milliliters": _Unit("volume", 0.001, "ml|milliliters?|millilitres?"),
+    "celsius": _Unit("temperature", 1, "°\\s?c|(?:degrees?|°)\\s?celsius|celsius", 273.15),
+    "fahrenheit": _Unit(
+        "temperature", 5 / 9, "°\\s?f|(?:degrees?|°)\\s?fahrenheit|fahrenheit", 459.67 * 5 / 9
+    ),
+    "kelvin": _Unit("temperature", 1, "k|kelvins?"),
+    "percent": _Unit("share", 0.01, "percent"),
+    "dollars": _Unit("$", 1, "dollars?|usd"),
+    "euros": _Unit("€", 1, "euros?|eur"),
+}
+_UNIT = re.compile(
+    r"(?<=\d)[\s-]*(?:square\s)?(?:"
+    + "|".join(f"(?P<{name}>{unit.names})" for name, unit in _UNITS.items())
+    + r")(?![\w°])(?!²|\^2)",
+    re.IGNORECASE,
+)
+_QUANTITY = re.compile(rf"(?<![\w.])(-?\d+(?:\.\d+)?)(?: ({'|'.join(_UNITS)}))?(?![\w.]*\d)")
+# The same length in miles and in kilometers, as people round it.
+_ROUNDING = 0.01
+
+
+class Quantity(NamedTuple):
+    """A number with a unit, "" if it has none."""
+
+    value: float
+    unit: str
+
+    def equals(self, other: "Quantity") -> bool:
+        """Whether both are the same amount; the number alone is compared if one has no unit."""
+        if self.unit == other.unit or not self.unit or not other.unit:
+            return self.value == other.value
+        mine, theirs = _UNITS[self.unit], _UNITS[other.unit]
+        if mine.kind != theirs.kind:
+            return False
+        base = self.value * mine.size + mine.offset
+        return math.isclose(base, other.value * theirs.size + theirs.offset, rel_tol=_ROUNDING)
+
+
+def parse_quantity(text: str) -> Quantity | None:
+    """The quantity that a canonical text consists of."""
+    found = _QUANTITY.fullmatch(text.strip(" ."))
+    return Quantity(float(found[1]), found[2] or "") if found else None
+
+
+def find_quantities(text: str) -> list[tuple[int, int, Quantity]]:
+    """(start, end, quantity) of those in a canonical text that have a unit."""
+    return [
+        (found.start(), found.end(), Quantity(float(found[1]), found[2]))
+        for found in _QUANTITY.finditer(text)
+        if found[2]
+    ]
+
+
+def canonical_values(text: str, *, day_first: bool = False) -> str:
+    """The text with numbers in digits, dates as "1990 May day4", and units by one name each.
+
+    The year comes first, so that "May 1990" is found in "May 4, 1990", and "4" is not, since a day
+    is another word. `day_first` is how to read 4/5/1990.
+    """
+    if not any(character.isdigit() for character in text):
+        return _spell_out(text)
+    for pattern in _DATES:
+        text = pattern.sub(_plain_date, text)
+    text = _NUMERIC_DATE.sub(lambda found: _plain_numeric_date(found, day_first), text)
+    text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _spell_out(text)
+    text = _SCALED.sub(_multiply, text)
+    text = _TRAILING_ZEROS.sub(lambda m: f"{m[1]}.{m[2]}" if m[2] else m[1], text)
+    text = _MONEY.sub(lambda found: f"{found[2]} {_CURRENCIES[found[1]]}", text)
+    return _name_units(text)
+
+
+def _spell_out(text: str) -> str:
+    """With numbers in digits, where they were words."""
+    plain = _NUMBER_WORDS.sub(_read_words, _ORDINAL_WORDS.sub(_read_ordinal, text))
+    return plain if plain is text or plain == text else _name_units(plain)
+
+
+def _name_units(text: str) -> str:
+    text = _PERCENT.sub(" percent", text)
+    return _UNIT.sub(lambda found: f" {_keep_square(found)}{found.lastgroup}", text)
+
+
+def _keep_square(found: re.Match[str]) -> str:
+    return "square " if "square " in found[0].lower() else ""
+
+
+def _plain_date(found: re.Match[str]) -> str:
+    parts = found.groupdict()
+    if parts.get("number"):
+        if not 1 <= int(parts["number"]) <= 12:
+            return found[0]
+        month = _MONTHS[int(parts["number"]) - 1]
+    else:
+        if parts["month"] in ("may", "march") and not parts.get("year"):
+            return found[0]  # "it may 5 times"
+        month = next(m for m in _MONTHS if m[:3].lower() == parts["month"][:3].lower())
+    day = int(parts["day"]) if parts.get("day") else None
+    if day is not None and not 1 <= day <= 31:
+        return found[0]
+    year = f"{parts['year']} " if parts.get("year") else ""
+    return f"{year}{month}" + (f" day{day}" if day else "")
+
+
+def _plain_numeric_date(found: re.Match[str], day_first: bool) -> str:
+    first, second, year = int(found[1]), int(found[3]), found[4]
+    is_day_first = found[2] != "/" or day_first or first > 12
+    day, month = (first, second) if is_day_first and second <= 12 else (second, first)
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return found[0]
+    return f"{year} {_MONTHS[month - 1]} day{day}"
+
+
+def _multiply(found: re.Match[str]) -> str:
+    scale = _SCALES.get(found[2].lower(), 100)
+    return _digits(Decimal(found[1]) * scale)
+
+
+def _digits(value: Decimal) -> str:
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _read_words(found: re.Match[str]) -> str:
+    words = re.findall(r"[a-z]+", found[0].lower())
+    if words == ["one"] and _is_pronoun(found):
+        return found[0]
+    total, part = 0, 0
+    for word in words:
+        if word in ("a", "an", "and"):
+            continue
+        if word in ("hundred", "dozen"):
+            part = (part or 1) * (100 if word == "hundred" else 12)
+        elif word in _SCALES:
+            if found.start() and found.string[: found.start()].rstrip()[-1:].isdigit():
+                return found[0]  # "3.5 million" is read with its digits
+            total, part = total + (part or 1) * _SCALES[word], 0
+        elif part % 100 and not (part % 10 == 0 and part % 100 >= 20 and _SMALL[word] < 10):
+            return found[0]  # "nineteen ninety", "one two three": no single number
+        else:
+            part += _SMALL[word]
+    if words[0] == "hundred" and found.start() and found.string[found.start() - 2].isdigit():
+        return found[0]
+    return str(total + part)
+
+
+def _is_pronoun(found: re.Match[str]) -> bool:
+    after = _PRONOUN_AFTER.match(found.string, found.end())
+    return bool(after or _PRONOUN_BEFORE.search(found.string, 0, found.start()))
+
+
+def _read_ordinal(found: re.Match[str]) -> str:
+    if found["tens"]:
+        number = _SMALL[found["tens"].lower()] + _LAST_ORDINALS[found["last"].lower()]
+    else:
+        number = _ORDINALS[found["whole"].lower()]
+    ending = (
+        "th" if 11 <= number % 100 <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{ending}"

@@ -24,12 +24,13 @@ COMMAND = Command(
     groups={
         "Input and output": ("preprocessed_dir", "out", "keep_detectors", "overwrite"),
         "Methods": ("methods", "seeds", "epochs", "patience"),
-        "Transfer between question sets": ("train_on", "test_on", "stores"),
+        "Transfer between question sets": ("stores", "train_on", "test_on", "name", "pairs"),
+        "Small question sets": ("folds",),
         **HARDWARE,
     },
     spelling=Spelling(
-        kinds={"methods": str},
-        metavars={"methods": "A,B,..."},
+        kinds={"methods": str, "name": str},
+        metavars={"methods": "A,B,...", "name": "A,B,..."},
         completions={"methods": suggest_list(*METHODS)},
         takes_rest="stores",
     ),

@@ -47,7 +47,7 @@ def _versus(row: dict[str, Any]) -> str:
     versus = row["versus_perplexity"]
     if versus is None:
         return "-"
-    sure = "*" if versus["p_value"] < 0.05 else ""
+    sure = "*" if versus["p_value"] is not None and versus["p_value"] < 0.05 else ""
     return f"{versus['difference']:+.3f}{sure}"
 
 
@@ -82,16 +82,20 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     def say(text: str, style: str | None = None) -> None:
         console.print(for_terminal(text), style=style, soft_wrap=False)
 
-    rows, best = results["methods"], results["best"]["method"]
+    rows = results["methods"]
+    best = results["best"]["method"] if results["best"]["is_supported"] else ""
     table, hidden = make_table(rows, best=best, width=console.width)
     say(_describe_data(results["data"]))
     console.print(table)
-    notes = ["> best on validation", "vs ppl: AUROC difference from perplexity, * p < 0.05"]
+    notes = [f"> best on {results['best']['chosen_on']}"] if best else []
+    notes.append("vs ppl: AUROC difference from perplexity, * p < 0.05")
     if "per answer" not in hidden:
         notes.append("per answer: time to compute the risk, excluding capture")
     if hidden:
         notes.append(f"columns not shown, see {folder / 'table.csv'}: {', '.join(hidden)}")
     say("; ".join(notes), "dim")
+    if results["leave_one_out"] is not None:
+        _print_left_out(console, results["leave_one_out"])
     if results["transfer"] is not None:
         _print_transfer(console, results["transfer"])
     if results["tokens"] is not None:
@@ -133,12 +137,34 @@ def _choose_columns(cells: dict[str, list[str]], room: int) -> list[_Column]:
 def _describe_data(data: dict[str, Any]) -> str:
     counts = [f"{sum(data[split].values()):,} {split}" for split in _SPLITS]
     where = data["name"]
-    if data["train_on"] != data["test_on"]:
+    if data["train_on"] != data["test_on"] and data["train_on"] != "the other sets":
         where = f"trained on {data['train_on']}, tested on {data['test_on']}"
     return (
         f"{where}: {', '.join(counts)} answers ({data['test']['hallucinated']:,} of the test "
         "answers hallucinated)"
     )
+
+
+def _print_left_out(console: Console, sets: dict[str, Any]) -> None:
+    """Print the AUROC of every method on every set that it was not trained on; one line per set if
+    they are too many for columns."""
+    heads = [
+        f"{for_terminal(name)}\n{answers:,} ({correct:,})"
+        for name, answers, correct in zip(
+            sets["sets"], sets["answers"], sets["correct"], strict=True
+        )
+    ]
+    table = PlainTable()
+    table.add_column("  AUROC on sets not trained on\n  answers (correct)", no_wrap=True)
+    for head in ("mean [95%]", *heads):
+        table.add_column(Text(head), justify="right", overflow="fold")
+    for place, title in enumerate(sets["titles"]):
+        mean = (sets[name][place] for name in ("mean", "mean_low", "mean_high"))
+        triples = zip(*(sets[name][place] for name in ("auroc", "low", "high")), strict=True)
+        cells = [f"{value:.3f}\n[{low:.3f}, {high:.3f}]" for value, low, high in (mean, *triples)]
+        table.add_row(Text(f"  {for_terminal(title)}"), *map(Text, cells))
+    console.print()
+    console.print(table)
 
 
 def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
@@ -147,17 +173,25 @@ def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
     if len(transfer["train_on"]) * len(transfer["test_on"]) == 1:
         return
     table = PlainTable()
-    table.add_column("test AUROC", no_wrap=True)
+    table.add_column("test AUROC\nanswers (correct)", no_wrap=True)
     table.add_column("trained on", no_wrap=True)
     for name in transfer["test_on"]:
         table.add_column(Text(f"on {for_terminal(name)}"), justify="right", overflow="fold")
-    for title, matrix in zip(transfer["titles"], transfer["auroc"], strict=True):
-        for number, values in enumerate(matrix):
-            told = ["-" if value is None else f"{value:.3f}" for value in values]
+    for place, title in enumerate(transfer["titles"]):
+        figures = zip(*(transfer[name][place] for name in ("auroc", "low", "high")), strict=True)
+        counts = zip(transfer["answers"], transfer["correct"], strict=True)
+        for number, (values, of) in enumerate(zip(figures, counts, strict=True)):
+            told = [_cell(*cell) for cell in zip(*values, *of, strict=True)]
             name = for_terminal(transfer["train_on"][number])
             table.add_row(Text(title if number == 0 else ""), Text(name), *told)
     console.print()
     console.print(table)
+
+
+def _cell(value: float | None, low: float, high: float, answers: int, correct: int) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]\n{answers:,} ({correct:,})"
 
 
 def _print_tokens(console: Console, tokens: dict[str, Any]) -> None:

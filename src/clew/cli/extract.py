@@ -26,7 +26,7 @@ COMMAND = Command(
             *("prompt", "chat", "cut", "max_new_tokens", "num_beams", "draws"),
             "draw_temperature",
         ),
-        "Stored data": ("keep", "node_dim", "edges_per_token"),
+        "Stored data": ("keep", "node_dim", "edges_per_token", "basis"),
         "Hardware": ("device", "dtype", "quantize", "generation_batch", "threads"),
     },
     spelling=Spelling(

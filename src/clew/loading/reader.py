@@ -3,9 +3,10 @@
 import threading
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from copy import copy
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import psutil
@@ -45,6 +46,13 @@ class _Column:
         self.counts = np.zeros(rows, np.int64)
         self.views: dict[int, torch.Tensor] = {}
 
+    def resized(self, rows: int) -> Self:
+        """A column of the same kind without rows that are known."""
+        other = copy(self)
+        other.starts, other.counts = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        other.views = {}
+        return other
+
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "views": {}}  # addresses in the memory of this process
 
@@ -74,7 +82,8 @@ class SampleReader:
         self.first_rows = np.cumsum([0, *(shard.rows for shard in self.shards)])
         if not self.rows:
             raise StoreError(f"{path} contains no samples yet: rerun the command that creates it.")
-        self.access = access or ("read" if _is_large(self.manifest.bytes) else "mapped")
+        self.bytes = self.manifest.bytes
+        self.access = access or choose_access(self.bytes)
         self.files = self._open_files(max_open)
         self._ids, self._questions = ids, questions
         self._known = [False] * len(self.shards)
@@ -89,6 +98,11 @@ class SampleReader:
             return MappedFiles(self.path, self.shards)
         kind = CachedFiles if self.access == "cached" else ReadFiles
         return kind(self.path, self.shards, max_open)
+
+    @property
+    def parts(self) -> "Sequence[SampleReader]":
+        """The readers of the single stores."""
+        return (self,)
 
     @property
     def rows(self) -> int:
@@ -127,7 +141,7 @@ class SampleReader:
         than the rows.
         """
         fits = _SMALLEST_VIEW <= size <= _LARGEST_VIEW and size % _WORD == 0
-        return isinstance(self.files, MappedFiles) and fits
+        return self.access == "mapped" and fits
 
     def _view_rows(
         self, column: str, rows: Rows, shards: Rows, starts: Rows, size: int
@@ -209,5 +223,7 @@ class SampleReader:
         self._lock = threading.Lock()
 
 
-def _is_large(size: int) -> bool:
-    return size > _MAPPED_SHARE * psutil.virtual_memory().available
+def choose_access(size: int) -> Access:
+    """How to read stores of this many bytes, if nothing else is said."""
+    is_large = size > _MAPPED_SHARE * psutil.virtual_memory().available
+    return "read" if is_large else "mapped"

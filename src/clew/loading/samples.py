@@ -34,8 +34,11 @@ class SampleIndex:
             raise InputError(
                 f"choose from: {', '.join(SPLIT_NAMES)}.", setting="split", value=split
             )
-        chosen = self.splits == SPLIT_NAMES.index(split)
-        return SampleIndex(**{name: value[chosen] for name, value in vars(self).items()})
+        return self.at(np.flatnonzero(self.splits == SPLIT_NAMES.index(split)))
+
+    def at(self, places: Rows) -> "SampleIndex":
+        """The samples at these places."""
+        return SampleIndex(**{name: value[places] for name, value in vars(self).items()})
 
 
 def to_strings(texts: Sequence[str]) -> np.ndarray:

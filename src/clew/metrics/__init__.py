@@ -21,6 +21,7 @@ from clew.metrics.ranking import (
     bootstrap_auroc,
     bootstrap_aurocs,
     compare_paired,
+    compare_seeds,
     draw_resamples,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "bootstrap_aurocs",
     "calibration_points",
     "compare_paired",
+    "compare_seeds",
     "draw_resamples",
     "expected_calibration_error",
     "measure_groups",

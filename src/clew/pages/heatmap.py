@@ -8,13 +8,15 @@ import numpy as np
 from clew.pages.markup import Html, tag
 
 _CELL, _CHARACTER, _LONGEST = 38, 6.3, 36
+_NOTED, _LINE = 82, 12  # the width of a cell with notes, and the height of each of their lines
 _SLANT = 0.71  # column names rise at 45 degrees
 DEEP = 0.8  # from here on the number is drawn in the paper's color
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A heat map; `values` may be NaN. `low` is pale, `high` is deep."""
+    """A heat map; `values` may be NaN. `low` is pale, `high` is deep. `notes` are lines below the
+    number of every cell."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -22,6 +24,13 @@ class Matrix:
     tips: tuple[tuple[str, ...], ...]
     low: float
     high: float
+    notes: tuple[tuple[tuple[str, ...], ...], ...] = ()
+
+    @property
+    def cell(self) -> tuple[float, float]:
+        """The width and height of a cell."""
+        lines = max((len(cell) for row in self.notes for cell in row), default=0)
+        return (_NOTED, _CELL - 8 + _LINE * lines) if lines else (_CELL, _CELL)
 
     def depth(self, value: float) -> float:
         """The depth of the color, from 0 to 1."""
@@ -30,12 +39,16 @@ class Matrix:
 
 def draw_matrix(matrix: Matrix, *, words: str) -> Html:
     """Draw the matrix at its natural size; it scrolls on a narrower screen."""
-    left, (top, right) = 14 + _length(matrix.rows), _rise(matrix.columns)
-    width = left + _CELL * len(matrix.columns) + right
-    height = top + _CELL * len(matrix.rows) + 4
+    cell_width, cell_height = matrix.cell
+    left, (top, right) = 14 + _length(matrix.rows), _rise(matrix.columns, cell_width)
+    width = left + cell_width * len(matrix.columns) + right
+    height = top + cell_height * len(matrix.rows) + 4
     picture = tag(
         "svg",
-        [_column_name(name, left, top, place) for place, name in enumerate(matrix.columns)],
+        [
+            _column_name(name, left + cell_width * (place + 0.5) + 3, top)
+            for place, name in enumerate(matrix.columns)
+        ],
         [_row(matrix, row, left, top) for row in range(len(matrix.rows))],
         viewBox=f"0 0 {width:.0f} {height:.0f}",
         width=width,
@@ -51,22 +64,24 @@ def _length(names: Sequence[str]) -> float:
     return _CHARACTER * max(len(_cut(name)) for name in names)
 
 
-def _rise(names: Sequence[str]) -> tuple[float, float]:
+def _rise(names: Sequence[str], cell_width: float) -> tuple[float, float]:
     """How far the slanted names extend upwards, and the last one to the right."""
-    return 22 + _SLANT * _length(names), max(0.0, _SLANT * _length(names[-1:]) - _CELL / 2 + 12)
+    beyond = _SLANT * _length(names[-1:]) - cell_width / 2 + 12
+    return 22 + _SLANT * _length(names), max(0.0, beyond)
 
 
-def _column_name(name: str, left: float, top: float, place: int) -> Html:
-    x, y = left + _CELL * (place + 0.5) + 3, top - 8
+def _column_name(name: str, x: float, top: float) -> Html:
+    y = top - 8
     turned = f"rotate(-45 {x:.1f} {y:.1f})"
     return tag("text", _cut(name), x=x, y=y, transform=turned, class_="name")
 
 
 def _row(matrix: Matrix, row: int, left: float, top: float) -> Html:
-    y = top + _CELL * row
+    width, height = matrix.cell
+    y = top + height * row
     name = tag("text", _cut(matrix.rows[row]), x=left - 8, y=y + 23, class_="name end")
     cells = [
-        _cell(matrix, row, column, x=left + _CELL * column, y=y)
+        _cell(matrix, row, column, x=left + width * column, y=y)
         for column in range(len(matrix.columns))
     ]
     return tag("g", name, cells)
@@ -75,19 +90,25 @@ def _row(matrix: Matrix, row: int, left: float, top: float) -> Html:
 def _cell(matrix: Matrix, row: int, column: int, *, x: float, y: float) -> Html:
     value = float(matrix.values[row, column])
     depth = matrix.depth(value) if np.isfinite(value) else 0.0
+    width, height = matrix.cell
     box = tag(
         "rect",
         x=x + 1,
         y=y + 1,
-        width=_CELL - 2,
-        height=_CELL - 2,
+        width=width - 2,
+        height=height - 2,
         rx=3,
         style=f"fill-opacity:{depth:.2f}",
     )
     words = short_number(value)
     tone = "deep" if depth > DEEP else "pale"
-    text = tag("text", words, x=x + _CELL / 2, y=y + 23, class_=f"cell middle {tone}")
-    return tag("g", box, text, class_="cell-box", data_tip=matrix.tips[row][column])
+    middle = x + width / 2
+    text = tag("text", words, x=middle, y=y + 23, class_=f"cell middle {tone}")
+    notes = [
+        tag("text", note, x=middle, y=y + 36 + _LINE * line, class_=f"note middle {tone}")
+        for line, note in enumerate(matrix.notes[row][column] if matrix.notes else ())
+    ]
+    return tag("g", box, text, notes, class_="cell-box", data_tip=matrix.tips[row][column])
 
 
 def short_number(value: float) -> str:

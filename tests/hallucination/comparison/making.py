@@ -6,14 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from clew.engine import PlanRequest, TrainConfig
 from clew.hallucination.comparison import CompareConfig
 from clew.hallucination.detectors.probes import Outcome
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.storage import read_manifest
+from tests import samples
 from tests.samples import change_settings, write_samples
 
+CAPTURE = {
+    "model": {"id": "tiny", "fingerprint": "abc"},
+    "prompt": {"template": "{question}", "chat": False},
+}
 PLAIN = PlanRequest(device="cpu", calibrate=False, batch_size=16, num_workers=0)
 
 
@@ -21,6 +27,20 @@ def write_data(folder: Path, **changes: Any) -> Path:
     """A folder of `clew preprocess` whose features often reveal hallucinated answers."""
     sizes: dict[str, Any] = {"shards": 2, "rows": 100, "answers": True, "signal": 0.7}
     return write_samples(folder, **sizes | changes)
+
+
+def write_set(folder: Path, write: Callable[..., Path] = write_data, **changes: Any) -> Path:
+    """A question set with the name of its folder: its questions are in no other set."""
+    plain = samples.answer_of
+
+    def own(number: int, sizes: Any) -> dict[str, Any]:
+        return {**plain(number, sizes), "question": f"Which {folder.name} is {number}?"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "answer_of", own)
+        write(folder, **changes)
+    describe_capture(folder, questions={"name": f"{folder.name} (made up 1.0)"}, **CAPTURE)
+    return folder
 
 
 def describe_capture(folder: Path, **capture: Any) -> None:

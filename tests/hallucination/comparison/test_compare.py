@@ -58,7 +58,8 @@ def test_comparison_writes_tables_for_other_programs(data: Path, tell: Any, tmp_
     results = read(tmp_path / "out")
     assert results == json.loads(json.dumps(made.results))
     assert [row["method"] for row in results["methods"]] == ["sharp_probe", "perplexity", "length"]
-    assert results["best"] == {"method": "sharp_probe", "chosen_on": "validation"}
+    best = {"method": "sharp_probe", "chosen_on": "validation", "is_supported": True}
+    assert results["best"] == best
     best, plain, _ = results["methods"]
     low, high = best["test_auroc_ci"]
     assert 0.5 < low <= best["test_auroc"] <= high <= 1
@@ -272,7 +273,7 @@ def test_findings_claim_no_win_without_significance(data: Path, tell: Any, tmp_p
     )
     compare_methods(compare_config(data, tmp_path))
     findings = read(tmp_path)["findings"]
-    assert findings["best"].endswith("no method beats perplexity on validation.")
+    assert findings["best"].endswith("no method beats perplexity there.")
     assert "The best method is not significantly better than Length" in findings["baselines"]
 
 
@@ -283,12 +284,12 @@ def test_findings_warn_about_small_splits(data: Path, tell: Any, tmp_path: Path)
     few = {split: results["data"][split]["hallucinated"] for split in ("validation", "test")}
     assert max(few.values()) < 30
     assert results["findings"]["few_to_measure_on"].startswith(
-        f"The test split has only {few['test']} hallucinated answers: the confidence "
+        f"The test answers include only {few['test']} hallucinated answers: the confidence "
         "intervals are unreliable with so few answers"
     )
     assert results["findings"]["few_to_choose_on"].startswith(
-        f"The validation split has only {few['validation']} hallucinated answers: the best method, "
-        "its layer"
+        f"The validation answers include only {few['validation']} hallucinated answers: methods, "
+        "their layers"
     )
 
 

@@ -51,18 +51,16 @@ def test_transfer_between_two_stores_excludes_shared_questions(
     config = compare_config(first, tmp_path / "out", test_on=(second,))
     results = compare_methods(config).results
     data, transfer = results["data"], results["transfer"]
-    assert (data["train_on"], data["test_on"]) == ("a/pre", "b/pre")
+    assert (data["train_on"], data["test_on"]) == ("a", "b")
     [[excluded]] = transfer["excluded"]
     assert excluded > 0
-    assert sum(data["test"].values()) == len(second_test(second)) - excluded
+    # No answer of the second set is trained on, so all of them are tested.
+    every = (second / "splits.csv").read_text().splitlines()[1:]
+    assert sum(data["test"].values()) == len(every) - excluded == transfer["answers"][0][0]
+    assert data["test"]["correct"] == transfer["correct"][0][0]
     assert np.shape(transfer["auroc"]) == (2, 1, 1)
     rows = {row["method"]: row for row in results["methods"]}
     assert transfer["auroc"][1] == [[rows["probe"]["test_auroc"]]]
-
-
-def second_test(folder: Path) -> list[Any]:
-    lines = csv.DictReader((folder / "splits.csv").read_text().splitlines())
-    return [line for line in lines if line["split"] == "test"]
 
 
 @pytest.mark.slow
@@ -74,7 +72,7 @@ def test_transfer_matrix_covers_all_pairs_of_stores(
     config = compare_config(stores[0], tmp_path / "out", train_on=stores, test_on=stores)
     results = compare_methods(config).results
     transfer = results["transfer"]
-    assert transfer["train_on"] == transfer["test_on"] == ["a/pre", "b/pre"]
+    assert transfer["train_on"] == transfer["test_on"] == ["a", "b"]
     by_name = dict(zip(transfer["methods"], transfer["auroc"], strict=True))
     assert np.array(by_name["perplexity"], float).min() > 0.5
     # Nodes of two captures are in different spaces.
@@ -82,9 +80,13 @@ def test_transfer_matrix_covers_all_pairs_of_stores(
     assert by_name["graphs"][0][0] is not None
     assert transfer["excluded"][0][0] == transfer["excluded"][1][1] == 0
     lines = list(csv.DictReader((tmp_path / "out" / "transfer.csv").read_text().splitlines()))
-    assert len(lines) == 6
+    assert len(lines) == 6 and all(int(line["correct"]) > 0 for line in lines)
     again = compare_methods(config).results
     assert json.dumps(again["transfer"]) == json.dumps(transfer) and graphs.fitted == 2
+    [left_out] = {one["reason"] for one in results["excluded"] if "trained on" not in one["reason"]}
+    assert left_out.endswith(
+        "capture the others with `basis` set to the first one's store of traces"
+    )
 
 
 def test_method_is_fitted_only_on_fields_comparable_across_stores(

@@ -67,7 +67,7 @@ class Verdicts:
     def explain_missing(self, number: int) -> str:
         return (
             f"answer {number} has no risk: it is not in the validation or test split of the "
-            f"comparison"
+            "comparison, or the comparison is of several stores"
         )
 
     def _row(self, number: int) -> int | None:

@@ -1,21 +1,68 @@
-"""Fit a store's basis on the states of the first questions with their accepted answers."""
+"""A store's basis: fitted on the states of the first questions with their accepted answers, or
+taken from another store, so that the nodes of both are comparable."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from clew.errors import InputError, StoreError
 from clew.hallucination.capture.dialogue import shared_prefix
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.capture.observe import ModelObserver, listen_to_whole
 from clew.hallucination.questions import Question
-from clew.hallucination.traces.basis import Basis, fit_basis
+from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis
+from clew.hallucination.traces.schema import TraceShape
 from clew.progress import Reporter, StepStarted, WorkAdvanced, report_work
+from clew.storage import read_manifest
+from clew.storage.hashing import hash_file
 from clew.wording import counted
 
 _BASIS_QUESTIONS = 64
 _BASIS_TOKENS_PER_COMPONENT = 16
 _ROWS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherBasis:
+    """The basis of another store."""
+
+    path: Path
+    sha256: str
+
+    @classmethod
+    def open(cls, store: Path, model: Mapping[str, Any], shape: TraceShape) -> Self:
+        """Raises InputError, with both values, for the basis of another model or shape, and
+        StoreError for a store without an intact one."""
+        manifest, path = read_manifest(store), store / BASIS_NAME
+        sha256 = manifest.files.get(BASIS_NAME)
+        if manifest.kind != "traces" or sha256 is None:
+            raise InputError(
+                f"it contains {manifest.kind}, and no basis: give a store of traces that "
+                '"clew extract" wrote.',
+                setting="basis",
+                value=store,
+            )
+        if not path.is_file() or hash_file(path) != sha256:
+            raise StoreError(f"{path} is missing or damaged: restore it from a backup.")
+        theirs = manifest.settings.get("model") or {}
+        _refuse_other(store, "fingerprint", theirs.get("fingerprint"), model.get("fingerprint"))
+        found = list(load_basis(store).components.shape)
+        _refuse_other(store, "shape", found, [shape.layers, shape.dim, shape.node_dim])
+        return cls(path=path, sha256=sha256)
+
+
+def _refuse_other(store: Path, what: str, theirs: object, ours: object) -> None:
+    if theirs != ours:
+        raise InputError(
+            f"its basis is of a model with {what} {theirs}, but this capture's has {ours}: use "
+            "the same model and `node_dim`, or omit `basis`.",
+            setting="basis",
+            value=store,
+        )
 
 
 class _StateSample:

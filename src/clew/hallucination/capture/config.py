@@ -55,6 +55,7 @@ class ExtractConfig:
     keep: Keep = "compact"
     node_dim: int = 64
     edges_per_token: int = 16
+    basis: Path | None = None
     dtype: str = "auto"
     device: str = "auto"
     quantize: Quantize | None = None

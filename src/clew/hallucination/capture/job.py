@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from clew.errors import InputError
-from clew.hallucination.capture.basis import fit_on_questions
+from clew.hallucination.capture.basis import OtherBasis, fit_on_questions
 from clew.hallucination.capture.check import settle_decoder
 from clew.hallucination.capture.config import ExtractConfig, Generation
 from clew.hallucination.capture.decode import Decoder
@@ -100,7 +100,11 @@ def prepare_job(
         batch_size=store.rows_per_shard,
         rows=config.generation_batch,
     )
+    model = describe_model(config.model, loaded.model, config.quantize)
+    other = None if config.basis is None else OtherBasis.open(config.basis, model, shape)
     settings = _describe_settings(config, questions, loaded, prompt, plan)
+    if other is not None:
+        settings["basis"] = other.sha256
     store.open(settings=settings, rows=len(asked.questions), skipped=asked.skipped)
     if config.generation_batch is None:
         plan = _stored_plan(store.manifest, plan)
@@ -108,7 +112,7 @@ def prepare_job(
     fit = functools.partial(
         fit_on_questions, loaded, observer, node_dim=shape.node_dim, reporter=reporter
     )
-    basis = store.open_basis(lambda: fit(asked.questions, asked.prompts))
+    basis = store.open_basis(lambda: fit(asked.questions, asked.prompts), other)
     schema = trace_schema(
         shape,
         config.keep,

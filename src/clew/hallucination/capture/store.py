@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import StoreError
+from clew.hallucination.capture.basis import OtherBasis
 from clew.hallucination.capture.dialogue import CHAT_TEMPLATE
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN
@@ -22,6 +23,8 @@ from clew.storage.manifest import (
     write_manifest,
 )
 from clew.storage.reader import refuse_damaged_shards
+from clew.storage.reading import read_bounded
+from clew.storage.writing import replace_file
 from clew.version import __version__
 
 # Describes the machine, not the traces: a resumed run may differ.
@@ -87,16 +90,21 @@ class TraceStore:
         """Read the manifest again: other parts write to it too."""
         self.manifest = read_manifest(self.path)
 
-    def open_basis(self, fit: Callable[[], Basis]) -> Basis:
-        """The store's basis; the first process that needs it fits it for all."""
+    def open_basis(self, fit: Callable[[], Basis], other: OtherBasis | None = None) -> Basis:
+        """The store's basis; the first process that needs it fits it for all, or copies that of
+        another store."""
         if BASIS_NAME in self.manifest.files:
             return load_basis(self.path)
-        basis = fit()
+        basis = fit() if other is None else None
 
         def enter(current: Manifest) -> Manifest:
             if BASIS_NAME in current.files:
                 return current
-            save_basis(self.path, basis)
+            if basis is not None:
+                save_basis(self.path, basis)
+            elif other is not None:
+                content = read_bounded(other.path, other.path.stat().st_size)
+                replace_file(self.path / BASIS_NAME, content)
             sha256 = hash_file(self.path / BASIS_NAME)
             return replace(current, files={**current.files, BASIS_NAME: sha256})
 

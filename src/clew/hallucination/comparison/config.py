@@ -15,14 +15,17 @@ from clew.hallucination.detectors.training.config import SAMPLES_FOLDER
 from clew.settings import check_numbers, check_positive
 
 KeepDetectors = Literal["best", "all", "none"]
+_FEWEST_FOLDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
     """The settings of a comparison. `train_on` and `test_on` are folders that `clew preprocess`
     wrote: methods are fitted and chosen on the training and validation splits of each folder in
-    `train_on`, and evaluated on the test split of each folder in `test_on`; usually both are the
-    same folder. `methods=None` runs all of them."""
+    `train_on`, and evaluated on each folder in `test_on`; usually both are the same folder. If both
+    are the same several folders, each is tested by what is trained on the others;
+    `pairs` adds each folder alone. `folds` tests one folder fold by fold. `methods=None` runs all
+    methods."""
 
     train_on: tuple[Path, ...]
     test_on: tuple[Path, ...]
@@ -35,6 +38,9 @@ class CompareConfig:
     request: PlanRequest = field(default_factory=PlanRequest)
     overwrite: bool = False
     keep_detectors: KeepDetectors = "best"
+    names: tuple[str, ...] = ()
+    pairs: bool = True
+    folds: int = 0
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -47,6 +53,23 @@ class CompareConfig:
             )
         if not (self.train_on and self.test_on):
             raise InputError("there is no data to compare on: give `preprocessed_dir`.")
+        if self.folds:
+            self._check_folds()
+
+    def _check_folds(self) -> None:
+        if self.folds < _FEWEST_FOLDS:
+            raise InputError(
+                f"give {_FEWEST_FOLDS} or more: one is tested, one is used to choose, and the "
+                "others to train; 0 uses the splits of the samples.",
+                setting="folds",
+                value=self.folds,
+            )
+        if len({*self.train_on, *self.test_on}) > 1:
+            raise InputError(
+                "folds are of one folder: give `preprocessed_dir` only.",
+                setting="folds",
+                value=self.folds,
+            )
 
     @classmethod
     def after_training(cls, trained: TrainRunConfig) -> Self:
@@ -79,10 +102,6 @@ class CompareConfig:
         )
 
     @property
-    def is_transfer(self) -> bool:
-        return self.train_on != self.test_on or len(self.train_on) > 1
-
-    @property
     def seed_numbers(self) -> range:
         return range(self.train.seed, self.train.seed + self.seeds)
 
@@ -101,7 +120,7 @@ def choose_folders(
     stores: Sequence[Path] = (),
 ) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """The folders to fit on and the folders to evaluate on: `preprocessed_dir` for both, `train_on`
-    and `test_on`, or `stores` for both (every pair). Raises InputError if that is ambiguous."""
+    and `test_on`, or `stores` for both. Raises InputError if that is ambiguous."""
     ways = {
         "`preprocessed_dir`": preprocessed_dir is not None,
         "`train_on` / `test_on`": bool(train_on or test_on),

@@ -5,18 +5,23 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from clew.progress import Event
+from clew.wording import duration_text
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreStarted(Event):
-    """Methods are about to be fitted on the `number`-th of `count` stores, from 1."""
+    """Methods are about to be fitted on the `number`-th of `count` stores, from 1.
+    `seconds_left` is an estimate for all of them."""
 
     name: str
     number: int
     count: int
+    seconds_left: float | None = None
 
     def __str__(self) -> str:
-        return f"trained on {self.name} ({self.number} of {self.count})"
+        left = self.seconds_left
+        about = "" if left is None else f", about {duration_text(left)} left"
+        return f"trained on {self.name} ({self.number} of {self.count}{about})"
 
 
 @dataclass(frozen=True, kw_only=True)

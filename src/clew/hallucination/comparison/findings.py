@@ -5,42 +5,59 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.comparison.rows import Labels, Measured, differ, pick_best
+from clew.hallucination.comparison.families import Contest, tell_contest
+from clew.hallucination.comparison.rows import (
+    FEWEST,
+    Labels,
+    Measured,
+    count_rarer,
+    is_significant,
+    pick_best,
+)
 
-_SURE = 0.05
+# By what they read. A method in neither group does not count here.
+ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})
+ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
 # With fewer answers of a class, 95% intervals contain the true value in about 92% of cases or less.
 _FEW = 30
 
 
 def find_sentences(
-    measured: Sequence[Measured], labels: Labels, *, graph_methods: Sequence[str]
+    measured: Sequence[Measured], labels: Labels, *, graph_methods: Sequence[str], chosen_on: str
 ) -> dict[str, str]:
     """Sentences by topic for a finished comparison, whose rows have their differences;
-    `graph_methods` are those that read attention graphs. Topics without a finding are omitted."""
+    `graph_methods` are those that read attention graphs, `chosen_on` says where the best was
+    chosen. Topics without a finding are omitted."""
     best = pick_best(measured)
-    with_graphs = [one for one in measured if one.row["method"] in graph_methods]
-    without = [one for one in measured if one.row["method"] not in graph_methods]
     told = {
-        "best": _tell_best(best),
-        "rivals": _tell_rivals(best, measured),
+        "best": _tell_best(best, labels, chosen_on),
+        "rivals": _tell_rivals(best, measured) if labels.supports_tests else None,
         "baselines": _tell_baselines(best, measured),
-        "graphs": _tell_graphs(with_graphs, without, labels.test),
+        "graphs": _tell_graphs(measured, graph_methods, labels),
+        "layers": _tell_layers(measured, labels),
         "few_to_choose_on": _tell_few_to_choose_on(labels.validation),
         "few_to_measure_on": _tell_few_to_measure_on(labels.test),
     }
     return {about: sentence for about, sentence in told.items() if sentence is not None}
 
 
-def _tell_best(best: Measured) -> str:
+def _tell_best(best: Measured, labels: Labels, chosen_on: str) -> str:
     row = best.row
     reached = f"{row['test_auroc']:.3f} {_interval(row)}"
-    found = f"The best method on validation, {row['title']}, reaches a test AUROC of {reached}"
+    if not labels.supports_choice:
+        return (
+            f"There are too few answers to choose a best method. {row['title']}, with the highest "
+            f"AUROC on {chosen_on}, reaches a test AUROC of {reached}."
+        )
+    found = f"The best method on {chosen_on}, {row['title']}, reaches a test AUROC of {reached}"
     versus = row["versus_perplexity"]
     if row["method"] == "perplexity":
-        return f"{found}: no method beats perplexity on validation."
+        return f"{found}: no method beats perplexity there."
     if versus is None:
         return f"{found}; perplexity was not evaluated."
-    if versus["p_value"] >= _SURE:
+    if versus["p_value"] is None:
+        return f"{found}, {versus['difference']:+.3f} compared with perplexity."
+    if not is_significant(versus):
         return (
             f"{found}. The difference from perplexity is not statistically significant "
             f"({versus['difference']:+.3f}, {_p(versus)})."
@@ -54,7 +71,7 @@ def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:
     near = [
         one.row["title"]
         for one in measured
-        if one is not best and one.row["versus_best"]["p_value"] >= _SURE
+        if one is not best and not is_significant(one.row["versus_best"])
     ]
     if not near:
         return None
@@ -92,27 +109,24 @@ def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
 def _is_below(row: Mapping[str, Any]) -> bool:
     """Whether the method is significantly worse than the best, by the paired bootstrap."""
     versus = row["versus_best"]
-    return versus["difference"] < 0 and versus["p_value"] < _SURE
+    return versus["difference"] < 0 and is_significant(versus)
 
 
 def _tell_graphs(
-    with_graphs: Sequence[Measured], without: Sequence[Measured], labels: np.ndarray
+    measured: Sequence[Measured], graph_methods: Sequence[str], labels: Labels
 ) -> str | None:
-    """The best method with and without graphs by validation, compared on test."""
-    if not with_graphs or not without:
-        return None
-    ours, other = pick_best(with_graphs), pick_best(without)
-    versus = differ(labels, ours, other)
-    assert versus is not None
-    told = (
-        f"the best of them, {ours.row['title']}, reaches {ours.row['test_auroc']:.3f}; the best "
-        f"method without graphs, {other.row['title']}, reaches {other.row['test_auroc']:.3f} "
-        f"(difference {versus['difference']:+.3f}, {_p(versus)})."
-    )
-    if versus["p_value"] >= _SURE:
-        return f"Networks on attention graphs make no statistically significant difference: {told}"
-    verb = "help" if versus["difference"] > 0 else "hurt"
-    return f"Networks on attention graphs {verb}: {told}"
+    with_graphs = [one for one in measured if one.row["method"] in graph_methods]
+    without = [one for one in measured if one.row["method"] not in graph_methods]
+    about = Contest(subject="Networks on attention graphs", rest="method without graphs")
+    return tell_contest(about, with_graphs, without, labels)
+
+
+def _tell_layers(measured: Sequence[Measured], labels: Labels) -> str | None:
+    """Whether reading all layers' states beats reading one layer's."""
+    many = [one for one in measured if one.row["method"] in ALL_LAYERS]
+    single = [one for one in measured if one.row["method"] in ONE_LAYER]
+    about = Contest(subject="Methods on the states of all layers", rest="method on one layer")
+    return tell_contest(about, many, single, labels)
 
 
 def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
@@ -122,8 +136,8 @@ def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
     if few is None:
         return None
     return (
-        f"The validation split has only {few}: the best method, its layer and its threshold "
-        "were selected on it, so the selection is uncertain."
+        f"The validation answers include only {few}: methods, their layers and their thresholds "
+        f"are chosen on them, so the choice is uncertain.{_advise(labels)}"
     )
 
 
@@ -134,19 +148,29 @@ def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
     if few is None:
         return None
     return (
-        f"The test split has only {few}: the confidence intervals are unreliable with so few "
-        "answers. Use more questions before relying on these results."
+        f"The test answers include only {few}: the confidence intervals are unreliable with so few "
+        f"answers. Use more questions before relying on these results.{_advise(labels)}"
+    )
+
+
+def _advise(labels: np.ndarray) -> str:
+    """What to do about a class with hardly any answers."""
+    if count_rarer(labels) >= FEWEST:
+        return ""
+    return (
+        f" With fewer than {FEWEST} there are no p-values and there is no best method. Use a model "
+        "that gets more answers right, easier questions or more of them, or test every answer "
+        "once with `folds=5`."
     )
 
 
 def _count_few(labels: np.ndarray) -> str | None:
     """The number of answers of the rarer class; None if there are enough."""
-    hallucinated = int((labels > 0).sum())
-    counts = {"correct": len(labels) - hallucinated, "hallucinated": hallucinated}
-    rarer = min(counts, key=lambda kind: counts[kind])
-    if counts[rarer] >= _FEW:
+    found = count_rarer(labels)
+    if found >= _FEW:
         return None
-    return f"{counts[rarer]} {rarer} {'answer' if counts[rarer] == 1 else 'answers'}"
+    rarer = "hallucinated" if (labels > 0).sum() == found else "correct"
+    return f"{found} {rarer} {'answer' if found == 1 else 'answers'}"
 
 
 def _interval(row: dict[str, Any]) -> str:

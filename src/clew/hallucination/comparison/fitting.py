@@ -20,7 +20,6 @@ from clew.hallucination.detectors.training import (
     score_samples,
     train_seeds,
 )
-from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.progress import Event, Reporter
 
 
@@ -114,7 +113,7 @@ def _train_network(
     """Train the network from every seed, or resume; score the test splits of `tests`."""
     trained = train_seeds(
         method.name,
-        PreprocessedData(folder=trial.train.folder),
+        trial.train.source,
         trial.training,
         trial.networks_folder,
         trial.seeds,
@@ -133,7 +132,7 @@ def _collect(
         store.name: unfold(
             one.test
             if store is trial.train
-            else score_samples(folder, PreprocessedData(folder=store.folder), "test", device=device)
+            else score_samples(folder, store.source, "test", device=device)
         )
         for store in tests
     }

@@ -1,18 +1,19 @@
 """Keep what a comparison fitted as detectors: folders that are copied, loaded and used live."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from clew.errors import InputError, StoreError
 from clew.hallucination.comparison.config import CompareConfig
+from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled
 from clew.hallucination.comparison.known_answers import gather_known
 from clew.hallucination.comparison.methods import AnyMethod
 from clew.hallucination.comparison.rows import Measured, pick_best, pick_median
 from clew.hallucination.comparison.saved import SeedScores
 from clew.hallucination.comparison.trial import Trial, TrialResult, explain_failure
-from clew.hallucination.comparison.writing import main_pair
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.kept import (
     DETECTOR_JSON,
@@ -41,30 +42,44 @@ def save_scorer(trial: Trial, method: AnyMethod, seeds: Sequence[SeedScores]) ->
         trial.saved.keep_scorer(method.name, scorer)
 
 
-def keep_detectors(
-    config: CompareConfig, results: Sequence[TrialResult], reporter: Reporter
-) -> dict[str, str]:
-    """Write the folders of the detectors, fitted on the first store: the best on validation among
-    the methods that read the model, or all. Returns the folders by method. Other folders lose the
-    detector that an earlier comparison left there, unless it was calibrated since."""
-    trial, _, measured = main_pair(results)
-    keeping = _Keeping(trial=trial, config=config, reporter=reporter)
-    pairs = [pair for pair in _choose(config, measured) if keeping.keep(*pair)]
-    methods = [one.row["method"] for one in measured]
-    methods += [one.method for result in results for one in result.excluded]
-    for folder in {KEPT, *(f"{_EVERY}/{name}" for name in methods)} - {f for _, f in pairs}:
-        keeping.remove(config.out / folder)
-    return {one.row["method"]: folder for one, folder in pairs}
-
-
-def _choose(config: CompareConfig, measured: Sequence[Measured]) -> Iterator[tuple[Measured, str]]:
+def names_to_keep(config: CompareConfig, measured: Sequence[Measured]) -> dict[str, str]:
+    """The methods to keep as detectors, by folder: the best on validation among those that read the
+    model in `detector`, and with `keep_detectors="all"` each in a folder of its own."""
     chosen = [one for one in measured if one.row["family"] != "baseline"]
     if not chosen or config.keep_detectors == "none":
-        return
+        return {}
+    kept = {KEPT: pick_best(chosen).row["method"]}
     if config.keep_detectors == "all":
-        for one in chosen:
-            yield one, f"{_EVERY}/{one.row['method']}"
-    yield pick_best(chosen), KEPT
+        names = [one.row["method"] for one in chosen]
+        kept |= {f"{_EVERY}/{name}": name for name in names}
+    return kept
+
+
+def keep_detectors(
+    config: CompareConfig,
+    evaluation: Evaluation,
+    result: TrialResult,
+    names: Mapping[str, str],
+    reporter: Reporter,
+) -> dict[str, str]:
+    """Write the folders of the detectors that `result` fitted; `names` are the methods by folder.
+    Returns the folders by method. Other folders lose the detector that an earlier comparison left
+    there, unless it was calibrated since."""
+    keeping = _Keeping(trial=result.trial, config=config, reporter=reporter)
+    [rows, *_] = [rows for rows in result.measured.values() if rows] or [[]]
+    fitted = {one.row["method"]: one for one in rows}
+    beside = describe_pooled(evaluation)
+    folders = {
+        name: folder
+        for folder, name in sorted(names.items(), reverse=True)
+        if name in fitted and keeping.keep(fitted[name], folder, beside.get(name, {}))
+    }
+    methods = [one.row["method"] for one in evaluation.measured]
+    methods += [one.method for one in evaluation.excluded]
+    written = {folder for folder, name in names.items() if name in folders}
+    for folder in {KEPT, *(f"{_EVERY}/{name}" for name in methods)} - written:
+        keeping.remove(config.out / folder)
+    return folders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +90,9 @@ class _Keeping:
     config: CompareConfig
     reporter: Reporter
 
-    def keep(self, one: Measured, folder: str) -> bool:
+    def keep(self, one: Measured, folder: str, beside: Mapping[str, Any]) -> bool:
         """Whether the folder has the method's detector; a note says why not. A comparison that is
-        finished does not fail here."""
+        finished does not fail here. `beside` are further results to keep with it."""
         name, title = one.row["method"], one.row["title"]
         place = self.config.out / folder
         calibrated = self._find_calibrated(place)
@@ -93,7 +108,7 @@ class _Keeping:
         try:
             # The answers beside which new ones are shown.
             known = gather_known(self.trial.train.data) if folder == KEPT else None
-            detector = make_detector(_collect(self.trial, one), self._companions)
+            detector = make_detector(_collect(self.trial, one, beside), self._companions)
             save_detector(detector, place, known)
         except Exception as error:
             gone = explain_failure(name, title, error, folder=self.trial.saved.folder)
@@ -121,8 +136,8 @@ class _Keeping:
         return found if found.kept.calibrated else None
 
 
-def _collect(trial: Trial, one: Measured) -> FittedMethod:
-    row = {name: value for name, value in one.row.items() if name not in _NOT_KEPT}
+def _collect(trial: Trial, one: Measured, beside: Mapping[str, Any]) -> FittedMethod:
+    row = {name: value for name, value in one.row.items() if name not in _NOT_KEPT} | {**beside}
     name = row["method"]
     about = {name: row[name] for name in ("title", "family", "threshold")}
     if row["family"] == "network":

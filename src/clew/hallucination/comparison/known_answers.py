@@ -8,11 +8,11 @@ from clew.hallucination.detectors.known import (
     choose_known,
     fit_known,
 )
-from clew.hallucination.samples.reading.answers import SEQUENCE, AnswerFeatures
+from clew.hallucination.samples.reading.answers import SEQUENCE, AnswerData
 from clew.loading.splits import SPLIT_NAMES
 
 
-def gather_known(features: AnswerFeatures) -> KnownAnswers | None:
+def gather_known(features: AnswerData) -> KnownAnswers | None:
     """Some answers of all splits; None if the samples hold no states or no texts. A linear probe
     per layer is fitted, which takes a second per thousand answers of a small model."""
     if not {SEQUENCE, "question", "answer"} <= features.fields:

@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 from clew.errors import InputError
 from clew.hallucination.detectors.probes import PROBES, Method
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.reading.answers import AnswerData
+from clew.hallucination.samples.reading.mixed import is_of_nodes
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS
 from clew.names import suggest
 
@@ -92,7 +93,7 @@ def choose_names(networks: Sequence[str]) -> tuple[str, ...]:
     return tuple(one.name for one in every if one.family != "network" or one.name in networks)
 
 
-def explain_missing(method: AnyMethod, data: AnswerFeatures) -> str | None:
+def explain_missing(method: AnyMethod, data: AnswerData) -> str | None:
     """Which data the method is missing and how to get it; None if it has all."""
     missing = [need for need in method.needs if need not in data.fields | data.samples]
     if "category" in method.needs and not missing and not any(data.read("category", "train")):
@@ -121,7 +122,7 @@ def find_kind(need: str) -> str:
     return own.get(need, "answers")
 
 
-def count_bytes(method: AnyMethod, data: AnswerFeatures) -> float:
+def count_bytes(method: AnyMethod, data: AnswerData) -> float:
     """The stored fields of an answer that the method reads."""
     also = (field for field in method.also_reads if field in data.fields)
     return sum(data.bytes_of(name) for name in dict.fromkeys((*method.needs, *also)))
@@ -130,10 +131,6 @@ def count_bytes(method: AnyMethod, data: AnswerFeatures) -> float:
 def reads_nodes(method: AnyMethod) -> bool:
     """Whether the method requires node features; optional inputs do not count."""
     return any(map(is_of_nodes, method.needs))
-
-
-def is_of_nodes(need: str) -> bool:
-    return need == "graphs" or need.startswith("node_")
 
 
 def names_of_graph_methods(methods: Sequence[AnyMethod]) -> list[str]:

@@ -12,18 +12,23 @@ from clew.hallucination.comparison.saved import SeedScores
 from clew.metrics import PlattScale, auroc, best_threshold, compare_paired, measure_scores
 
 Row = dict[str, Any]
+# With fewer answers of a class, a split supports neither a p-value nor a choice of the best.
+FEWEST = 10
+SIGNIFICANT = 0.05
 _BESIDE = ("auprc", "f1", "accuracy", "ece", "aurc")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """A row of results.json and the scores behind it: those of the seed with the median validation
-    AUROC, the one at `place`. Probabilities are calibrated on validation, with `calibration`."""
+    AUROC, the one at `place`. Probabilities are calibrated on validation, with `calibration`.
+    `seed_scores` are the test scores of all seeds."""
 
     row: Row
     place: int
     calibration: PlattScale
     test_scores: np.ndarray
+    seed_scores: tuple[np.ndarray, ...]
     validation_probabilities: np.ndarray
     test_probabilities: np.ndarray
     plan: dict[str, Any] | None
@@ -32,11 +37,29 @@ class Measured:
 @dataclass(frozen=True, kw_only=True)
 class Labels:
     """The labels of the validation and test splits; 1 is hallucinated. `kept` are the positions of
-    the test answers that are evaluated."""
+    the test answers that are evaluated. `groups` are the question sets of the test answers, if the
+    AUROC is the mean over several."""
 
     validation: np.ndarray
     test: np.ndarray
     kept: np.ndarray
+    groups: np.ndarray | None = None
+
+    @property
+    def supports_choice(self) -> bool:
+        """Whether validation has enough answers of both classes to call a method the best."""
+        return count_rarer(self.validation) >= FEWEST
+
+    @property
+    def supports_tests(self) -> bool:
+        """Whether the test answers are enough of both classes for a p-value."""
+        return count_rarer(self.test) >= FEWEST
+
+
+def count_rarer(labels: np.ndarray) -> int:
+    """The number of answers of the rarer class."""
+    hallucinated = int((labels > 0).sum())
+    return min(hallucinated, len(labels) - hallucinated)
 
 
 def measure_method(
@@ -48,7 +71,8 @@ def measure_method(
     seed = seeds[middle]
     scale = PlattScale.fit(labels.validation, seed.validation)
     validation = scale.probabilities(seed.validation)
-    scores = seed.tests[store][labels.kept]
+    every = tuple(one.tests[store][labels.kept] for one in seeds)
+    scores = every[middle]
     test = scale.probabilities(scores)
     threshold = best_threshold(labels.validation, validation)
     measures = measure_scores(labels.test, test, threshold=threshold, scores=scores)
@@ -61,7 +85,7 @@ def measure_method(
         "test_auroc_ci": list(measures.auroc_ci),
         **{f"test_{name}": getattr(measures, name) for name in _BESIDE},
         "threshold": threshold,
-        **_over_seeds(method, [auroc(labels.test, s.tests[store][labels.kept]) for s in seeds]),
+        **over_seeds(method.is_seeded, [auroc(labels.test, one) for one in every]),
         "versus_best": None,
         "versus_perplexity": None,
         "parameters": seed.parameters,
@@ -76,6 +100,7 @@ def measure_method(
         place=middle,
         calibration=scale,
         test_scores=scores,
+        seed_scores=every,
         validation_probabilities=validation,
         test_probabilities=test,
         plan=seed.plan,
@@ -93,7 +118,7 @@ def pick_best(measured: Sequence[Measured]) -> Measured:
     return max(measured, key=lambda one: one.row["val_auroc"])
 
 
-def add_differences(measured: Sequence[Measured], labels: np.ndarray) -> None:
+def add_differences(measured: Sequence[Measured], labels: Labels) -> None:
     """Fill in how each method differs from the best on validation and from perplexity."""
     best = pick_best(measured)
     plain = next((one for one in measured if one.row["method"] == "perplexity"), None)
@@ -102,15 +127,23 @@ def add_differences(measured: Sequence[Measured], labels: np.ndarray) -> None:
         one.row["versus_perplexity"] = None if plain is None else differ(labels, one, plain)
 
 
-def differ(labels: np.ndarray, one: Measured, other: Measured) -> dict[str, float] | None:
-    """By how much the first method's test AUROC is higher; None if both are the same method."""
+def differ(labels: Labels, one: Measured, other: Measured) -> dict[str, Any] | None:
+    """By how much the first method's test AUROC is higher; None if both are the same method. There
+    is no p-value if the test answers are too few."""
     if one is other:
         return None
-    return asdict(compare_paired(labels, one.test_scores, other.test_scores))
+    groups = labels.groups
+    found = compare_paired(labels.test, one.test_scores, other.test_scores, groups=groups)
+    return {**asdict(found), "p_value": found.p_value if labels.supports_tests else None}
 
 
-def _over_seeds(method: AnyMethod, test_aurocs: Sequence[float]) -> dict[str, Any]:
-    if not method.is_seeded:
+def is_significant(versus: dict[str, Any] | None) -> bool:
+    p_value = None if versus is None else versus["p_value"]
+    return p_value is not None and p_value < SIGNIFICANT
+
+
+def over_seeds(is_seeded: bool, test_aurocs: Sequence[float]) -> dict[str, Any]:
+    if not is_seeded:
         return {"seeds": 1, "test_auroc_mean": None, "test_auroc_std": None}
     spread = float(np.std(test_aurocs, ddof=1)) if len(test_aurocs) > 1 else None
     return {

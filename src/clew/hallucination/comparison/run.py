@@ -13,6 +13,7 @@ from clew.engine.folders import make_folder, only_one
 from clew.engine.processes import count_processes
 from clew.errors import ClewError, InputError, TrainingStoppedError
 from clew.hallucination.comparison.config import CompareConfig
+from clew.hallucination.comparison.evaluation import Evaluation, evaluate
 from clew.hallucination.comparison.events import (
     MethodEnded,
     MethodExcluded,
@@ -20,30 +21,25 @@ from clew.hallucination.comparison.events import (
     StoreStarted,
 )
 from clew.hallucination.comparison.fitting import score_seeds
-from clew.hallucination.comparison.keeping import keep_detectors, save_scorer
+from clew.hallucination.comparison.keeping import keep_detectors, names_to_keep, save_scorer
 from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
+from clew.hallucination.comparison.plan import Plan, make_plan, tell_shared
 from clew.hallucination.comparison.rows import measure_method
 from clew.hallucination.comparison.stores import Store, open_stores
 from clew.hallucination.comparison.tables import make_table
 from clew.hallucination.comparison.trial import (
+    OTHER_BASIS,
     Excluded,
     Trial,
     TrialResult,
     explain_failure,
-    plan_trials,
-    tell_shared,
 )
 from clew.hallucination.comparison.writing import write_comparison
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.loading import KEPT, load_detector
-from clew.hallucination.detectors.training.samples import refuse_thin
 from clew.progress import Note, Reporter, log_event
 from clew.tables import Tabular
 
-_OTHER_BASIS = (
-    "its nodes are states in a basis that every capture fits on its own questions, so they are not "
-    "comparable between captures"
-)
 _REPORT_FILE = "report.html"
 
 
@@ -99,26 +95,23 @@ def compare_methods(
     """
     reporter = reporter or log_event
     methods = find_methods(config.methods)
-    trials = _prepare(config, methods)
+    plan = _prepare(config, methods)
     with only_one(config.out):
-        _go_on_or_clear(trials, methods, overwrite=config.overwrite)
-        for sentence in (*tell_shared(trials), *_tell_others(config, trials, methods)):
+        _go_on_or_clear((*plan.trials, plan.final), methods, overwrite=config.overwrite)
+        for sentence in (*tell_shared(plan), *_tell_others(config, plan, methods)):
             reporter(Note(sentence))
-        results = []
-        for number, trial in enumerate(trials, start=1):
-            if len(trials) > 1:
-                name = trial.train.name
-                reporter(StoreStarted(name=name, number=number, count=len(trials)))
-            results.append(_run_trial(trial, methods, reporter, should_stop))
+        run = _Run(plan=plan, reporter=reporter, should_stop=should_stop)
+        results = [run.run(trial, methods) for trial in plan.trials]
         excluded = [one for result in results for one in result.excluded]
         _refuse_empty(results, excluded)
-        kept = keep_detectors(config, results, reporter)
-        content = write_comparison(config, methods, results, kept)
+        evaluation = evaluate(plan, results)
+        kept = _keep(config, evaluation, run, methods)
+        content = write_comparison(config, methods, evaluation, kept)
     faults = tuple(one for one in excluded if one.is_fault)
     return ComparisonResult(folder=config.out, results=content, faults=faults)
 
 
-def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> list[Trial]:
+def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> Plan:
     """Open the stores and plan the trials. Whatever can be rejected is rejected here, before the
     first method runs."""
     if count_processes() > 1:
@@ -128,27 +121,10 @@ def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> list[Trial]
         )
     if any(method.family == "network" for method in methods):
         plan_hardware(config.request)  # rejects a device that does not exist
-    stores = open_stores([*config.train_on, *config.test_on])
-    trials = plan_trials(config, stores)
-    for trial in trials:
-        refuse_thin(str(trial.train.folder), trial.train.balance, ("train", "validation"))
-        for store in trial.tests:
-            refuse_thin(str(store.folder), store.balance, ("test",))
-            _refuse_nothing_left(trial, store)
+    stores = open_stores([*config.train_on, *config.test_on], config.names)
+    plan = make_plan(config, stores)
     make_folder(config.out)
-    return trials
-
-
-def _refuse_nothing_left(trial: Trial, store: Store) -> None:
-    left = trial.labels(store).test
-    if not (left.any() and (left == 0).any()):
-        shared = int(trial.shared[store.name].sum())
-        raise InputError(
-            f'{shared:,} of the test questions of "{store.folder}" were used for training or '
-            f'validation in "{trial.train.folder}"; the remaining ones have '
-            f"{int((left == 0).sum()):,} correct and {int(left.sum()):,} hallucinated answers, "
-            "but both are required: use other questions."
-        )
+    return plan
 
 
 def _go_on_or_clear(
@@ -163,11 +139,9 @@ def _go_on_or_clear(
                 trial.saved.find(method.name, trial.identify(method))
 
 
-def _tell_others(
-    config: CompareConfig, trials: Sequence[Trial], methods: Sequence[AnyMethod]
-) -> list[str]:
+def _tell_others(config: CompareConfig, plan: Plan, methods: Sequence[AnyMethod]) -> list[str]:
     """Methods that were run here before and are not requested now."""
-    done = {name for trial in trials for name in trial.saved.names()}
+    done = {name for trial in plan.trials for name in trial.saved.names()}
     others = [name for name in list_methods() if name in done - {one.name for one in methods}]
     if not others:
         return []
@@ -177,26 +151,56 @@ def _tell_others(
     ]
 
 
-def _run_trial(
-    trial: Trial,
-    methods: Sequence[AnyMethod],
-    reporter: Reporter,
-    should_stop: Callable[[], bool],
-) -> TrialResult:
-    result = TrialResult(trial=trial, measured={s.name: [] for s in trial.tests}, excluded=[])
-    for number, method in enumerate(methods, start=1):
-        if should_stop():
-            raise TrainingStoppedError(
-                f"stopped before {method.title}; everything so far is saved."
-            )
-        reporter(MethodStarted(title=method.title, number=number, count=len(methods)))
-        try:
-            _run_method(trial, method, result, reporter, should_stop)
-        except Exception as error:
-            gone = explain_failure(method.name, method.title, error, folder=trial.saved.folder)
-            result.excluded.append(gone)
-            reporter(MethodExcluded(title=gone.title, reason=gone.reason))
-    return result
+def _keep(
+    config: CompareConfig, evaluation: Evaluation, run: "_Run", methods: Sequence[AnyMethod]
+) -> dict[str, str]:
+    """Keep the detectors of the final trial; a trial of its own first fits what is kept."""
+    final = evaluation.plan.final
+    names = names_to_keep(config, evaluation.measured)
+    result = evaluation.find(final)
+    if result is None:
+        result = run.run(final, [method for method in methods if method.name in names.values()])
+    return keep_detectors(config, evaluation, result, names, run.reporter)
+
+
+class _Run:
+    """Runs the methods in one trial after the other."""
+
+    def __init__(self, *, plan: Plan, reporter: Reporter, should_stop: Callable[[], bool]) -> None:
+        self.reporter, self._should_stop = reporter, should_stop
+        last = () if plan.final in plan.trials else (plan.final,)
+        self._trials = (*plan.trials, *last)
+        self._done, self._seconds = 0, 0.0
+
+    def run(self, trial: Trial, methods: Sequence[AnyMethod]) -> TrialResult:
+        if len(self._trials) > 1 and methods:
+            self._tell(trial)
+        started = time.monotonic()
+        result = TrialResult(trial=trial, measured={s.name: [] for s in trial.tests}, excluded=[])
+        for number, method in enumerate(methods, start=1):
+            if self._should_stop():
+                raise TrainingStoppedError(
+                    f"stopped before {method.title}; everything so far is saved."
+                )
+            self.reporter(MethodStarted(title=method.title, number=number, count=len(methods)))
+            try:
+                _run_method(trial, method, result, self.reporter, self._should_stop)
+            except Exception as error:
+                gone = explain_failure(method.name, method.title, error, folder=trial.saved.folder)
+                result.excluded.append(gone)
+                self.reporter(MethodExcluded(title=gone.title, reason=gone.reason))
+        self._done += trial.size
+        self._seconds += time.monotonic() - started
+        return result
+
+    def _tell(self, trial: Trial) -> None:
+        """The time left grows with the answers that are trained on."""
+        number = self._trials.index(trial)
+        left = sum(one.size for one in self._trials[number:])
+        seconds = self._seconds / self._done * left if self._done else None
+        count = len(self._trials)
+        name = trial.name
+        self.reporter(StoreStarted(name=name, number=number + 1, count=count, seconds_left=seconds))
 
 
 def _run_method(
@@ -212,7 +216,7 @@ def _run_method(
         raise InputError(reason)
     tests = [store for store in trial.tests if trial.can_be_tested(method, store)]
     if not tests:
-        raise InputError(_OTHER_BASIS)
+        raise InputError(OTHER_BASIS)
     if len(tests) < len(trial.tests):
         result.excluded.append(_left_untested(trial, method, tests))
     started = time.monotonic()
@@ -241,7 +245,7 @@ def _run_method(
 
 def _left_untested(trial: Trial, method: AnyMethod, tests: Sequence[Store]) -> Excluded:
     others = " and ".join(store.name for store in trial.tests if store not in tests)
-    reason = f"trained on {trial.train.name}, it is not tested on {others}: {_OTHER_BASIS}"
+    reason = f"trained on {trial.name}, it is not tested on {others}: {OTHER_BASIS}"
     return Excluded(method=method.name, title=method.title, reason=reason)
 
 

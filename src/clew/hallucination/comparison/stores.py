@@ -1,4 +1,5 @@
-"""The folders to compare on: opened, named, and rejected if nothing can be learned from them."""
+"""The folders to compare on: opened, named, and rejected if nothing can be learned from them; and
+the stores put together from them, such as the union of several."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +10,9 @@ import numpy as np
 
 from clew.errors import InputError
 from clew.hallucination.detectors.training.samples import Balance, hash_questions
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.detectors.training.sources import DataSource, MixedData, PreprocessedData
+from clew.hallucination.samples.reading.answers import AnswerData, AnswerFeatures
+from clew.hallucination.samples.reading.mixed import MixedAnswers, Portion, share_basis
 from clew.hallucination.samples.splits import group_questions
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage import read_manifest
@@ -20,11 +23,31 @@ _HASH_LETTERS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """One folder of `clew preprocess`; `name` is unique within a comparison."""
+    """One folder of `clew preprocess`, or answers of several under new splits; `name` is unique
+    within a comparison."""
 
     name: str
-    folder: Path
-    data: AnswerFeatures
+    data: AnswerData
+
+    @property
+    def place(self) -> str:
+        """Where the answers are, for messages."""
+        return self.data.name
+
+    @property
+    def folders(self) -> tuple[AnswerFeatures, ...]:
+        """The folders that the answers come from."""
+        if isinstance(self.data, MixedAnswers):
+            return self.data.folders
+        assert isinstance(self.data, AnswerFeatures)
+        return (self.data,)
+
+    @property
+    def source(self) -> DataSource:
+        """The same answers as samples for networks."""
+        if isinstance(self.data, MixedAnswers):
+            return MixedData(answers=self.data)
+        return PreprocessedData(folder=self.folders[0].folder)
 
     def describe(self) -> dict[str, Any]:
         """Identifies the answers, their labels and splits, independent of their location."""
@@ -40,9 +63,9 @@ class Store:
     def hash_values(self, kinds: Sequence[str]) -> str:
         """A hash that changes with any value in these kinds of samples."""
         held = [kind for kind in sorted(set(kinds)) if kind in self.data.samples]
-        # The folder may itself be a store of sequences.
-        paths = [self.folder / kind for kind in held] or [self.folder]
-        shards = [shard for path in paths for shard in read_manifest(path).shards]
+        # A folder may itself be a store of sequences.
+        each = ([one.folder / kind for kind in held] or [one.folder] for one in self.folders)
+        shards = [shard for paths in each for path in paths for shard in read_manifest(path).shards]
         return hash_text(*held, *(shard.sha256 for shard in shards))[:_HASH_LETTERS]
 
 
@@ -51,7 +74,7 @@ class CommonFields:
     """The answers of a store with only some of their fields, so that a method with optional inputs
     sees no others."""
 
-    data: AnswerFeatures
+    data: AnswerData
     fields: frozenset[str]
 
     @property
@@ -66,19 +89,71 @@ class CommonFields:
         return self.data.read(field, split, layer=layer)
 
 
-def open_stores(folders: Sequence[Path]) -> dict[Path, Store]:
-    """Open each folder once, however its path is written. Raises InputError for a folder that
-    cannot be used, or whose samples come from another model than the first folder's."""
+def open_stores(folders: Sequence[Path], names: Sequence[str] = ()) -> dict[Path, Store]:
+    """Open each folder once, however its path is written. `names` are those of the folders, in
+    their order; without them, a store has the name of its question set. Raises InputError for a
+    folder that cannot be used, or whose samples come from another model than the first folder's."""
     unique = {folder.resolve(): folder for folder in reversed(folders)}
     paths = [folder for folder in dict.fromkeys(folders) if folder in unique.values()]
-    stores = {
-        folder.resolve(): Store(name=name, folder=folder, data=_open(folder))
-        for folder, name in zip(paths, distinct_names(paths), strict=True)
-    }
-    first, *others = stores.values()
-    for store in others:
-        _refuse_other_model(first, store)
+    opened = [_open(folder) for folder in paths]
+    for other in opened[1:]:
+        _refuse_other_model(opened[0], other)
+    named = zip(paths, _name_stores(opened, names), opened, strict=True)
+    stores = {folder.resolve(): Store(name=name, data=data) for folder, name, data in named}
     return {folder: stores[folder.resolve()] for folder in folders}
+
+
+def _name_stores(opened: Sequence[AnswerFeatures], names: Sequence[str]) -> list[str]:
+    """The given names, those of the question sets if these are known and differ, or the paths."""
+    if names:
+        if len(names) != len(opened) or len(set(names)) < len(names):
+            raise InputError(
+                f"give {len(opened)} different names, one for each folder.",
+                setting="name",
+                value=", ".join(names),
+            )
+        return list(names)
+    found = [_name_questions(data) for data in opened]
+    if all(found) and len(set(found)) == len(found):
+        return found
+    return distinct_names([data.folder for data in opened])
+
+
+def _name_questions(data: AnswerFeatures) -> str:
+    """The name of the question set, without the versions in parentheses that built-in sets have."""
+    name = str((data.identity.get("questions") or {}).get("name") or "")
+    return name.partition(" (")[0]
+
+
+def whole(store: Store) -> Store:
+    """All answers of a store as its test split, for methods that were not trained on any."""
+    portions = [Portion.of(data) for data in store.folders]
+    return Store(name=store.name, data=MixedAnswers(store.place, {"test": portions}))
+
+
+def union(name: str, stores: Sequence[Store]) -> Store:
+    """The splits of several stores, each put together."""
+    folders = [data for store in stores for data in store.folders]
+    splits = {split: [Portion.of(data, split) for data in folders] for split in SPLIT_NAMES}
+    return Store(name=name, data=MixedAnswers(name, splits))
+
+
+def leave_out(store: Store, others: Sequence[Store]) -> tuple[Store, int]:
+    """The training and validation splits of the other stores, and as the test split all answers of
+    `store` whose question is not among them; and how many that excludes."""
+    folders = [data for other in others for data in other.folders]
+    splits = {s: [Portion.of(data, s) for data in folders] for s in ("train", "validation")}
+    rest = Store(name=store.name, data=MixedAnswers(f"all but {store.name}", splits))
+    shared = find_shared(rest, whole(store))
+    [data] = store.folders
+    kept = Portion(data=data, rows=np.flatnonzero(~shared))
+    answers = MixedAnswers(f"all but {store.name}", {**splits, "test": [kept]})
+    return Store(name=store.name, data=answers), int(shared.sum())
+
+
+def have_one_basis(stores: Sequence[Store]) -> bool:
+    """Whether the nodes of all stores are comparable."""
+    return share_basis(tuple(dict.fromkeys(one for store in stores for one in store.folders)))
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
@@ -107,7 +182,7 @@ def find_shared(train: Store, test: Store) -> np.ndarray:
     return np.isin(groups[len(known) :], groups[: len(known)])
 
 
-def _questions(data: AnswerFeatures, split: str, field: str | None) -> list[str]:
+def _questions(data: AnswerData, split: str, field: str | None) -> list[str]:
     ids = [str(one) for one in data.question_ids[split]]
     if field is None:
         return ids
@@ -124,8 +199,8 @@ def _open(folder: Path) -> AnswerFeatures:
     return AnswerFeatures(folder)
 
 
-def _refuse_other_model(first: Store, other: Store) -> None:
-    ours, theirs = _describe_model(first.data), _describe_model(other.data)
+def _refuse_other_model(first: AnswerFeatures, other: AnswerFeatures) -> None:
+    ours, theirs = _describe_model(first), _describe_model(other)
     # The same weights under another path are the same model.
     name = "fingerprint" if ours["fingerprint"] and theirs["fingerprint"] else "id"
     different = [key for key in (name, "layers", "dim") if ours[key] != theirs[key]]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from clew.foreign_text import for_terminal
-from clew.hallucination.comparison.rows import Measured, Row
+from clew.hallucination.comparison.rows import Measured, Row, is_significant
 from clew.hallucination.comparison.trial import Trial
 from clew.storage.text_files import csv_text
 
@@ -33,8 +33,8 @@ _LATEX = {
     ">": r"\textgreater{}",
 }
 _NOTE = (
-    "Methods sorted by validation AUROC, by which the best (bold) is chosen; all other metrics "
-    "are on the test split ({count:,} answers). AUROC with 95\\,\\% bootstrap confidence "
+    "Methods sorted by their AUROC on {chosen_on}, by which the best (bold) is chosen; all other "
+    "metrics are on the test answers ({count:,}). AUROC with 95\\,\\% bootstrap confidence "
     "interval; F1 and accuracy at the validation threshold; $\\Delta$: AUROC difference from "
     "perplexity ($^{{*}}$: $p < 0.05$, paired bootstrap). Seeds: mean and standard deviation."
 )
@@ -70,14 +70,17 @@ def _flatten(row: Row) -> dict[str, Any]:
     return dict(zip(_COLUMNS, values, strict=True))
 
 
-def make_latex(rows: Sequence[Row], *, best: str, test_answers: int) -> str:
+def make_latex(
+    rows: Sequence[Row], *, best: str, test_answers: int, chosen_on: str = "validation"
+) -> str:
     """A table environment; requires the booktabs package."""
+    note = _NOTE.format(count=test_answers, chosen_on=chosen_on)
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}[t]",
         r"\centering",
         r"\small",
-        rf"\caption{{{_NOTE.format(count=test_answers)}}}",
+        rf"\caption{{{note}}}",
         r"\begin{tabular}{lcccccccc}",
         r"\toprule",
         r"Method & AUROC & Seeds & AUPRC & F1 & Acc. & ECE & AURC & $\Delta$ \\",
@@ -119,15 +122,15 @@ def _latex_seeds(row: Row) -> str:
 def _latex_difference(versus: dict[str, Any] | None) -> str:
     if versus is None:
         return "--"
-    mark = "^{*}" if versus["p_value"] < 0.05 else ""
+    mark = "^{*}" if is_significant(versus) else ""
     return f"${versus['difference']:+.3f}{mark}$"
 
 
 def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
     """The "transfer" of results.json: `auroc[method][trained on][tested on]`, null if a method did
-    not run, `low` and `high` likewise; `excluded[trained on][tested on]` is the number of shared
-    questions."""
-    train = [trial.train.name for trial in trials]
+    not run, `low` and `high` likewise; `answers[trained on][tested on]` is the number of test
+    answers, `correct` that of the correct ones, and `excluded` that of shared questions."""
+    train = [trial.name for trial in trials]
     test = [store.name for store in trials[0].tests]
     low = {m: {at: row["test_auroc_ci"][0] for at, row in of.items()} for m, of in cells.items()}
     high = {m: {at: row["test_auroc_ci"][1] for at, row in of.items()} for m, of in cells.items()}
@@ -142,6 +145,8 @@ def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
             name: [_matrix(values[method], train, test) for method in cells]
             for name, values in (("auroc", middle), ("low", low), ("high", high))
         },
+        "answers": [[len(t.labels(store).test) for store in t.tests] for t in trials],
+        "correct": [[int((t.labels(s).test == 0).sum()) for s in t.tests] for t in trials],
         "excluded": [[int(t.shared[name].sum()) for name in test] for t in trials],
     }
 
@@ -150,13 +155,14 @@ def make_transfer_csv(trials: Sequence[Trial], cells: Cells) -> str:
     """One line per method and pair of stores."""
     names = ("val_auroc", "test_auroc")
     lines: list[Sequence[Any]] = [
-        ("method", "train_on", "test_on", *names, "low", "high", "answers", "excluded")
+        ("method", "train_on", "test_on", *names, "low", "high", "answers", "correct", "excluded")
     ]
-    left = {(t.train.name, name): shared for t in trials for name, shared in t.shared.items()}
+    labels = {(t.name, store.name): t.labels(store).test for t in trials for store in t.tests}
+    left = {(t.name, name): int(of.sum()) for t in trials for name, of in t.shared.items()}
     for method, of in cells.items():
         for (train, test), row in of.items():
-            shared = left[train, test]
-            counts = (int((~shared).sum()), int(shared.sum()))
+            found = labels[train, test]
+            counts = (len(found), int((found == 0).sum()), left[train, test])
             figures = (row[name] for name in names)
             lines.append([method, train, test, *figures, *row["test_auroc_ci"], *counts])
     return csv_text(lines)

@@ -19,7 +19,7 @@ from clew.hallucination.detectors.probes.tokens import (
     read_inputs,
 )
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.reading.answers import AnswerData
 from clew.metrics import measure_groups
 
 _METHOD = "token_probe"
@@ -64,7 +64,7 @@ def measure_tokens(trial: Trial, test: Store, methods: Sequence[str]) -> dict[st
 class _Labels:
     """The tokens of the test split whose label is known, and the answers they are in."""
 
-    def __init__(self, data: AnswerFeatures, kept: np.ndarray) -> None:
+    def __init__(self, data: AnswerData, kept: np.ndarray) -> None:
         every = data.read(SPANS, "test")
         spans = [every[row] for row in kept.tolist()]
         flat = np.concatenate(spans)
@@ -82,7 +82,7 @@ class _Labels:
         return {"method": method, "title": title, **asdict(found)}
 
 
-def _fit_probes(data: AnswerFeatures) -> Iterator[TokenProbe]:
+def _fit_probes(data: AnswerData) -> Iterator[TokenProbe]:
     """From span labels if there are enough, and from answer labels: what the others would gain."""
     fitted = [learn_token_probe(data)]
     if has_spans(data):
@@ -92,6 +92,6 @@ def _fit_probes(data: AnswerFeatures) -> Iterator[TokenProbe]:
         yield one.scorer.probe
 
 
-def _logits(probe: TokenProbe, data: AnswerFeatures, kept: np.ndarray) -> list[np.ndarray]:
+def _logits(probe: TokenProbe, data: AnswerData, kept: np.ndarray) -> list[np.ndarray]:
     every = [probe.logits(inputs) for inputs in read_inputs(probe, data, "test")]
     return [every[row] for row in kept.tolist()]

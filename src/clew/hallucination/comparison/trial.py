@@ -4,7 +4,6 @@ specific to the method end the comparison."""
 
 import logging
 import traceback
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,19 +19,18 @@ from clew.errors import (
     StoreLockedError,
     TrainingStoppedError,
 )
-from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.methods import (
     AnyMethod,
     explain_missing,
     find_kinds,
-    is_of_nodes,
     reads_nodes,
 )
 from clew.hallucination.comparison.rows import Labels, Measured
 from clew.hallucination.comparison.saved import SavedScores
-from clew.hallucination.comparison.stores import CommonFields, Store, find_shared
+from clew.hallucination.comparison.stores import CommonFields, Store, find_shared, have_one_basis
 from clew.hallucination.detectors.probes.method import Features
 from clew.hallucination.detectors.training import TrainingSettings
+from clew.hallucination.samples.reading.mixed import is_of_nodes
 from clew.storage.writing import replace_file
 
 logger = logging.getLogger(__name__)
@@ -40,6 +38,11 @@ logger = logging.getLogger(__name__)
 _END_THE_RUN = (
     *(TrainingStoppedError, SettingsMismatchError, StoreLockedError, DiskFullError),
     OSError,
+)
+OTHER_BASIS = (
+    "its nodes are states in a basis that each capture fits on its own questions, so they are not "
+    "comparable between these captures: capture the others with `basis` set to the first one's "
+    "store of traces"
 )
 _NUMERICAL = (np.linalg.LinAlgError, FloatingPointError, ZeroDivisionError, OverflowError)
 
@@ -80,11 +83,13 @@ def explain_failure(method: str, title: str, error: Exception, *, folder: Path) 
     return Excluded(method=method, title=title, reason=reason, is_fault=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Trial:
     """Methods are fitted and chosen on `train`, and scored on the test splits of `tests`; their
-    files go into `folder`. Methods with randomness are fitted once per seed in `seeds`."""
+    files go into `folder`. Methods with randomness are fitted once per seed in `seeds`. `name` is
+    what they are trained on."""
 
+    name: str
     train: Store
     tests: tuple[Store, ...]
     folder: Path
@@ -94,6 +99,11 @@ class Trial:
     @cached_property
     def saved(self) -> SavedScores:
         return SavedScores(self.folder / "methods")
+
+    @property
+    def size(self) -> int:
+        """The number of answers that methods are trained on."""
+        return len(self.train.data.labels["train"])
 
     @property
     def networks_folder(self) -> Path:
@@ -113,9 +123,11 @@ class Trial:
     @cached_property
     def features(self) -> Features:
         """The fields that a method tested on other stores is fitted on: those that all stores have
-        and that are comparable between them. Fields derived from nodes are not."""
-        common = frozenset.intersection(*(s.data.fields for s in (self.train, *self.tests)))
-        fields = frozenset(name for name in common if not is_of_nodes(name))
+        and that are comparable between them. Fields derived from nodes are so only in one basis."""
+        stores = (self.train, *self.tests)
+        fields = frozenset.intersection(*(store.data.fields for store in stores))
+        if not have_one_basis(stores):
+            fields = frozenset(name for name in fields if not is_of_nodes(name))
         return CommonFields(self.train.data, fields)
 
     def identify(self, method: AnyMethod) -> dict[str, Any]:
@@ -145,47 +157,20 @@ class Trial:
 
     def refuse_reason(self, method: AnyMethod) -> str | None:
         """Why the method cannot run here and what to do about it; None if it can."""
+        if reads_nodes(method) and not have_one_basis([self.train]):
+            return OTHER_BASIS
         stores = dict.fromkeys([self.train, *self.tests])
         for store in stores:
             reason = explain_missing(method, store.data)
             if reason is not None:
-                return reason if len(stores) == 1 else f'in "{store.folder}" {reason}'
+                return reason if len(stores) == 1 else f'in "{store.place}" {reason}'
         return None
 
     def can_be_tested(self, method: AnyMethod, store: Store) -> bool:
-        """Whether the method can be tested on this store. Nodes are states in a basis that each
-        capture fits on its own questions, so those of two captures are not comparable."""
-        return store is self.train or not reads_nodes(method)
-
-
-def plan_trials(config: CompareConfig, stores: Mapping[Path, Store]) -> list[Trial]:
-    """One trial per store to fit on; with several stores, each trial has its own folder."""
-    tests = tuple(dict.fromkeys(stores[folder] for folder in config.test_on))
-    fitted = list(dict.fromkeys(stores[folder] for folder in config.train_on))
-    trials = []
-    for store in fitted:
-        inner = f"trained_on/{store.name.replace('/', '--')}" if len(fitted) > 1 else ""
-        trials.append(
-            Trial(
-                train=store,
-                tests=tests,
-                folder=config.out / inner,
-                seeds=config.seed_numbers,
-                training=config.training,
-            )
-        )
-    return trials
-
-
-def tell_shared(trials: Sequence[Trial]) -> list[str]:
-    """Sentences about the answers excluded from each test split."""
-    return [
-        f"{int(shared.sum()):,} of {len(shared):,} test questions of {name} are excluded, "
-        f"because {trial.train.name} uses them for training or validation"
-        for trial in trials
-        for name, shared in trial.shared.items()
-        if shared.any()
-    ]
+        """Whether the method can be tested on this store. Nodes are states in a basis, which each
+        capture fits on its own questions unless it is given that of another."""
+        is_same = store is self.train or not reads_nodes(method)
+        return is_same or have_one_basis([self.train, store])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Write the files of a comparison: results.json, two tables, scores.arrow and transfer.csv."""
+"""Write the files of a comparison: results.json, its tables and scores.arrow."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,17 @@ import pyarrow as pa
 
 from clew.engine.identity import read_versions
 from clew.hallucination.comparison.config import CompareConfig
+from clew.hallucination.comparison.evaluation import Evaluation
 from clew.hallucination.comparison.findings import find_sentences
 from clew.hallucination.comparison.methods import AnyMethod, names_of_graph_methods
-from clew.hallucination.comparison.rows import Labels, Measured, add_differences, pick_best
+from clew.hallucination.comparison.rows import pick_best
+from clew.hallucination.comparison.sets import (
+    describe_left_out,
+    list_names,
+    make_sets_csv,
+    make_sets_latex,
+    tell_transfer,
+)
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.comparison.tables import (
     collect_cells,
@@ -22,7 +31,8 @@ from clew.hallucination.comparison.tables import (
     sort_rows,
 )
 from clew.hallucination.comparison.token_rows import measure_tokens
-from clew.hallucination.comparison.trial import Trial, TrialResult
+from clew.hallucination.comparison.trial import Trial
+from clew.hallucination.detectors.training.samples import Balance
 from clew.hallucination.detectors.training.task import LIBRARY, RESULTS_FILE
 from clew.metrics import RESAMPLES
 from clew.storage.writing import replace_file
@@ -34,6 +44,7 @@ SCORES_FILE, CSV_FILE, LATEX_FILE, TRANSFER_FILE = (
     "table.tex",
     "transfer.csv",
 )
+SETS_CSV, SETS_LATEX = "leave_one_out.csv", "leave_one_out.tex"
 _TEXTS = ("category", "question", "answer")
 _SHOWN_ANSWERS = 3
 
@@ -41,62 +52,108 @@ _SHOWN_ANSWERS = 3
 def write_comparison(
     config: CompareConfig,
     methods: Sequence[AnyMethod],
-    results: Sequence[TrialResult],
+    evaluation: Evaluation,
     kept: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The table is for the first store trained on and the first tested on; the matrix has all
-    pairs. Returns the contents of results.json, which is written last; `kept` are the
-    folders of the detectors, by method."""
-    trial, test, measured = main_pair(results)
-    labels = trial.labels(test)
-    add_differences(measured, labels.test)
+    """Write the files of a comparison. Returns the contents of results.json, which is written last;
+    `kept` are the folders of the detectors, by method."""
+    measured, labels, trial = evaluation.measured, evaluation.labels, evaluation.trial
     rows = sort_rows([one.row for one in measured])
     best = pick_best(measured).row["method"]
     graphs = names_of_graph_methods(methods)
+    sets = describe_left_out(evaluation) if evaluation.plan.kind == "sets" else None
     content = {
         "methods": rows,
-        "excluded": _list_excluded(results),
-        "best": {"method": best, "chosen_on": "validation"},
-        "findings": find_sentences(measured, labels, graph_methods=graphs),
-        "data": _describe_data(trial, test),
+        "excluded": _list_excluded(evaluation),
+        "best": _describe_best(best, evaluation),
+        "findings": {
+            **(tell_transfer(evaluation) if sets else {}),
+            **find_sentences(
+                measured,
+                labels,
+                graph_methods=graphs,
+                chosen_on=_CHOSEN_ON[evaluation.plan.kind],
+            ),
+        },
+        "data": _describe_data(evaluation),
         "capture": trial.train.data.settings.get("capture", {}),
         "settings": _describe_settings(config, methods, trial),
         "plans": {one.row["method"]: one.plan for one in measured if one.plan is not None},
         "versions": describe_versions(),
         "detectors": dict(kept),
-        "transfer": _write_transfer(config, results) if config.is_transfer else None,
-        "tokens": measure_tokens(trial, test, [one.row["method"] for one in measured]),
+        "networks": _find_networks(config, evaluation),
+        "leave_one_out": sets,
+        "folds": _describe_folds(evaluation),
+        "transfer": _write_transfer(config, evaluation) if evaluation.plan.pairs else None,
+        "tokens": _measure_tokens(evaluation),
     }
-    folder = config.out
-    write_scores(folder, trial.train, test, labels, measured)
-    write_text(folder / CSV_FILE, make_csv(rows))
-    latex = make_latex(rows, best=best, test_answers=len(labels.test))
-    write_text(folder / LATEX_FILE, latex)
-    write_results(folder, content)
+    _write_tables(config.out, evaluation, content)
+    write_results(config.out, content)
     return content
 
 
-def _list_excluded(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
-    """Methods that several stores exclude for the same reason are listed once."""
-    every = dict.fromkeys(one for result in results for one in result.excluded)
-    return [one.to_dict() for one in every]
-
-
-def main_pair(results: Sequence[TrialResult]) -> tuple[Trial, Store, list[Measured]]:
-    """The first store that any method was tested on."""
-    return next(
-        (result.trial, store, result.measured[store.name])
-        for result in results
-        for store in result.trial.tests
-        if result.measured[store.name]
+def _write_tables(folder: Path, evaluation: Evaluation, content: Mapping[str, Any]) -> None:
+    rows, best = content["methods"], content["best"]
+    write_scores(folder, evaluation)
+    write_text(folder / CSV_FILE, make_csv(rows))
+    marked = best["method"] if best["is_supported"] else ""
+    latex = make_latex(
+        rows, best=marked, test_answers=len(evaluation.labels.test), chosen_on=best["chosen_on"]
     )
+    write_text(folder / LATEX_FILE, latex)
+    if content["leave_one_out"] is not None:
+        write_text(folder / SETS_CSV, make_sets_csv(content["leave_one_out"]))
+        write_text(folder / SETS_LATEX, make_sets_latex(content["leave_one_out"]))
 
 
-def _write_transfer(config: CompareConfig, results: Sequence[TrialResult]) -> dict[str, Any]:
-    trials = [result.trial for result in results]
+_CHOSEN_ON: dict[str, str] = {
+    "one split": "validation",
+    "transfer": "validation",
+    "sets": "the validation splits of the left-out sets",
+    "folds": "the validation folds",
+}
+
+
+def _describe_best(best: str, evaluation: Evaluation) -> dict[str, Any]:
+    """`is_supported`: whether there are enough answers to call it the best."""
+    return {
+        "method": best,
+        "chosen_on": _CHOSEN_ON[evaluation.plan.kind],
+        "is_supported": evaluation.labels.supports_choice,
+    }
+
+
+def _list_excluded(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Methods that several stores exclude for the same reason are listed once."""
+    return [one.to_dict() for one in dict.fromkeys(evaluation.excluded)]
+
+
+def _find_networks(config: CompareConfig, evaluation: Evaluation) -> str:
+    """The folder of the networks whose training the report shows."""
+    trial = evaluation.plan.parts[0] if evaluation.parts else evaluation.trial
+    return trial.networks_folder.relative_to(config.out).as_posix()
+
+
+def _describe_folds(evaluation: Evaluation) -> dict[str, Any] | None:
+    if evaluation.plan.kind != "folds":
+        return None
+    counts = [asdict(Balance.of(part.labels.test)) for part in evaluation.parts]
+    return {"count": len(counts), "test": counts}
+
+
+def _measure_tokens(evaluation: Evaluation) -> dict[str, Any] | None:
+    if evaluation.parts:
+        return None
+    names = [one.row["method"] for one in evaluation.measured]
+    return measure_tokens(evaluation.trial, evaluation.tested[0].store, names)
+
+
+def _write_transfer(config: CompareConfig, evaluation: Evaluation) -> dict[str, Any]:
+    trials = evaluation.plan.pairs
+    results = [result for result in evaluation.results if result.trial in trials]
     cells = collect_cells(
         {
-            (result.trial.train.name, name): measured
+            (result.trial.name, name): measured
             for result in results
             for name, measured in result.measured.items()
         }
@@ -105,18 +162,18 @@ def _write_transfer(config: CompareConfig, results: Sequence[TrialResult]) -> di
     return describe_transfer(trials, cells)
 
 
-def _describe_data(trial: Trial, test: Store) -> dict[str, Any]:
-    """The data for fitting, choosing and testing."""
-    labels = trial.labels(test).test
-    hallucinated = int(labels.sum())
-    told = trial.train.describe()
+def _describe_data(evaluation: Evaluation) -> dict[str, Any]:
+    """The data for fitting, choosing and testing. `name` is the question set, or the sets."""
+    trial, tested = evaluation.trial, [one.store.name for one in evaluation.tested]
     questions = trial.train.data.identity.get("questions") or {}
+    names = {"name": questions.get("name") or trial.name, "train_on": trial.name}
+    if evaluation.plan.kind == "sets":
+        names = {"name": list_names(tested), "train_on": "the other sets"}
     return {
-        **told,
-        "test": {"correct": len(labels) - hallucinated, "hallucinated": hallucinated},
-        "name": questions.get("name") or trial.train.name,
-        "train_on": trial.train.name,
-        "test_on": test.name,
+        **trial.train.describe(),
+        "test": asdict(Balance.of(evaluation.labels.test)),
+        **names,
+        "test_on": trial.name if evaluation.plan.kind == "folds" else list_names(tested),
     }
 
 
@@ -130,6 +187,7 @@ def _describe_settings(
         **config.training.describe(),
         "preprocess": trial.train.data.settings.get("preprocess", {}),
         "folders": [str(folder) for folder in dict.fromkeys((*config.train_on, *config.test_on))],
+        "folds": config.folds,
     }
 
 
@@ -142,22 +200,22 @@ def write_results(folder: Path, content: Mapping[str, Any]) -> None:
     write_text(folder / RESULTS_FILE, f"{to_json(content, indent=1)}\n")
 
 
-def write_scores(
-    folder: Path, train: Store, test: Store, labels: Labels, measured: Sequence[Measured]
-) -> None:
-    """One row per answer: the validation split of `train`, then the kept answers of the test split
-    of `test`; one column per method (risk_NAME) with the probability that the answer is
-    hallucinated."""
-    rows = np.arange(len(labels.validation))
-    parts = [
-        _part(
-            train,
-            "validation",
-            rows,
-            {m.row["method"]: m.validation_probabilities for m in measured},
-        ),
-        _part(test, "test", labels.kept, {m.row["method"]: m.test_probabilities for m in measured}),
-    ]
+def write_scores(folder: Path, evaluation: Evaluation) -> None:
+    """One row per answer: the validation split, if there is only one, then the test answers that
+    are evaluated; one column per method (risk_NAME) with the probability that the answer is
+    hallucinated. Several question sets are told apart by the column `set`."""
+    parts, start = [], 0
+    if not evaluation.parts:
+        risks = {m.row["method"]: m.validation_probabilities for m in evaluation.measured}
+        rows = np.arange(len(evaluation.labels.validation))
+        parts.append(_part(evaluation.trial.train, "validation", rows, risks))
+    for one in evaluation.tested:
+        end = start + len(one.kept)
+        some = {m.row["method"]: m.test_probabilities[start:end] for m in evaluation.measured}
+        part, start = _part(one.store, "test", one.kept, some), end
+        if evaluation.plan.kind == "sets":
+            part = part.append_column("set", pa.array([one.store.name] * len(part)))
+        parts.append(part)
     table = pa.concat_tables(parts)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:

@@ -16,7 +16,7 @@ from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.tokens import find_token_probe
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.reading.answers import AnswerData
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale, auroc, best_threshold
@@ -45,14 +45,14 @@ class FittedMethod:
 class Companions:
     """What every detector of some samples has besides its method."""
 
-    data: AnswerFeatures
+    data: AnswerData
     fallback: Fallback | None
     distance: Distance | None
     basis: Basis | None
     tokens: TokenProbe | None
 
     @classmethod
-    def fit(cls, data: AnswerFeatures) -> Self:
+    def fit(cls, data: AnswerData) -> Self:
         basis = data.load_basis()
         return cls(
             data=data,
@@ -86,20 +86,20 @@ def make_detector(method: FittedMethod, beside: Companions) -> Detector:
     )
 
 
-def describe_origin(data: AnswerFeatures, results: dict[str, Any]) -> Origin:
+def describe_origin(data: AnswerData, results: dict[str, Any]) -> Origin:
     """Where the samples come from. Raises InputError if they do not say."""
     settings = data.settings
     capture = settings["capture"]
     model, prompt = capture.get("model"), capture.get("prompt")
     if not (isinstance(model, dict) and model.get("id") and isinstance(prompt, dict)):
         raise InputError(
-            f'"{data.folder}" does not say which model and prompt its answers come from: use '
+            f'"{data.name}" does not say which model and prompt its answers come from: use '
             'answers that "clew extract" captured.'
         )
     try:
         found = read_as(Prompt, prompt, "prompt")
     except ValueError as error:
-        raise InputError(f'"{data.folder}" has an unknown prompt ({error}).') from None
+        raise InputError(f'"{data.name}" has an unknown prompt ({error}).') from None
     return Origin(
         model=model,
         prompt=found,
@@ -118,7 +118,7 @@ def describe_origin(data: AnswerFeatures, results: dict[str, Any]) -> Origin:
     )
 
 
-def fit_fallback(data: AnswerFeatures) -> Fallback | None:
+def fit_fallback(data: AnswerData) -> Fallback | None:
     """The statistic of the token probabilities that is best on validation; None without them."""
     if not {"token_logprobs", "token_entropies"} <= data.fields:
         return None
@@ -141,12 +141,12 @@ def _refuse_without_basis(method: FittedMethod, beside: Companions) -> None:
     needs_it = reads in _NODES or any(name.startswith("node_") for name in fields)
     if needs_it and beside.basis is None:
         raise InputError(
-            f'"{beside.data.folder}" has no basis.arrow, with which new states are projected: run '
+            f'"{beside.data.name}" has no basis.arrow, with which new states are projected: run '
             'the same "clew preprocess" command again to add it.'
         )
 
 
-def _count(data: AnswerFeatures) -> dict[str, Any]:
+def _count(data: AnswerData) -> dict[str, Any]:
     questions = data.identity.get("questions") or {}
     counts = {
         split: {"correct": int(np.sum(of == 0)), "hallucinated": int(np.sum(of == 1))}

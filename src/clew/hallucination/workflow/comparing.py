@@ -29,6 +29,9 @@ def compare(
     train_on: Sequence[str | Path] = (),
     test_on: Sequence[str | Path] = (),
     stores: Sequence[str | Path] = (),
+    name: str | Sequence[str] | None = None,
+    pairs: bool = True,
+    folds: int = 0,
     epochs: int = 50,
     patience: int = 10,
     device: str | None = None,
@@ -44,8 +47,8 @@ def compare(
     """Compare all detection methods on the same split; write a report and a table with confidence
     intervals.
 
-    The layer, the threshold and the best method are selected on the validation split; the test
-    split is used only for the final evaluation. Run the same command again to resume a comparison
+    The layer, the threshold and the best method are selected on validation answers; test answers
+    are used only for the final evaluation. Run the same command again to resume a comparison
     that was stopped or killed.
 
     Args:
@@ -58,8 +61,15 @@ def compare(
         keep_detectors: Keep the best method on validation as a detector in OUT/detector, keep all
             methods that read the model in OUT/detectors/METHOD as well, or none.
         train_on: Folders of samples to train and select on.
-        test_on: Folders of samples to evaluate on.
-        stores: Folders of samples: train on each and evaluate on each.
+        test_on: Folders of samples to evaluate on. One that is not trained on is evaluated on all
+            of its answers.
+        stores: Folders of samples, one per question set: evaluate each with detectors that were
+            trained on the others.
+        name: Names of the question sets, in the order of the folders, such as "facts,trivia".
+            [default: those under which they were captured]
+        pairs: With several stores, also train on each alone and evaluate it on each.
+        folds: Evaluate every answer once, in this many folds by question, for small sets; 0
+            evaluates the test split.
         epochs: Maximum number of epochs.
         patience: Stop after this many epochs without a better validation AUROC; 0 disables early
             stopping.
@@ -118,8 +128,17 @@ def compare(
         ),
         overwrite=overwrite,
         keep_detectors=keep_detectors,
+        names=_split(name),
+        pairs=pairs,
+        folds=folds,
     )
     return run_comparison(config, watch_cores(reporter or log_event, device), should_stop)
+
+
+def _split(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names as they are written, unlike those of methods."""
+    parts = (names or "").split(",") if isinstance(names, str | None) else names
+    return tuple(stripped for part in parts if (stripped := part.strip()))
 
 
 def run_comparison(

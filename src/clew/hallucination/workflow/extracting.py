@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from clew.errors import StoppedError
 from clew.progress import Reporter
 from clew.run_file import repeatable
+from clew.settings import as_path
 from clew.wording import counted
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def extract(
     keep: Literal["compact", "full"] = "compact",
     node_dim: int = 64,
     edges_per_token: int = 16,
+    basis: str | Path | None = None,
     dtype: str = "auto",
     device: str = "auto",
     quantize: Literal["4bit", "8bit"] | None = None,
@@ -107,6 +109,8 @@ def extract(
             map.
         node_dim: Number of principal components of the hidden state to keep per token and layer.
         edges_per_token: Number of strongest attention edges to keep per token and layer.
+        basis: Store of traces whose principal components to use, so that methods on them compare
+            across both stores. [default: fit new ones on the first questions]
         dtype: auto, float32, float16 or bfloat16.
         device: auto, cpu, cuda or cuda:1.
         quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
@@ -159,6 +163,7 @@ def extract(
         keep=keep,
         node_dim=node_dim,
         edges_per_token=edges_per_token,
+        basis=as_path(basis),
         dtype=dtype,
         device=device,
         quantize=quantize if loaded is None else loaded.quantize,

@@ -46,6 +46,7 @@ FINDINGS = {
     "best": "The best on validation, GNN-det + LSTM, beats perplexity.",
     "baselines": "Baselines that do not use the model: Answer length only reaches 0.6.",
     "graphs": "Networks over the attention graphs help: by a hair.",
+    "layers": "Methods on the states of all layers hurt: a little.",
 }
 
 

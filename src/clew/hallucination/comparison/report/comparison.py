@@ -22,6 +22,7 @@ _TEXTS = {
     "question_id": "question_id",
     "answer": "answer",
     "accepted_answers": "right_answer",
+    "set": "set",
 }
 _RISK_COLUMNS = ("risk_", "score_")  # the latter is the name in files of an earlier version of clew
 RESULTS_FILE = "results.json"
@@ -95,7 +96,8 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _example_ids(table: pa.Table) -> np.ndarray:
-    if "global_example_id" not in table.schema.names:
+    """-1 if unknown, and for answers of several stores, whose numbers overlap."""
+    if "global_example_id" not in table.schema.names or "set" in table.schema.names:
         return np.full(len(table), -1)
     column = table.column("global_example_id").fill_null(-1)
     return column.to_numpy().astype(np.int64)
@@ -165,6 +167,16 @@ class Comparison:
         return next((method for method in self.methods if method.name == name), None)
 
     @property
+    def has_best(self) -> bool:
+        """Whether there were enough answers to call a method the best."""
+        return as_dict(self.raw.get("best")).get("is_supported") is not False
+
+    @property
+    def chosen_on(self) -> str:
+        """Where the best method was chosen."""
+        return str(as_dict(self.raw.get("best")).get("chosen_on") or "validation")
+
+    @property
     def scored(self) -> tuple[MethodResult, ...]:
         """The methods with a known risk for every test answer."""
         return tuple(method for method in self.methods if method.name in self.test.risks)
@@ -229,6 +241,9 @@ def _best(raw: dict[str, Any], methods: tuple[MethodResult, ...]) -> MethodResul
 
 def _networks_folder(folder: Path, raw: dict[str, Any]) -> Path:
     """The networks behind the table: with several training sets, those of the first."""
+    told = raw.get("networks")
+    if isinstance(told, str) and not Path(told).is_absolute() and ".." not in Path(told).parts:
+        return folder / told
     trained_on = as_dict(raw.get("transfer")).get("train_on")
     if isinstance(trained_on, list) and len(trained_on) > 1:
         return folder / "trained_on" / str(trained_on[0]).replace("/", "--") / "networks"

@@ -1,20 +1,14 @@
 """What the comparison found: sentences derived from the figures, and the key figures."""
 
-from collections.abc import Iterable
-
 from clew.hallucination.comparison.report.comparison import (
     CHANCE,
     Comparison,
     MethodResult,
     color_of,
 )
-from clew.metrics import Difference, compare_paired
-from clew.pages.figures import as_dict, as_number, counted, decimals, interval_text, p_text, signed
+from clew.pages.figures import as_dict, as_number, counted, decimals, interval_text
 from clew.pages.markup import Html, tag
 
-# By what they read. A method in neither group does not count here.
-ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})
-ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
 RIVALS = (
     ("perplexity", "perplexity"),
     ("length", "answer length alone"),
@@ -22,22 +16,53 @@ RIVALS = (
 )
 _SIGNIFICANT = 0.05
 # The comparison's own sentences that the headline repeats.
-_SAID_ABOVE = ("best", "baselines")
+_SAID_ABOVE = ("best", "baselines", "transfer")
 
 
 def tell_headline(comparison: Comparison) -> str:
     """The best method on validation, against what it must beat."""
-    best = comparison.best
+    best, sets = comparison.best, as_dict(comparison.raw.get("leave_one_out")).get("sets")
     if best.test_auroc is None:
         return f"{best.title} was best on validation; its test AUROC is unknown."
+    if not comparison.has_best:
+        return (
+            f"There are too few answers to say which method is best. {best.title} reaches an AUROC "
+            f"of {_figures(best)}{tell_where(comparison)}."
+        )
     if best.interval and best.interval[0] <= CHANCE:
         reached = (
             f"{best.title} is not shown to detect hallucinated answers better than chance "
-            f"(AUROC {_figures(best)})"
+            f"(AUROC {_figures(best)}){tell_where(comparison)}"
+        )
+    elif isinstance(sets, list):
+        reached = (
+            f"On question sets that it was not trained on, {best.title} detects hallucinated "
+            f"answers with a mean AUROC of {_figures(best)} over {counted(len(sets), 'set')}"
         )
     else:
-        reached = f"{best.title} detects hallucinated answers with an AUROC of {_figures(best)}"
+        where = tell_where(comparison) if is_transfer(comparison) else ""
+        reached = (
+            f"{best.title} detects hallucinated answers with an AUROC of {_figures(best)}{where}"
+        )
     return f"{reached}{_tell_rivals(_sort_rivals(comparison))}"
+
+
+def is_transfer(comparison: Comparison) -> bool:
+    """Whether the table is of one question set that was not trained on."""
+    data = comparison.part("data")
+    return bool(data.get("train_on")) and data.get("train_on") != data.get("test_on")
+
+
+def tell_where(comparison: Comparison) -> str:
+    """Which questions the table is about; of a transfer, both sets."""
+    data = comparison.part("data")
+    if comparison.raw.get("leave_one_out"):
+        return f" on question sets not trained on: {data.get('name')}"
+    if is_transfer(comparison):
+        return f", trained on {data.get('train_on')} and tested on {data.get('test_on')}"
+    folds = as_number(as_dict(comparison.raw.get("folds")).get("count"))
+    within = "" if folds is None else f", in {folds:.0f} folds"
+    return f" on {data.get('name') or comparison.folder.name}{within}"
 
 
 def _tell_rivals(rivals: dict[str, list[str]]) -> str:
@@ -54,13 +79,7 @@ def tell_details(comparison: Comparison) -> list[str]:
     """The sentences below the headline: the data, its limits, and whether structure helped."""
     findings = as_dict(comparison.raw.get("findings"))
     told = [str(sentence) for about, sentence in findings.items() if about not in _SAID_ABOVE]
-    return [_tell_basis(comparison), *told, *tell_layers(comparison)]
-
-
-def tell_layers(comparison: Comparison) -> list[str]:
-    """Whether reading all layers' states beat reading one layer's."""
-    subject = "Reading the states of all layers"
-    return _tell_contest(comparison, ALL_LAYERS, ONE_LAYER, subject=subject)
+    return [_tell_basis(comparison), *told]
 
 
 def _figures(best: MethodResult) -> str:
@@ -69,11 +88,18 @@ def _figures(best: MethodResult) -> str:
 
 def _tell_basis(comparison: Comparison) -> str:
     test, methods = comparison.test, len(comparison.methods)
-    chosen = f"chosen from {methods:,} methods on the validation split and " if methods > 1 else ""
+    chosen = ""
+    if methods > 1 and comparison.has_best:
+        chosen = f"chosen from {methods:,} methods on {_the_split(comparison)} and "
     return (
         f"It was {chosen}measured on {counted(len(test), 'test answer')}, "
         f"{int(test.labels.sum()):,} of them hallucinated.{_tell_seeds(comparison.best)}"
     )
+
+
+def _the_split(comparison: Comparison) -> str:
+    on = comparison.chosen_on
+    return "the validation split" if on == "validation" else on
 
 
 def _tell_seeds(best: MethodResult) -> str:
@@ -106,40 +132,6 @@ def _place(rival: MethodResult, best: MethodResult) -> str:
     return "below" if p_value is not None and p_value < _SIGNIFICANT else "near"
 
 
-def _tell_contest(
-    comparison: Comparison, ours: Iterable[str], others: Iterable[str], *, subject: str
-) -> list[str]:
-    """A sentence that compares the best of two groups of methods; empty if one group is missing or
-    all answers have one label."""
-    first, second = (_best_of(comparison, names) for names in (set(ours), set(others)))
-    if first is None or second is None or not comparison.test.has_both_classes:
-        return []
-    risks = comparison.test.risks
-    found = compare_paired(comparison.test.labels, risks[first.name], risks[second.name])
-    return [f"{subject} {_verdict(found)}: {_tell_difference(first, second, found)}."]
-
-
-def _best_of(comparison: Comparison, names: set[str]) -> MethodResult | None:
-    """The best of these methods by validation AUROC; the test split is never used to choose."""
-    kin = [method for method in comparison.scored if method.name in names]
-    return max(kin, key=lambda method: method.val_auroc or 0.0, default=None)
-
-
-def _verdict(found: Difference) -> str:
-    if found.p_value >= _SIGNIFICANT:
-        return "made no statistically significant difference"
-    return "helped" if found.difference > 0 else "lowered the AUROC"
-
-
-def _tell_difference(first: MethodResult, second: MethodResult, found: Difference) -> str:
-    interval = f"[{signed(found.low)}, {signed(found.high)}]"
-    return (
-        f"{first.title} reaches {decimals(first.test_auroc)}, {second.title} "
-        f"{decimals(second.test_auroc)} (difference {signed(found.difference)} {interval}, "
-        f"{p_text(found.p_value)})"
-    )
-
-
 def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
@@ -148,10 +140,11 @@ def draw_tiles(comparison: Comparison) -> Html:
     """The best method, and beside it what it must beat."""
     rivals = [comparison.find(name) for name, _ in RIVALS]
     others = [method for method in rivals if method and method is not comparison.best]
-    tiles = [_tile(comparison.best, "best on validation", is_best=True)]
+    words = f"best on {comparison.chosen_on}" if comparison.has_best else "highest on validation"
+    tiles = [_tile(comparison.best, words, is_best=True)]
     unread = "baseline: does not use the model"
-    words = {"perplexity": "no training needed", "length": unread, "category": unread}
-    tiles += [_tile(method, words.get(method.name, "")) for method in others]
+    about = {"perplexity": "no training needed", "length": unread, "category": unread}
+    tiles += [_tile(method, about.get(method.name, "")) for method in others]
     return tag("div", tiles, class_="tiles")
 
 

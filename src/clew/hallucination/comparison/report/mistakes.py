@@ -101,13 +101,13 @@ def _column(comparison: Comparison, title: str, rows: np.ndarray, kind: str) -> 
 def _card(comparison: Comparison, row: int, risk: Html) -> Html:
     test = comparison.test
     label = "hallucinated" if test.labels[row] else "correct"
-    category = test.text("category", row)
+    origin = [text for text in (test.text("set", row), test.text("category", row)) if text]
     return tag(
         "article",
         tag(
             "div",
             tag("span", label, class_=f"stamp {label}"),
-            tag("bdi", category, class_="muted") if category else None,
+            [tag("bdi", text, class_="muted") for text in origin],
             _number(comparison, row),
             class_="top",
         ),

@@ -9,7 +9,12 @@ from pathlib import Path
 from clew.hallucination.comparison.report.agreement import agreement_section
 from clew.hallucination.comparison.report.comparison import Comparison, read_comparison
 from clew.hallucination.comparison.report.curves import curves_section
-from clew.hallucination.comparison.report.headline import draw_tiles, tell_details, tell_headline
+from clew.hallucination.comparison.report.headline import (
+    draw_tiles,
+    tell_details,
+    tell_headline,
+    tell_where,
+)
 from clew.hallucination.comparison.report.methods import rank_section, table_section
 from clew.hallucination.comparison.report.mistakes import disputed_section, mistakes_section
 from clew.hallucination.comparison.report.origin import (
@@ -18,7 +23,8 @@ from clew.hallucination.comparison.report.origin import (
     settings_section,
 )
 from clew.hallucination.comparison.report.pictures import PICTURES, draw_pictures
-from clew.hallucination.comparison.report.questions import categories_section, transfer_section
+from clew.hallucination.comparison.report.questions import categories_section
+from clew.hallucination.comparison.report.sets import left_out_section, transfer_section
 from clew.hallucination.comparison.report.tokens import tokens_section
 from clew.hallucination.comparison.report.training import layers_section, losses_section
 from clew.pages.figures import counted
@@ -29,6 +35,7 @@ from clew.version import __version__
 
 _ORDER = (
     rank_section,
+    left_out_section,
     table_section,
     curves_section,
     layers_section,
@@ -51,7 +58,7 @@ logger = logging.getLogger(__name__)
 def make_page(comparison: Comparison, pictures: Sequence[str]) -> str:
     """The whole HTML. `pictures` are the names of the PNGs beside it, for the figures' links."""
     return wrap_page(
-        title=f"clew: {comparison.best.title} on {_name(comparison)}",
+        title=f"clew: {comparison.best.title}{tell_where(comparison)}",
         header=_header(comparison),
         sections=make_sections(comparison, frozenset(pictures)),
         footer=_footer(comparison),
@@ -59,14 +66,11 @@ def make_page(comparison: Comparison, pictures: Sequence[str]) -> str:
     )
 
 
-def _name(comparison: Comparison) -> str:
-    return str(comparison.part("data").get("name") or comparison.folder.name)
-
-
 def _header(comparison: Comparison) -> Html:
     model = comparison.part("capture").get("model")
     named = model.get("id") if isinstance(model, dict) else model
-    of = [counted(len(comparison.methods), "method"), _name(comparison), named]
+    where = tell_where(comparison).removeprefix(", ").removeprefix(" on ")
+    of = [counted(len(comparison.methods), "method"), where, named]
     eyebrow = [tag("bdi", str(part)) for part in of if part]
     return tag(
         "header",
@@ -81,17 +85,20 @@ def _footer(comparison: Comparison) -> Html:
     best = comparison.best
     cite = (
         f"clew {__version__}, comparison of {counted(len(comparison.methods), 'method')} "
-        f"on {_name(comparison)}, {counted(len(comparison.test), 'test answer')}; best on "
-        f"validation: {best.title}."
+        f"{tell_where(comparison).removeprefix(',').strip()}, "
+        f"{counted(len(comparison.test), 'test answer')}; best on {comparison.chosen_on}: "
+        f"{best.title}."
     )
+    if not comparison.has_best:
+        cite = cite.partition("; best on")[0] + "."
     return tag(
         "footer",
         tag("p", tag("b", "Cite as: "), cite),
         tag(
             "p",
             "Hallucinated is the positive class. A risk is a method's probability that an answer "
-            "is hallucinated, calibrated on the validation split. Nothing was chosen on the test "
-            "split. All metrics are in results.json and table.csv beside this page; the risks of "
+            "is hallucinated, calibrated on validation answers. Nothing was chosen on the test "
+            "answers. All metrics are in results.json and table.csv beside this page; the risks of "
             "every answer are in scores.arrow.",
         ),
     )

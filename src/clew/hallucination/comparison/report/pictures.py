@@ -15,7 +15,8 @@ from clew.hallucination.comparison.report.agreement import draw_agreement
 from clew.hallucination.comparison.report.comparison import Comparison
 from clew.hallucination.comparison.report.curves import draw_curves
 from clew.hallucination.comparison.report.methods import draw_method_rows
-from clew.hallucination.comparison.report.questions import draw_categories, draw_transfer
+from clew.hallucination.comparison.report.questions import draw_categories
+from clew.hallucination.comparison.report.sets import draw_left_out, draw_transfer
 from clew.hallucination.comparison.report.training import draw_layers, draw_losses
 from clew.pages.forest import IntervalRow, forest_range
 from clew.pages.heatmap import DEEP, Matrix, short_number
@@ -27,7 +28,7 @@ _HEAT = LinearSegmentedColormap.from_list("heat", ["#FFFFFF", COLORS["blue"]])
 
 PICTURES = (
     *("methods", "roc", "risk_coverage", "calibration", "layers", "losses"),
-    *("agreement", "categories", "transfer"),
+    *("agreement", "categories", "left_out", "transfer"),
 )
 
 
@@ -38,6 +39,7 @@ def draw_pictures(comparison: Comparison) -> dict[str, bytes]:
     )
     losses = [panel for pair in draw_losses(comparison) for panel in pair]
     agreement, transfer = draw_agreement(comparison), draw_transfer(comparison)
+    left_out = draw_left_out(comparison)
     titles = _titles(comparison)
     drawn: dict[str, Figure | None] = {
         "methods": _forest(draw_method_rows(comparison)),
@@ -46,6 +48,7 @@ def draw_pictures(comparison: Comparison) -> dict[str, bytes]:
         "losses": _panels(losses, titles, columns=2),
         "agreement": _matrices([("Rank correlation", agreement)]) if agreement else None,
         "categories": _forest(draw_categories(comparison)),
+        "left_out": _matrices([("On sets not trained on", left_out)]) if left_out else None,
         "transfer": _matrices(transfer),
     }
     return {name: _to_png(figure) for name, figure in drawn.items() if figure is not None}
@@ -158,8 +161,9 @@ def _draw_row(axes: Axes, place: int, row: IntervalRow) -> None:
 def _matrices(matrices: Sequence[tuple[str, Matrix]]) -> Figure | None:
     if not matrices:
         return None
-    size = 2.6 + 0.42 * max(len(matrices[0][1].rows), 2)
-    figure, axes = _grid(len(matrices), 3, width=size, height=size)
+    first = matrices[0][1]
+    width, height = (2.6 + 0.42 * max(len(names), 2) for names in (first.columns, first.rows))
+    figure, axes = _grid(len(matrices), 3, width=width, height=height)
     for (title, matrix), place in zip(matrices, axes, strict=True):
         _draw_matrix(place, title, matrix)
     return figure

@@ -1,9 +1,6 @@
-"""By question: AUROC of the best method and perplexity per category, and of every method on
-question sets that it was not trained on."""
+"""By question: AUROC of the best method and perplexity per category."""
 
-import math
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
@@ -15,14 +12,12 @@ from clew.hallucination.comparison.report.comparison import (
 )
 from clew.hallucination.comparison.report.methods import draw_method_key
 from clew.metrics import auroc, bootstrap_auroc
-from clew.pages.figures import as_dict, as_number, counted, decimals, interval_text, percent
+from clew.pages.figures import counted, decimals, interval_text, percent
 from clew.pages.forest import IntervalRow, draw_forest
-from clew.pages.heatmap import Matrix, draw_matrix
-from clew.pages.markup import Html, join, tag
+from clew.pages.markup import join
 from clew.pages.shell import Section
 
 _MOST, _UNNAMED, _OTHERS = 12, "(no category)", "(all other categories)"
-_SHOWN_AT_FIRST = 4
 # With fewer answers of a class, a bootstrap interval can shrink to a point: it says nothing.
 _FEWEST_FOR_INTERVAL = 5
 
@@ -115,94 +110,3 @@ def categories_section(comparison: Comparison) -> Section:
 
 def _listed_titles(comparison: Comparison) -> str:
     return " and ".join(method.title for method in compared_methods(comparison))
-
-
-def transfer_section(comparison: Comparison) -> Section:
-    matrices = draw_transfer(comparison)
-    shown, folded = split_shown(matrices)
-    more = tag("summary", f"{counted(len(folded), 'more method')}")
-    section = Section(
-        name="transfer",
-        short="Transfer",
-        title="Transfer to other question sets",
-        lead="Trained on one question set, tested on another.",
-        content=join(
-            _heat_maps(shown), tag("details", more, _heat_maps(folded)) if folded else None
-        ),
-        reading="Rows are training sets, columns test sets, cells the test AUROC; pale is chance. "
-        "Off the diagonal, a method is tested on questions from a set that it was not trained on.",
-        pictures=("transfer",),
-    )
-    return section.if_there(
-        matrices,
-        'Only one question set was compared. For a transfer matrix, run "clew compare" on '
-        "several folders of samples of the same model.",
-    )
-
-
-def _heat_maps(matrices: tuple[tuple[str, Matrix], ...]) -> Html:
-    figures = [
-        tag("div", tag("h3", title), draw_matrix(matrix, words=f"Transfer of {title}"))
-        for title, matrix in matrices
-    ]
-    return tag("div", figures, class_="heat-maps")
-
-
-def draw_transfer(comparison: Comparison) -> tuple[tuple[str, Matrix], ...]:
-    """Titles and matrices, the best on validation first, then by mean AUROC; none where only one
-    store was compared."""
-    raw = as_dict(comparison.raw.get("transfer"))
-    train, test = (_names(raw, side) for side in ("train_on", "test_on"))
-    tables, methods = raw.get("auroc"), raw.get("methods")
-    if not (train and test and isinstance(tables, list) and isinstance(methods, list)):
-        return ()
-    found = [
-        (str(name), _matrix(table, train, test))
-        for name, table in zip(methods, tables, strict=False)
-    ]
-    known = [(name, matrix) for name, matrix in found if np.isfinite(matrix.values).any()]
-    known.sort(key=lambda pair: (pair[0] != comparison.best.name, -np.nanmean(pair[1].values)))
-    return tuple((_title(comparison, raw, name), matrix) for name, matrix in known)
-
-
-def split_shown(
-    matrices: tuple[tuple[str, Matrix], ...],
-) -> tuple[tuple[tuple[str, Matrix], ...], tuple[tuple[str, Matrix], ...]]:
-    """Those shown at first, and those folded."""
-    return matrices[:_SHOWN_AT_FIRST], matrices[_SHOWN_AT_FIRST:]
-
-
-def _names(raw: dict[str, Any], side: str) -> tuple[str, ...]:
-    names = raw.get(side) or raw.get("stores")
-    return tuple(map(str, names)) if isinstance(names, list) else ()
-
-
-def _title(comparison: Comparison, raw: dict[str, Any], name: str) -> str:
-    method = comparison.find(name)
-    titles = dict(zip(raw["methods"], raw.get("titles") or (), strict=False))
-    return method.title if method else str(titles.get(name, name))
-
-
-def _matrix(table: Any, train: tuple[str, ...], test: tuple[str, ...]) -> Matrix:
-    values = np.full((len(train), len(test)), math.nan)
-    for row, cells in zip(range(len(train)), table or (), strict=False):
-        for column, cell in zip(range(len(test)), cells or (), strict=False):
-            number = as_number(cell)
-            values[row, column] = math.nan if number is None else number
-    return Matrix(
-        rows=train,
-        columns=test,
-        values=values,
-        tips=tuple(
-            tuple(_tip(train[r], test[c], values[r, c]) for c in range(len(test)))
-            for r in range(len(train))
-        ),
-        low=0.5,
-        high=1.0,
-    )
-
-
-def _tip(train: str, test: str, value: float) -> str:
-    if not math.isfinite(value):
-        return f"trained on {train}, tested on {test}: not measured"
-    return f"trained on {train}, tested on {test}: AUROC {decimals(float(value))}"

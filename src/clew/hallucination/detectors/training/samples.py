@@ -135,7 +135,7 @@ class DetectorSamples:
         """Whether the samples of all splits fit on the GPU; decided once."""
         if self._on_gpu:
             return True
-        size = sum(reader.manifest.bytes for reader in self._readers())
+        size = sum(reader.bytes for reader in self._readers())
         fits = size <= _RESIDENT_SHARE * torch.cuda.mem_get_info(place)[0]
         stay = "stay on disk: they do not fit in GPU memory"
         where = f"are loaded onto {place} once" if fits else stay

@@ -20,6 +20,8 @@ from clew.hallucination.detectors.registry import (
     SampleKind,
     run_setting,
 )
+from clew.hallucination.samples.reading.joined import JoinedSamples
+from clew.hallucination.samples.reading.mixed import MixedAnswers
 from clew.hallucination.samples.reading.preprocessed import (
     PreprocessedGraphs,
     PreprocessedGrids,
@@ -108,6 +110,27 @@ class PreprocessedData:
                 action=error.action,
                 store=error.store,
             ) from None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixedData:
+    """Samples of several folders under new splits; a batch mixes samples of all of them."""
+
+    answers: MixedAnswers
+
+    @property
+    def name(self) -> str:
+        return self.answers.name
+
+    def open(self, kind: SampleKind, split: str) -> LazyDataset:
+        portions = self.answers.splits[split]
+        sources = [_SOURCES[kind](folder=one.data.folder, split=None) for one in portions]
+        rows = tuple(one.rows for one in portions)
+        return _lazy(JoinedSamples(sources=tuple(sources), rows=rows))
+
+    def refuse_missing(self, networks: list[NetworkKind]) -> None:
+        for data in self.answers.folders:
+            PreprocessedData(folder=data.folder).refuse_missing(networks)
 
 
 @dataclass(frozen=True, kw_only=True)

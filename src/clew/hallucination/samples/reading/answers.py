@@ -5,7 +5,7 @@ piece by piece: mapped pages would count as the process's memory.
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,50 @@ SEQUENCE = "sequence"
 _NOT_FIELDS = {*(field.name for field in id_fields()), "label", "score"}
 _BY_LAYER = (SEQUENCE, "state_mean", "lookback", "log_diagonal_all", "node_mean")
 _BY_HEAD = ("lookback", "log_diagonal_all", "laplacian_answer")
+
+
+class AnswerData(Protocol):
+    """Answers by field and split: those of one folder (`AnswerFeatures`), or of several."""
+
+    @property
+    def name(self) -> str:
+        """Where the answers come from, for messages."""
+
+    @property
+    def fields(self) -> frozenset[str]: ...
+
+    @property
+    def samples(self) -> frozenset[str]: ...
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]: ...
+
+    @property
+    def question_ids(self) -> dict[str, np.ndarray]: ...
+
+    @property
+    def ids(self) -> dict[str, np.ndarray]: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def heads(self) -> int | None: ...
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+    def load_basis(self) -> Basis | None: ...
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any: ...
+
+    def bytes_of(self, field: str) -> float: ...
 
 
 class StoredFields:
@@ -161,6 +205,15 @@ class AnswerFeatures:
         self.ids = {name: part.example_ids for name, part in self._parts.items()}
 
     @property
+    def name(self) -> str:
+        return str(self.folder)
+
+    @property
+    def index(self) -> SampleIndex:
+        """Ids, labels and splits of all answers."""
+        return self._index
+
+    @property
     def layers(self) -> int:
         return self._size(0, _BY_LAYER) or int(self._manifest.setting("shape.layers"))
 
@@ -195,6 +248,12 @@ class AnswerFeatures:
         }
         return {"capture": self._source.get("capture") or {}, "preprocess": made}
 
+    @property
+    def basis_hash(self) -> str | None:
+        """The hash of the basis of the nodes: nodes of folders with the same one are comparable."""
+        found = self._source.get("basis")
+        return None if found is None else str(found)
+
     def load_basis(self) -> Basis | None:
         """The basis of the nodes; None if it is not beside the samples, as in folders of earlier
         versions. Raises StoreError if it is damaged."""
@@ -214,7 +273,10 @@ class AnswerFeatures:
         numbers as a list of float32 arrays; text as a list of strings (or lists of strings), None
         where missing. Raises: InputError: The field, split or layer does not exist. Raises
         InputError for an unknown field."""
-        rows = self._part(split).rows
+        return self.read_rows(field, self._part(split).rows, layer=layer)
+
+    def read_rows(self, field: str, rows: Rows, *, layer: int | None = None) -> Any:
+        """Like `read`, for answers by their places in `index`."""
         if field == NODE_TOKENS and field in self.fields:
             return self._token_nodes.read(rows, layer)
         return self._store_of(field).read(field, rows, layer)

@@ -126,9 +126,10 @@ class GraphSamples:
     @property
     def max_degree(self) -> int | None:
         """The maximum number of edges to one node, if the store has a limit; otherwise None."""
-        manifest = self.reader.manifest
-        from_traces = manifest.settings.get("command") == "preprocess"
-        return manifest.setting("top_k") if from_traces else None
+        manifests = [part.manifest for part in self.reader.parts]
+        if any(one.settings.get("command") != "preprocess" for one in manifests):
+            return None
+        return max(one.setting("top_k") for one in manifests)
 
     def read_batch(self, indices: Rows, buffers: BufferPool) -> "Batch | dict[str, Any]":
         rows = self.index.rows[indices]

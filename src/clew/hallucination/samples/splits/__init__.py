@@ -7,6 +7,7 @@ from clew.hallucination.samples.splits.assign import (
     count_files,
     group_questions,
 )
+from clew.hallucination.samples.splits.folds import assign_folds
 from clew.hallucination.samples.splits.table import (
     SPLITS_FILE,
     Splits,
@@ -20,6 +21,7 @@ __all__ = [
     "SPLITS_FILE",
     "FileSplits",
     "Splits",
+    "assign_folds",
     "assign_splits",
     "assign_splits_by_file",
     "count_files",

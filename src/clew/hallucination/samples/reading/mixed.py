@@ -1,0 +1,130 @@
+"""Answers of several folders as one: each split is put together from portions of any of them.
+Nothing is copied on disk; a field is read from its folders, one by one, when it is asked for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.traces.basis import Basis
+from clew.loading.reader import Rows
+from clew.loading.samples import SampleIndex
+from clew.loading.splits import SPLIT_NAMES
+from clew.storage.hashing import hash_text
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Portion:
+    """Some answers of a folder, by their places in its index."""
+
+    data: AnswerFeatures
+    rows: Rows
+
+    @classmethod
+    def of(cls, data: AnswerFeatures, split: str | None = None) -> Self:
+        """The answers of a split; None gives all."""
+        if split is None:
+            return cls(data=data, rows=np.arange(len(data.index.rows)))
+        return cls(data=data, rows=np.flatnonzero(data.index.splits == SPLIT_NAMES.index(split)))
+
+    @property
+    def index(self) -> SampleIndex:
+        return self.data.index.at(self.rows)
+
+
+class MixedAnswers:
+    """Answers of one or more folders of the same model under new splits, read like an
+    `AnswerFeatures`: for methods trained on a union, or tested on all answers of a folder.
+
+    `fields` and `samples` are those that all folders have; those of nodes are not comparable, and
+    are omitted, unless all folders have the same basis. Settings are those of the first folder.
+    """
+
+    def __init__(self, name: str, splits: Mapping[str, Sequence[Portion]]) -> None:
+        self.name = name
+        self.splits = {split: tuple(splits.get(split, ())) for split in SPLIT_NAMES}
+        every = [portion.data for portions in self.splits.values() for portion in portions]
+        self.folders: tuple[AnswerFeatures, ...] = tuple(dict.fromkeys(every))
+        self.shares_basis = share_basis(self.folders)
+        self.fields = self._in_common("fields")
+        self.samples = self._in_common("samples")
+        self.labels = self._join("labels", lambda values: (values > 0.5).astype(np.int8))
+        self.question_ids = self._join("question_ids")
+        self.ids = self._join("example_ids")
+
+    @property
+    def layers(self) -> int:
+        return self._first.layers
+
+    @property
+    def dim(self) -> int:
+        return self._first.dim
+
+    @property
+    def heads(self) -> int | None:
+        return self._first.heads
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """As of one folder: the model is that of the first, the questions are those of all."""
+        every = [one.identity for one in self.folders]
+        if len(every) == 1:
+            return every[0]
+        named = [(one.get("questions") or {}).get("name") or one.get("store") for one in every]
+        return {
+            "store": " + ".join(str(one.get("store")) for one in every),
+            "sha256": hash_text(*(str(one.get("sha256")) for one in every)),
+            "model": every[0]["model"],
+            "questions": {"name": " + ".join(map(str, named))},
+        }
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self._first.settings
+
+    def load_basis(self) -> Basis | None:
+        return self._first.load_basis() if self.shares_basis else None
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
+        """See `AnswerFeatures.read`; the portions follow one another."""
+        portions = self.splits[split] or (Portion(data=self._first, rows=np.zeros(0, np.int64)),)
+        parts = [one.data.read_rows(field, one.rows, layer=layer) for one in portions]
+        if len(parts) == 1:
+            return parts[0]
+        if isinstance(parts[0], np.ndarray):
+            return np.concatenate(parts)
+        return [value for part in parts for value in part]
+
+    def bytes_of(self, field: str) -> float:
+        """The average over the folders, by their number of answers."""
+        sizes = [len(one.index.rows) for one in self.folders]
+        return float(np.average([one.bytes_of(field) for one in self.folders], weights=sizes))
+
+    @property
+    def _first(self) -> AnswerFeatures:
+        return self.folders[0]
+
+    def _in_common(self, what: str) -> frozenset[str]:
+        common = frozenset.intersection(*(getattr(one, what) for one in self.folders))
+        return common if self.shares_basis else frozenset(n for n in common if not is_of_nodes(n))
+
+    def _join(self, name: str, change: Any = lambda values: values) -> dict[str, np.ndarray]:
+        empty = getattr(self._first.index, name)[:0]
+        return {
+            split: change(np.concatenate([empty, *(getattr(one.index, name) for one in portions)]))
+            for split, portions in self.splits.items()
+        }
+
+
+def is_of_nodes(name: str) -> bool:
+    """Whether a field or a kind of samples holds states in the basis of a capture."""
+    return name == "graphs" or name.startswith("node_")
+
+
+def share_basis(folders: Sequence[AnswerFeatures]) -> bool:
+    """Whether nodes are comparable: all were projected with the same basis, which is known."""
+    hashes = {one.basis_hash for one in folders}
+    return len(folders) == 1 or (len(hashes) == 1 and None not in hashes)

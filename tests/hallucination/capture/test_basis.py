@@ -1,0 +1,42 @@
+"""A capture in the basis of another store."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.errors import InputError, SettingsMismatchError
+from clew.hallucination.traces.basis import BASIS_NAME
+from clew.storage import read_manifest, verify_store
+from tests.builders import write_lines
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("questions") / "others.jsonl"
+    lines = [{"id": f"o{n}", "question": f"what is {n} ?", "answer": [str(n)]} for n in range(8)]
+    return write_lines(path, lines)
+
+
+def test_capture_takes_the_basis_of_another_store(
+    capture: Any, compact_store: Path, others: Path
+) -> None:
+    store = capture("second", questions=others, basis=compact_store).store
+    first, second = read_manifest(compact_store), read_manifest(store)
+    assert second.files[BASIS_NAME] == first.files[BASIS_NAME] == second.settings["basis"]
+    assert (store / BASIS_NAME).read_bytes() == (compact_store / BASIS_NAME).read_bytes()
+    assert not verify_store(store)
+    capture("second", questions=others, basis=compact_store)  # resumes
+    with pytest.raises(SettingsMismatchError, match="basis"):
+        capture("second", questions=others)
+
+
+def test_basis_of_another_shape_is_rejected_with_both_values(
+    capture: Any, compact_store: Path, others: Path
+) -> None:
+    width = read_manifest(compact_store).settings["node_dim"]
+    with pytest.raises(
+        InputError, match=rf"shape \[.*, {width}\], but this capture's has \[.*, 2\]"
+    ):
+        capture("narrow", questions=others, basis=compact_store, node_dim=2)
+    assert not (compact_store.parent / "narrow").exists()

@@ -1,0 +1,207 @@
+"""Several question sets: each is tested by detectors that were trained on the others."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from clew.errors import InputError, TrainingStoppedError
+from clew.hallucination.comparison import CompareConfig, ComparisonResult, compare_methods
+from clew.hallucination.comparison.events import StoreStarted
+from clew.hallucination.detectors.loading import load_detector
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.metrics import auroc
+from tests.hallucination.comparison.making import (
+    CAPTURE,
+    Told,
+    compare_config,
+    describe_capture,
+    write_data,
+    write_set,
+)
+
+NAMES = ("facts", "elements", "trivia")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """Three sets of the same model. They share no question."""
+    return tuple(write_set(tmp_path_factory.mktemp("sets") / name, rows=75) for name in NAMES)
+
+
+@pytest.fixture
+def tell(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def put(*methods: Told) -> None:
+        monkeypatch.setattr(
+            "clew.hallucination.comparison.methods.PROBES", {one.name: one for one in methods}
+        )
+
+    monkeypatch.setattr("clew.hallucination.comparison.methods.NETWORK_METHODS", [])
+    return put
+
+
+def sets_config(stores: tuple[Path, ...], out: Path, **changes: Any) -> CompareConfig:
+    usual = {"train_on": stores, "test_on": stores, "methods": ("perplexity", "linear_probe")}
+    return compare_config(stores[0], out, **usual | changes)
+
+
+@pytest.fixture(scope="module")
+def made(stores: tuple[Path, ...], tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
+    return compare_methods(sets_config(stores, tmp_path_factory.mktemp("out")))
+
+
+def test_each_set_is_tested_whole_by_detectors_that_never_saw_it(
+    made: ComparisonResult, stores: tuple[Path, ...]
+) -> None:
+    sets = made.results["leave_one_out"]
+    assert sets["sets"] == list(NAMES)
+    assert sets["answers"] == [150] * 3 and sets["excluded"] == [0] * 3
+    data = [AnswerFeatures(folder) for folder in stores]
+    trained = [len(one.labels["train"]) for one in data]
+    assert sets["trained_on"] == [sum(trained) - own for own in trained]
+    assert sets["correct"] == [int((one.index.labels == 0).sum()) for one in data]
+    for values, low, high in zip(sets["auroc"], sets["low"], sets["high"], strict=True):
+        assert all(a <= b <= c for a, b, c in zip(low, values, high, strict=True))
+
+
+def test_table_has_the_mean_over_the_sets_and_every_answer_its_risk(made: ComparisonResult) -> None:
+    sets = made.results["leave_one_out"]
+    rows = {row["method"]: row for row in made.results["methods"]}
+    for method, values, mean in zip(sets["methods"], sets["auroc"], sets["mean"], strict=True):
+        assert rows[method]["test_auroc"] == pytest.approx(np.mean(values)) == mean
+    with pa.OSFile(str(made.folder / "scores.arrow")) as file:
+        scores = pa.ipc.open_file(file).read_all()
+    assert set(scores["split"].to_pylist()) == {"test"} and len(scores) == 450
+    ours = scores.filter(pa.compute.equal(scores["set"], "elements"))
+    labels, risks = ours["label"].to_numpy(), ours["risk_linear_probe"].to_numpy()
+    place = sets["methods"].index("linear_probe")
+    assert auroc(labels, risks) == pytest.approx(sets["auroc"][place][1])
+
+
+def test_sets_have_tables_for_other_programs_and_a_headline(made: ComparisonResult) -> None:
+    lines = list(csv.DictReader((made.folder / "leave_one_out.csv").read_text().splitlines()))
+    assert len(lines) == 2 * (3 + 1)
+    assert {line["test_on"] for line in lines} == {*NAMES, "(mean)"}
+    assert all(int(line["answers"]) and int(line["correct"]) for line in lines)
+    assert "facts (150; " in (made.folder / "leave_one_out.tex").read_text()
+    transfer = made.results["transfer"]
+    assert np.shape(transfer["answers"]) == np.shape(transfer["correct"]) == (3, 3)
+    assert transfer["answers"][0][1] == 150 > transfer["answers"][0][0]
+    said = made.results["findings"]["transfer"]
+    assert said.startswith("On question sets that it was not trained on, ")
+    assert "over 3 sets" in said
+
+
+def test_kept_detector_is_trained_on_all_sets_and_knows_its_figures(
+    made: ComparisonResult, stores: tuple[Path, ...]
+) -> None:
+    detector = load_detector(made.folder / "detector")
+    data = [AnswerFeatures(folder) for folder in stores]
+    counts = detector.kept.data
+    assert (
+        counts["questions"] == "facts (made up 1.0) + elements (made up 1.0) + trivia (made up 1.0)"
+    )
+    train = counts["train"]
+    assert sum(train.values()) == sum(len(one.labels["train"]) for one in data)
+    figures = detector.metrics["leave_one_out"]
+    place = made.results["leave_one_out"]["methods"].index(detector.name)
+    assert figures["test_auroc"] == made.results["leave_one_out"]["mean"][place]
+    assert figures["sets"]["trivia"]["correct"] == made.results["leave_one_out"]["correct"][2]
+
+
+def test_report_names_the_sets(made: ComparisonResult) -> None:
+    from clew.hallucination.comparison.report import write_report
+
+    page = write_report(made.folder).read_text(encoding="utf-8")
+    assert "on question sets not trained on: facts, elements and trivia</title>" in page
+    assert "On question sets that it was not trained on" in page
+    assert 'id="left_out"' in page and "150 (" in page
+
+
+def test_questions_of_other_sets_are_not_tested(
+    stores: tuple[Path, ...], tell: Any, tmp_path: Path
+) -> None:
+    """A second capture of the same questions."""
+    tell(Told(name="perplexity"))
+    again = write_data(tmp_path / "again", rows=75)
+    describe_capture(again, questions={"name": "again"}, **CAPTURE)
+    twice = write_data(tmp_path / "twice", rows=75)
+    describe_capture(twice, questions={"name": "twice"}, **CAPTURE)
+    config = sets_config((stores[0], again, twice), tmp_path / "out", methods=None, pairs=False)
+    sets = compare_methods(config).results["leave_one_out"]
+    assert sets["excluded"][0] == 0 and sets["excluded"][1] == sets["excluded"][2] > 100
+
+
+def test_sets_are_resumed_and_can_be_named(
+    stores: tuple[Path, ...], tell: Any, tmp_path: Path
+) -> None:
+    probe = Told(name="probe")
+    tell(probe)
+    asked: list[bool] = []
+    names = ("A", "B", "../C")
+    config = sets_config(stores, tmp_path, methods=None, names=names, keep_detectors="none")
+    with pytest.raises(TrainingStoppedError):
+        compare_methods(config, should_stop=lambda: bool(asked.append(True) or len(asked) > 2))
+    assert probe.fitted < 3
+    events: list[Any] = []
+    results = compare_methods(config, events.append).results
+    assert probe.fitted == 6 and results["leave_one_out"]["sets"] == list(names)
+    started = [event for event in events if isinstance(event, StoreStarted)]
+    assert [one.name for one in started[:3]] == [f"all sets but {name}" for name in names]
+    assert started[0].seconds_left is None and started[-1].seconds_left is not None
+    assert len(list((tmp_path / "left_out").iterdir())) == 3  # "../C" is inside as well
+    with pytest.raises(InputError, match="give 3 different names"):
+        compare_methods(sets_config(stores, tmp_path / "x", methods=None, names=("A", "B")))
+
+
+def test_method_that_fails_on_one_set_has_no_mean(
+    stores: tuple[Path, ...], tell: Any, tmp_path: Path
+) -> None:
+    class Picky(Told):
+        def run(self, data: Any, *, seed: int) -> Any:
+            if "trivia" in data.name:
+                raise InputError("not on trivia")
+            return super().run(data, seed=seed)
+
+    tell(Told(name="perplexity"), Picky(name="picky"))
+    config = sets_config(stores, tmp_path, methods=None, pairs=False)
+    results = compare_methods(config).results
+    assert [row["method"] for row in results["methods"]] == ["perplexity"]
+    reasons = [one["reason"] for one in results["excluded"]]
+    assert reasons == ["not on trivia", "it has no result for trivia, so there is no mean"]
+    assert results["transfer"] is None
+
+
+def test_every_answer_is_tested_once_in_folds(stores: tuple[Path, ...], tmp_path: Path) -> None:
+    config = compare_config(
+        stores[0], tmp_path, methods=("perplexity", "linear_probe"), folds=5, seeds=1
+    )
+    results = compare_methods(config).results
+    assert results["folds"]["count"] == 5
+    assert sum(results["data"]["test"].values()) == 150
+    assert [sum(one.values()) for one in results["folds"]["test"]] == [30] * 5
+    with pa.OSFile(str(tmp_path / "scores.arrow")) as file:
+        ids = pa.ipc.open_file(file).read_all()["global_example_id"].to_pylist()
+    assert sorted(ids) == list(range(150))
+    assert results["best"]["chosen_on"] == "the validation folds"
+    detector = load_detector(tmp_path / "detector")
+    assert detector.metrics["out_of_fold"]["test_auroc"] == results["methods"][0]["test_auroc"]
+    again = compare_methods(config).results
+    assert json.dumps(again["methods"]) == json.dumps(results["methods"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"folds": 2}, "give 3 or more"), ({"folds": 80}, "give fewer folds")],
+)
+def test_folds_that_cannot_be_made_are_rejected(
+    changes: dict[str, Any], message: str, stores: tuple[Path, ...], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        compare_methods(compare_config(stores[0], tmp_path, **changes))
+    with pytest.raises(InputError, match="folds are of one folder"):
+        sets_config(stores, tmp_path, folds=5)

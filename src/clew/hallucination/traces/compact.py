@@ -317,8 +317,8 @@ def to_float16(values: Tensor) -> Tensor:
     """Float16, with values beyond its range clamped to its maximum; infinities and NaN stay."""
     if values.dtype == torch.float16:
         return values
-    clipped = values.clamp(-FLOAT16_MAX, FLOAT16_MAX)
-    return torch.where(values.isfinite(), clipped, values).to(torch.float16)
+    clipped = values.clamp(-FLOAT16_MAX, FLOAT16_MAX)  # NaN stays
+    return torch.where(values.isinf(), values, clipped).to(torch.float16)
 
 
 def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
@@ -351,7 +351,7 @@ def _to_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
         else:
             host[name] = tensor
     if any(tensor.is_cuda for tensor in tensors.values()):
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
     return {name: flat(tensor) for name, tensor in host.items()}
 
 

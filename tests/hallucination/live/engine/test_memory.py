@@ -1,5 +1,7 @@
 """The engine's rows grow and shrink, and memory that runs out ends no more than a request."""
 
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -130,3 +132,21 @@ def test_a_call_is_answered_even_if_the_engine_dies(
 
 def _die(*_: Any) -> None:
     raise AssertionError
+
+
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_what_exists_is_not_searched_for_garbage_while_answers_are_generated(
+    loaded: LoadedModel,
+) -> None:
+    with Engine(loaded, max_rows=1):
+        with Engine(loaded, max_rows=1):
+            pass
+        assert gc.get_freeze_count() > len(gc.get_objects())
+    assert gc.get_freeze_count() < len(gc.get_objects())

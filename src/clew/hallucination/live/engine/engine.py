@@ -5,6 +5,7 @@ with a part of the prompts that are new: a request joins at the next pass, and l
 soon as its answer ends.
 """
 
+import gc
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from clew.hallucination.live.engine.batch import RunningBatch
 from clew.hallucination.live.engine.recording import Recording
 from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.engine.tickets import Ticket
+from clew.memory import freeze_objects
 
 Result = TypeVar("Result")
 
@@ -66,6 +68,7 @@ class Engine:
         self._changed = threading.Condition()
         self._is_closing = self._is_stopped = False
         self._seconds = 0.0
+        self._has_frozen = freeze_objects()
         self._thread = threading.Thread(target=self._run, name="clew-engine", daemon=True)
         self._thread.start()
 
@@ -123,6 +126,8 @@ class Engine:
             self._is_stopped = True
             self._changed.notify_all()
         self._thread.join()
+        if self._has_frozen:
+            gc.unfreeze()
 
     def __enter__(self) -> Self:
         return self

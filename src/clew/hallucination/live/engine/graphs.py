@@ -14,6 +14,7 @@ from clew.hallucination.live.engine.recording import RowRecord
 from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.engine.sampling import Asking, Chooser, NextToken, NextTokens
 from clew.hallucination.live.engine.transfers import Reading
+from clew.memory import collect_later
 
 # Tokens of a pass are padded to one of these, or to a multiple of the last.
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512)
@@ -79,9 +80,11 @@ class _CapturedPass:
         torch.cuda.current_stream().wait_stream(stream)
         for part in work:
             graph = torch.cuda.CUDAGraph()
-            # Other threads may use the GPU meanwhile.
-            mode = "thread_local"
-            with torch.cuda.graph(graph, pool=self._passes.pool, capture_error_mode=mode):
+            # Other threads may use the GPU meanwhile. This one must not even free other graphs.
+            with (
+                collect_later(),
+                torch.cuda.graph(graph, pool=self._passes.pool, capture_error_mode="thread_local"),
+            ):
                 part()
             self._graphs.append(graph)
 

@@ -17,7 +17,7 @@ from clew.hallucination.capture.dialogue import CHAT_TEMPLATE, Prompt
 from clew.hallucination.detectors.data import LIVE, LiveData
 from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.packing import on_device
-from clew.hallucination.detectors.probes.arrays import read_ragged, to_numpy
+from clew.hallucination.detectors.probes.arrays import to_numpy
 from clew.hallucination.detectors.probes.baselines import EachAnswer
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, SampleKind
@@ -235,7 +235,7 @@ class Detector:
         # A distance that is not a number is not a small one.
         is_far = ~(distances <= 1)
         others = self._fall_back(data) if is_far.any() else risks
-        lengths = [len(one) for one in read_ragged(data, TOKENS, LIVE)]
+        lengths = map(len, data.read(TOKENS, LIVE))
         rows = zip(risks, others, distances, is_far, lengths, data.stop_reasons, strict=True)
         return [self._answer(*row) for row in rows]
 

@@ -29,8 +29,8 @@ from clew.hallucination.traces.compact import to_float16
 from clew.memory import free_memory, is_out_of_memory
 
 logger = logging.getLogger(__name__)
-# The engine needs the interpreter and the device, too: after scoring, this many times as long is
-# left to it, and further events come together meanwhile.
+# The engine needs the interpreter and the device, too: while answers are generated, scoring is
+# followed by a rest of this many times as long, and further events come together meanwhile.
 _REST, _LONGEST_REST_SECONDS = 3, 0.1
 # What a detector may raise for features that nobody foresaw.
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
@@ -81,9 +81,10 @@ class Delivery:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._open: set[_Pending] = set()
+        self._generated: set[_Pending] = set()  # those of them that the engine is busy with
+        self._is_idle = threading.Event()
         self._has_ended = False
         self._lock = threading.Lock()
-        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clew-delivery", daemon=True)
         self._thread.start()
 
@@ -98,7 +99,7 @@ class Delivery:
         except ClewError:
             pending.ticket.cancel()
             raise
-        ticket.on_event(lambda event: self._items.put((pending, event)))
+        ticket.on_event(partial(self._receive, pending))
         for one in pending.draws:
             one.on_event(lambda event: self._items.put((pending, _Drawn(event))))
         return pending.ticket
@@ -112,10 +113,21 @@ class Delivery:
             if self._has_ended:
                 raise ClewError("scoring has ended after an error: see the log, and start again.")
             self._open.add(pending)
+            self._generated.add(pending)
+            self._is_idle.clear()
+
+    def _receive(self, pending: _Pending, event: NewToken | Finished | ClewError) -> None:
+        """Called by the engine's thread."""
+        self._items.put((pending, event))
+        if isinstance(event, NewToken):
+            return
+        with self._lock:
+            self._generated.discard(pending)
+            if not self._generated:
+                self._is_idle.set()
 
     def close(self) -> None:
         """Deliver what there is, and end. The engine has been closed before."""
-        self._closing.set()
         self._items.put(None)
         self._thread.join()
 
@@ -136,7 +148,7 @@ class Delivery:
             started = time.perf_counter()
             while self._deliver(items):
                 rest = _REST * (time.perf_counter() - started)
-                self._closing.wait(min(rest, _LONGEST_REST_SECONDS))
+                self._is_idle.wait(min(rest, _LONGEST_REST_SECONDS))
                 items = self._take()
                 started = time.perf_counter()
         finally:

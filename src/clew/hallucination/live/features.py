@@ -5,6 +5,7 @@ once."""
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -150,7 +151,7 @@ class LiveFeatures:
         if not columns:
             return {}
         # The sum of an answer's values is not finite if one of them is not.
-        sums = [self._whole(name).float().flatten(1).sum(1) for name in columns]
+        sums = [_sum_answers(self._whole(name)) for name in columns]
         broken = (~torch.stack(sums).isfinite()).cpu()
         return {
             row: f"its {columns[column]} contains NaN or infinity"
@@ -179,8 +180,10 @@ class LiveFeatures:
 
     def _read_plain(self, field: str) -> list[Any]:
         if field.startswith("token_"):
-            name = field.removeprefix("token_")
-            return [torch.tensor(getattr(a, name), dtype=torch.float32) for a in self.answers]
+            numbers = [getattr(answer, field.removeprefix("token_")) for answer in self.answers]
+            if field not in self._made:  # a tensor for each answer would take many times as long
+                self._made[field] = torch.tensor([*chain(*numbers)], dtype=torch.float32)
+            return list(self._made[field].split(list(map(len, numbers))))
         name = "text" if field == "answer" else field
         return [getattr(answer, name) for answer in self.answers]
 
@@ -212,7 +215,9 @@ class LiveFeatures:
         return _average(values, tokens)
 
     def _fixed(self, column: str) -> Float16[Tensor, "rows layers size"]:
-        return to_float16(getattr(self.record, column))
+        if column not in self._made:
+            self._made[column] = to_float16(getattr(self.record, column))
+        return self._made[column]
 
     def _padded(self, column: str) -> Float16[Tensor, "rows layers tokens features"]:
         """A ragged column with zeros after each answer's tokens; the features of a diagonal are its
@@ -272,6 +277,10 @@ def _average(
     values: Float16[Tensor, "rows layers tokens features"], tokens: Bool[Tensor, "rows tokens"]
 ) -> Float16[Tensor, "rows layers features"]:
     """The mean over some tokens; 0 if there are none."""
-    chosen: Float[Tensor, "rows layers tokens features"]
-    chosen = torch.where(tokens[:, None, :, None], values, 0).float()
-    return (chosen.sum(2) / tokens.sum(1).clamp(min=1)[:, None, None]).half()
+    total: Float[Tensor, "rows layers features"]
+    total = torch.where(tokens[:, None, :, None], values, 0).sum(2, dtype=torch.float32)
+    return (total / tokens.sum(1).clamp(min=1)[:, None, None]).half()
+
+
+def _sum_answers(values: Float16[Tensor, "rows layers ..."]) -> Float[Tensor, " rows"]:
+    return values.sum(dim=tuple(range(1, values.dim())), dtype=torch.float32)

@@ -114,9 +114,10 @@ class _Rows:
         parts, along = [copy.tensors[name] for copy in copies], PER_TOKEN.get(name)
         if along is None:
             return parts[0] if len(parts) == 1 else torch.cat(parts)
-        room = max(part.shape[along + 1] for part in parts)
-        parts = [_widen(part, along + 1, room) for part in parts]
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len({part.shape for part in parts}) == 1:
+            joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+        else:
+            joined = _pad(parts, along)
         return self._mask(joined.narrow(along + 1, 0, self._longest), along)
 
     def _mask(self, values: Tensor, along: int) -> Tensor:
@@ -129,9 +130,10 @@ class _Rows:
         return torch.where(used, values, 0)
 
 
-def _widen(values: Tensor, dim: int, size: int) -> Tensor:
-    if values.shape[dim] == size:
-        return values
-    shape = list(values.shape)
-    shape[dim] = size - shape[dim]
-    return torch.cat([values, values.new_zeros(shape)], dim=dim)
+def _pad(rows: Sequence[Tensor], along: int) -> Tensor:
+    """Join rows `[1, ...]`, with zeros where one is shorter along that dimension of a row."""
+    longest = max(rows, key=lambda row: row.shape[along + 1])
+    joined = longest.new_zeros(len(rows), *longest.shape[1:])
+    for place, row in zip(joined.split(1), rows, strict=True):
+        place.narrow(along + 1, 0, row.shape[along + 1]).copy_(row)
+    return joined

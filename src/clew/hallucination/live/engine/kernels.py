@@ -72,7 +72,7 @@ def _attend(  # type: ignore[no-untyped-def]
     tl.store(target, (mixed / total).to(output.dtype.element_ty), mask=inside)
     if KEEPS:
         tl.debug_barrier()
-        for start in range(0, columns, BLOCK):
+        for start in range(0, position + 1, BLOCK):
             column = start + place
             seen = (column <= position) & (column >= first)
             score = tl.load(kept + column, mask=seen, other=-float("inf"))
@@ -94,7 +94,7 @@ def attend_packed(
     """Write keys and values [heads, tokens, dim] to the `cache` (keys and values, [rows, kv_heads,
     capacity, dim]) at `where` (row and position of each token), and attend. Returns the outputs
     [tokens, heads, dim]; the attention weights go to `weights` [tokens, heads, columns], in
-    float32."""
+    float32: only those of columns that a token can see."""
     keys, values = cache
     heads, tokens, dim = query.shape
     kv_heads, size = key.shape[0], triton.next_power_of_2(dim)
@@ -130,7 +130,7 @@ def _reduce(  # type: ignore[no-untyped-def]
     row, position = tl.load(rows + token), tl.load(positions + token)
     head, column = tl.program_id(2) * SOME + tl.arange(0, SOME), tl.arange(0, SIZE)
     is_head = head < HEADS
-    inside = is_head[:, None] & (column < columns)[None, :]
+    inside = is_head[:, None] & (column <= position)[None, :]
     source = ((layer * tokens + token) * HEADS + head).to(tl.int64) * columns
     weight = tl.load(weights + source[:, None] + column[None, :], mask=inside, other=0.0)
     target = ((row * layers + layer) * HEADS + head) * capacity
@@ -143,9 +143,8 @@ def _reduce(  # type: ignore[no-untyped-def]
         tl.store(masses + first, tl.sum(tl.where(in_prompt, weight, 0.0), axis=1), mask=is_head)
         tl.store(masses + first + 1, tl.sum(tl.where(in_prompt, 0.0, weight), axis=1), mask=is_head)
     if RECEIVED:
-        counts = inside & (column <= position)[None, :] & tl.load(alive + token)
         where = received + target[:, None] + column[None, :]
-        tl.atomic_add(where, weight, mask=counts, sem="relaxed")
+        tl.atomic_add(where, weight, mask=inside & tl.load(alive + token), sem="relaxed")
 
 
 @triton.jit

@@ -217,7 +217,9 @@ class RowRecord:
         reduce_weights(weights, (rows, positions), self._prompts, alive, self._tensors)
         if "edge_weight" in self._tensors:
             k = min(self.recording.shape.edges_per_token, weights.shape[-1])
-            strongest = weights.mean(2).topk(k, dim=-1)
+            column = torch.arange(weights.shape[-1], device=weights.device)
+            seen = column <= positions[:, None, None]
+            strongest = torch.where(seen, weights, 0).mean(2).topk(k, dim=-1)
             for name, found in zip(("edge_weight", "edge_slot"), strongest, strict=True):
                 kept = self._tensors[name]
                 kept[rows, :, positions, :k] = found.transpose(0, 1).to(kept.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from clew.hallucination.samples.splits import Splits, assign_splits, write_splits
-from clew.hallucination.traces.schema import id_fields, shaped
+from clew.hallucination.traces.schema import EvaluationShape, evaluation_fields, id_fields, shaped
 from clew.loading.splits import Shares
 from clew.storage import Manifest, ShardReader, ShardWriter, add_shard, read_manifest
 from clew.storage.arrow import is_list
@@ -164,6 +164,10 @@ def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
         "node_prompt": draw(*by_node),
         "state_mean": draw(sizes.layers, sizes.dim),
         "samples": [f"It is {number + i % (1 + number % 3)}." for i in range(3)],
+        "p_true": 1 / (1 + np.exp(draw(3))),
+        "contrast_true": draw(2, sizes.dim),
+        "contrast_false": -draw(2, sizes.dim),
+        "entailment": np.maximum(np.eye(3), np.clip(0.5 - 0.2 * draw(3, 3), 0, 1)),
     }
 
 
@@ -211,6 +215,7 @@ def write_answers(store: Path, shards: int, rows: int, batch_rows: int, sizes: S
         *(fixed(name, *by_node) for name in ("node_mean", "node_max", "node_prompt")),
         fixed("state_mean", sizes.layers, sizes.dim),
         pa.field("samples", pa.list_(pa.string())),
+        *evaluation_fields(EvaluationShape(phrasings=3, layers=2, draws=3), sizes.dim),
     ]
     return _write_each(store, "answers", fields, answer_of, shards, rows, batch_rows, sizes)
 

@@ -28,6 +28,7 @@ def live_store(live_model: LoadedModel, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("live_store")
     questions = write_questions(folder / "questions.jsonl", 48)
     changes = {"keep": "full", "draws": 3, "max_new_tokens": 10, "shard_size": 24, "cut": "none"}
+    changes |= {"self_evaluation": True, "entailment": True}
     config = tiny_config(Path(live_model.name), questions, folder / "store", **changes)
     with one_thread():
         extract(config, loaded=live_model)

@@ -8,8 +8,9 @@ Complete = Callable[[str], list[str]]
 # A test compares this list with the methods of the library, which take seconds to import.
 METHODS = (
     *("length", "category", "perplexity", "min_probability"),
-    *("mean_entropy", "semantic_entropy", "attention_score", "linear_probe"),
-    *("linear_probe_middle", "linear_probe_pca", "lapeigvals", "attn_logdet"),
+    *("mean_entropy", "semantic_entropy", "entailment_entropy", "p_true"),
+    *("attention_score", "linear_probe", "linear_probe_middle", "linear_probe_pca"),
+    *("ccs", "contrast_probe", "lapeigvals", "attn_logdet"),
     *("lookback", "token_probe", "fusion", "saplma"),
     *("lstm", "gnn_det", "gvae", "charm", "act_vit"),
 )

@@ -24,7 +24,7 @@ COMMAND = Command(
         "Input and output": ("model", "questions", "num_samples", "out", "shard_size", "part"),
         "Answers": (
             *("prompt", "chat", "cut", "max_new_tokens", "num_beams", "draws"),
-            "draw_temperature",
+            *("draw_temperature", "self_evaluation", "entailment"),
         ),
         "Stored data": ("keep", "node_dim", "edges_per_token", "basis"),
         "Hardware": ("device", "dtype", "quantize", "generation_batch", "threads"),

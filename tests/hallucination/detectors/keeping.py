@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from clew.engine import TrainConfig
+from clew.hallucination.capture.phrasings import PHRASINGS, Entailment, SelfEvaluation
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.traces.basis import Basis, save_basis
@@ -16,10 +17,12 @@ MODEL = {"id": "tiny", "dtype": "float32", "fingerprint": "ab12", "layers": 3, "
 CAPTURE: dict[str, Any] = {
     "model": MODEL,
     "prompt": {"template": "Q: {question} A:", "chat": False},
-    "generation": {"max_new_tokens": 8, "num_beams": 1, "cut": "sentence"},
+    "generation": {"max_new_tokens": 8, "num_beams": 1, "cut": "sentence", "samples": 3},
     "questions": {"name": "numbers"},
     "node_dim": NODE_DIM,
     "edges_per_token": 4,
+    "self_evaluation": SelfEvaluation(phrasings=PHRASINGS, layers=(1, 2)).describe(),
+    "entailment": Entailment().describe(),
 }
 
 

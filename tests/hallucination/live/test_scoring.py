@@ -33,6 +33,10 @@ METHODS = (
         "gvae",
         "act_vit",
         "charm",
+        "p_true",
+        "ccs",
+        "contrast_probe",
+        "entailment_entropy",
     ),
 )
 
@@ -76,7 +80,7 @@ def test_risk_from_tokens_equals_the_risk_from_samples(
     assert compared >= 10
 
 
-@pytest.mark.parametrize("method", ["fusion", "gnn_det", "charm", "perplexity"])
+@pytest.mark.parametrize("method", ["fusion", "gnn_det", "charm", "perplexity", "p_true", "ccs"])
 def test_risk_of_a_generated_answer_equals_that_from_its_tokens(
     live_model: LoadedModel, live_store: Path, fit: FitDetector, method: str
 ) -> None:

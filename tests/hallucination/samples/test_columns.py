@@ -13,14 +13,20 @@ from clew.errors import StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.reading.answers import AnswerFeatures
-from clew.hallucination.traces.schema import TraceShape, check_traces, trace_schema
+from clew.hallucination.traces.schema import (
+    EvaluationShape,
+    TraceShape,
+    check_traces,
+    trace_schema,
+)
 from clew.storage import Manifest, ShardReader
 from tests.samples import write_samples
 from tests.stores import new_manifest
 
 TRACES = replace(new_manifest(), kind="traces")
 SIZES = TraceShape(layers=3, dim=8, heads=2, node_dim=4, edges_per_token=5)
-SCHEMA = trace_schema(SIZES, "full")
+EVALUATION = EvaluationShape(phrasings=3, layers=2, draws=4)
+SCHEMA = trace_schema(SIZES, "full", evaluation=EVALUATION)
 
 
 def other_types(kind: pa.DataType) -> list[pa.DataType]:

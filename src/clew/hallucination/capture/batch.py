@@ -144,6 +144,20 @@ class PaddedBatch:
         self.rows = torch.arange(len(owner), device=owner.device)
         return owner
 
+    def pass_behind(
+        self, tokens: Sequence[int], *, after: int = 0
+    ) -> Float[Tensor, "rows vocabulary"]:
+        """Pass the same tokens behind every row, `after` slots behind the prompts; returns the
+        logits of the last one. They replace what was passed there before."""
+        start = self.slots.prefix + self.slots.width + after
+        block = len(self.rows) * self.model.observer.heads * self.slots.count
+        for piece in torch.tensor(tokens, device=self.ids.device).split(max(1, MAX_BLOCK // block)):
+            self.cache.go_to(start)
+            logits = self._pass(self.rows, piece.expand(len(self.rows), -1), start, 1)[:, -1]
+            start += len(piece)
+        self.model.on_passed(len(self.rows) * len(tokens))
+        return logits
+
     def stepper(
         self, choose: Callable[[Tensor], Choice]
     ) -> Callable[[Choice, list[bool], int], Choice]:

@@ -61,6 +61,8 @@ class ExtractConfig:
     quantize: Quantize | None = None
     draws: int = 0
     draw_temperature: float = 1.0
+    self_evaluation: bool = False
+    entailment: bool = False
     part: Part = field(default_factory=Part)
     threads: int | None = None
 
@@ -77,6 +79,12 @@ class ExtractConfig:
                 "it must be greater than 0; 1 samples from the model's own distribution.",
                 setting="draw_temperature",
                 value=self.draw_temperature,
+            )
+        if self.entailment and self.draws < 2:
+            raise InputError(
+                f"it compares drawn answers, but `draws` is {self.draws}: draw 2 or more.",
+                setting="entailment",
+                value=self.entailment,
             )
         if self.prompt is not None:
             check_template(self.prompt)

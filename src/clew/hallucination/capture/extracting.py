@@ -141,7 +141,9 @@ def _estimate(job: Job, pending: Sequence[int]) -> Estimate:
     not fit on disk."""
     prompts = [job.prompts[i] for number in pending for i in job.store.shard_rows(number)]
     samples = job.generation.draws
-    estimate = estimate_run(job.decoder, prompts, job.plan, keep=job.keep, samples=samples)
+    estimate = estimate_run(
+        job.decoder, prompts, job.plan, keep=job.keep, samples=samples, extra=job.extra_work
+    )
     refuse_full_disk(
         job.store.path,
         # Space for unfinished shards of other parts is not available to this one.

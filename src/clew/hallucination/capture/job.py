@@ -20,6 +20,8 @@ from clew.hallucination.capture.dialogue import (
     choose_prompt,
     shared_prefix,
 )
+from clew.hallucination.capture.entailment import Comparer
+from clew.hallucination.capture.evaluation import Evaluator
 from clew.hallucination.capture.models import (
     LoadedModel,
     context_tokens,
@@ -28,16 +30,29 @@ from clew.hallucination.capture.models import (
     sliding_window,
 )
 from clew.hallucination.capture.observe import ModelObserver
+from clew.hallucination.capture.phrasings import (
+    ENTAILMENT_KEY,
+    EVALUATION_KEY,
+    Entailment,
+    SelfEvaluation,
+)
 from clew.hallucination.capture.plan import (
     MAX_FULL_TRACE_BYTES,
     BatchPlan,
+    ExtraWork,
     full_bytes,
     plan_batches,
 )
 from clew.hallucination.capture.store import MACHINE_KEY, TraceStore
 from clew.hallucination.questions import Question, QuestionSet
 from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.schema import ANSWER_HIDDEN, Keep, TraceShape, trace_schema
+from clew.hallucination.traces.schema import (
+    ANSWER_HIDDEN,
+    EvaluationShape,
+    Keep,
+    TraceShape,
+    trace_schema,
+)
 from clew.progress import Note, Reporter
 from clew.storage import Manifest
 from clew.storage.origin import describe_in_schema
@@ -60,6 +75,18 @@ class Job:
     plan: BatchPlan
     keep: Keep
     schema: pa.Schema
+    evaluator: Evaluator | None = None
+    comparer: Comparer | None = None
+
+    @property
+    def extra_work(self) -> list[ExtraWork]:
+        """What answers take besides answering and drawing."""
+        extra, made = [], self.generation
+        if self.evaluator is not None:
+            extra.append(self.evaluator.extra_work(self.decoder.shape))
+        if self.comparer is not None:
+            extra.append(self.comparer.extra_work(made.draws, made.max_new_tokens))
+        return extra
 
 
 def prepare_job(
@@ -86,8 +113,11 @@ def prepare_job(
         with_context=bool(questions.contexts_sha256),
     )
     questions = _used_contexts(questions, prompt, reporter)
+    evaluator, comparer = _make_evaluation(config, loaded, prompt)
+    room = evaluator.room if evaluator else 0
     limits = _Limits(
         new_tokens=generation.max_new_tokens,
+        evaluation_tokens=room,
         tokens=context_tokens(loaded.model),
         full_shape=shape if config.keep == "full" else None,
     )
@@ -96,7 +126,7 @@ def prepare_job(
         model=loaded.model,
         shape=shape,
         prompt_lengths=[len(p) for p in asked.prompts],
-        max_new_tokens=generation.max_new_tokens,
+        max_new_tokens=generation.max_new_tokens + room,
         batch_size=store.rows_per_shard,
         rows=config.generation_batch,
     )
@@ -105,6 +135,10 @@ def prepare_job(
     settings = _describe_settings(config, questions, loaded, prompt, plan)
     if other is not None:
         settings["basis"] = other.sha256
+    if evaluator is not None:
+        settings[EVALUATION_KEY] = evaluator.evaluation.describe()
+    if comparer is not None:
+        settings[ENTAILMENT_KEY] = comparer.entailment.describe()
     store.open(settings=settings, rows=len(asked.questions), skipped=asked.skipped)
     if config.generation_batch is None:
         plan = _stored_plan(store.manifest, plan)
@@ -120,9 +154,10 @@ def prepare_job(
         samples=generation.draws > 0,
         context=prompt.context_template is not None,
         parts=questions.has_parts,
+        evaluation=_evaluation_shape(evaluator, generation.draws if comparer else 0),
     )
     make = functools.partial(
-        _make_decoder, loaded, observer, shape, basis, generation, asked.prompts
+        _make_decoder, loaded, observer, shape, basis, generation, room, asked.prompts
     )
     decoder, same_length = settle_decoder(make, asked.prompts, reporter, name=config.model)
     return Job(
@@ -135,7 +170,29 @@ def prepare_job(
         plan=replace(plan, same_length=same_length),
         keep=config.keep,
         schema=describe_in_schema(schema, store.manifest),
+        evaluator=evaluator,
+        comparer=comparer,
     )
+
+
+def _make_evaluation(
+    config: ExtractConfig, loaded: LoadedModel, prompt: Prompt
+) -> tuple[Evaluator | None, Comparer | None]:
+    """What asks the model about its answers, and what compares drawn ones; None if not wanted."""
+    evaluator = comparer = None
+    if config.self_evaluation:
+        evaluation = SelfEvaluation.of_model(ModelObserver(loaded.model).num_layers)
+        evaluator = Evaluator(evaluation, loaded.tokenizer, chat=prompt.chat)
+    if config.entailment:
+        comparer = Comparer(Entailment(), loaded, chat=prompt.chat)
+    return evaluator, comparer
+
+
+def _evaluation_shape(evaluator: Evaluator | None, draws: int) -> EvaluationShape:
+    if evaluator is None:
+        return EvaluationShape(draws=draws)
+    about = evaluator.evaluation
+    return EvaluationShape(phrasings=len(about.phrasings), layers=len(about.layers), draws=draws)
 
 
 def _used_contexts(questions: QuestionSet, prompt: Prompt, reporter: Reporter) -> QuestionSet:
@@ -205,16 +262,19 @@ class _Limits:
     bytes of a full trace."""
 
     new_tokens: int
+    evaluation_tokens: int
     tokens: int
     full_shape: TraceShape | None
 
     def reason_against(self, prompt_tokens: int, question: Question) -> str | None:
         """Why a question whose prompt has this many tokens cannot be captured."""
         tokens = prompt_tokens + self.new_tokens
-        if tokens > self.tokens:
+        if tokens + self.evaluation_tokens > self.tokens:
             long = "question" if question.context is None else "question or its context"
+            evaluation = self.evaluation_tokens
+            more = f", with {evaluation} tokens of self-evaluation," if evaluation else ""
             return (
-                f"{prompt_tokens} prompt tokens and {self.new_tokens} new tokens exceed the "
+                f"{prompt_tokens} prompt tokens and {self.new_tokens} new tokens{more} exceed the "
                 f"model's limit of {self.tokens}: shorten the {long}, or lower "
                 "`max_new_tokens`"
             )
@@ -275,11 +335,12 @@ def _make_decoder(
     shape: TraceShape,
     basis: Basis,
     generation: Generation,
+    room: int,
     prompts: Sequence[Sequence[int]],
     share: bool,
 ) -> Decoder:
     window = sliding_window(loaded.model)
-    longest = max(len(prompt) for prompt in prompts) + generation.max_new_tokens
+    longest = max(len(prompt) for prompt in prompts) + generation.max_new_tokens + room
     # Padding after a shared prefix would shift what a sliding window sees.
     share = share and (window is None or longest <= window)
     ends = end_tokens(loaded.model, loaded.tokenizer)

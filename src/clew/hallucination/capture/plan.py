@@ -40,6 +40,16 @@ class BatchPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExtraWork:
+    """What else an answer takes: its tokens passed `repeats` more times, and further `tokens`;
+    `bytes` on disk."""
+
+    repeats: int
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Estimate:
     """The remaining work, reported before it starts. `seconds` assumes the longest answers."""
 
@@ -146,18 +156,22 @@ def estimate_run(
     *,
     keep: Keep,
     samples: int = 0,
+    extra: Sequence[ExtraWork] = (),
 ) -> Estimate:
     """Time one batch and extrapolate to all prompts, assuming answers of maximum length."""
     shape, max_new_tokens = decoder.shape, decoder.max_new_tokens
     lengths = sorted(map(len, prompts))
     tokens = [length + max_new_tokens for length in lengths]
     size = sum(trace_bytes(shape, keep, count, samples * max_new_tokens) for count in tokens)
+    size += len(tokens) * sum(one.bytes for one in extra)
     records = plan.rows * record_bytes(shape, tokens[-1]), plan.tokens * record_bytes(shape, 1)
     prompt_seconds, step_seconds = _time_batch(decoder, prompts, lengths[len(lengths) // 2], plan)
     memory = psutil.Process().memory_info().rss  # with what the timed batch took
     # Drawn answers pass their prompts once more, in batches of the same size as the answers.
     seconds = sum(lengths) * prompt_seconds * (2 if samples else 1)
     seconds += -(-len(tokens) // plan.rows) * max_new_tokens * step_seconds * (1 + samples)
+    further = (one.repeats * sum(tokens) + one.tokens * len(tokens) for one in extra)
+    seconds += sum(further) * prompt_seconds
     return Estimate(
         traces=len(tokens), bytes=size, memory_bytes=memory + 3 * min(records), seconds=seconds
     )

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from clew.hallucination.traces.compact import Reduced, reduced_columns
 from clew.hallucination.traces.schema import (
     ANSWER_PARTS,
     CONTEXT,
+    ENTAILMENT,
     TOKEN_ENDS,
     TraceShape,
     build_record_batch,
@@ -32,6 +33,16 @@ from clew.storage import ShardWriter
 
 # Bytes of full traces per record batch.
 _FULL_BATCH_BYTES = 1 << 28
+
+
+class _Answered(NamedTuple):
+    """Some answers: tokens of drawn ones per question, the record, and further columns."""
+
+    ids: list[int]
+    answers: list[GeneratedAnswer]
+    samples: list[list[list[int]]]
+    reduced: Reduced
+    evaluated: dict[str, np.ndarray]
 
 
 class ShardCapture:
@@ -89,8 +100,8 @@ class ShardCapture:
 
     def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
         """Answer and record a batch; the writer's thread converts it to Arrow."""
-        for part, answers, samples, reduced in self._answer(ids):
-            columns = reduced_columns(reduced)
+        for part, answers, samples, reduced, evaluated in self._answer(ids):
+            columns = {**reduced_columns(reduced), **evaluated}
             compact = functools.partial(self._compact_batch, part, answers, samples, columns)
             if self.job.keep == "compact" and wanted.issuperset(part):
                 yield compact
@@ -103,9 +114,7 @@ class ShardCapture:
             else:
                 yield lambda batch=some: batch  # type: ignore[misc]
 
-    def _answer(
-        self, ids: list[int]
-    ) -> Iterator[tuple[list[int], list[GeneratedAnswer], list[list[list[int]]], Reduced]]:
+    def _answer(self, ids: list[int]) -> Iterator[_Answered]:
         """Answer a batch; if it does not fit in device memory, in halves, with a note."""
         if len(ids) <= self.job.plan.rows:
             try:
@@ -114,14 +123,16 @@ class ShardCapture:
                     # Draws first, so that the record of the answers does not have to wait in
                     # device memory.
                     samples = self._sample(ids)
+                    compared = self._compare(ids, samples)
                     answers, reduced = self._decode(ids)
+                    evaluated = self._evaluate(ids, answers) | compared
                 meter.finish()
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
                 self._shrink(ids, error)
             else:
-                yield ids, answers, samples, reduced
+                yield _Answered(ids, answers, samples, reduced, evaluated)
                 return
             free_memory()
         half = -(-len(ids) // 2)
@@ -129,12 +140,14 @@ class ShardCapture:
         yield from self._answer(ids[half:])
 
     def _meter(self, ids: list[int]) -> Meter:
-        """What is passed for a batch: the prompts, for drawn answers once more, and all tokens of
-        the answers."""
+        """What is passed for a batch: the prompts, for drawn answers once more, all tokens of the
+        answers, and what else they take."""
         decoder, draws = self.job.decoder, self.job.generation.draws
         shared = len(decoder.batch_model.prefix.tokens)
         prompt = max(len(self.job.prompts[i]) for i in ids) - shared
         tokens = prompt * (2 if draws else 1) + decoder.max_new_tokens * (1 + draws)
+        for one in self.job.extra_work:
+            tokens += one.repeats * (prompt + decoder.max_new_tokens) + one.tokens
         return Meter(self.reporter, count=len(ids), units=len(ids) * tokens)
 
     def _decode(self, ids: list[int]) -> tuple[list[GeneratedAnswer], Reduced]:
@@ -151,6 +164,29 @@ class ShardCapture:
         sampler = Sampler(job.decoder, count=drawn.draws, temperature=drawn.draw_temperature)
         question_ids = [job.questions[i].id for i in ids]
         return sampler.sample([job.prompts[i] for i in ids], question_ids, job.plan)
+
+    def _compare(
+        self, ids: list[int], samples: Sequence[Sequence[list[int]]]
+    ) -> dict[str, np.ndarray]:
+        """The column of which drawn answers entail each other, if they are compared."""
+        job = self.job
+        if job.comparer is None:
+            return {}
+        model, found = job.decoder.batch_model, []
+        for i, tokens in zip(ids, samples, strict=True):
+            question = job.questions[i].question
+            found.append(job.comparer.compare(model, question, self._texts(tokens), job.plan))
+        return {ENTAILMENT: np.stack(found)}
+
+    def _evaluate(
+        self, ids: list[int], answers: Sequence[GeneratedAnswer]
+    ) -> dict[str, np.ndarray]:
+        """The columns of what the model says about its answers, if it is asked."""
+        job = self.job
+        if job.evaluator is None:
+            return {}
+        sequences = [[*job.prompts[i], *a.tokens] for i, a in zip(ids, answers, strict=True)]
+        return job.evaluator.evaluate(job.decoder.batch_model, sequences, job.plan)
 
     def _shrink(self, ids: list[int], error: RuntimeError) -> None:
         """Use smaller batches from now on; raises ClewError if not even one prompt fits."""

@@ -10,11 +10,16 @@ from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
 from clew.hallucination.samples.reading.answers import AnswerData
 from clew.hallucination.samples.reading.mixed import is_of_nodes
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS
+from clew.hallucination.traces.schema import CONTRAST_FALSE, CONTRAST_TRUE, ENTAILMENT, P_TRUE
 from clew.names import suggest
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
 _CAPTURE = 'run "clew extract" again with this version of clew, then "clew preprocess"'
+_NOT_EVALUATED = (
+    'the model was not asked about its answers: run "clew extract" with `self_evaluation=True`, '
+    'then "clew preprocess" again'
+)
 _NO_GRAPHS = 'there are no graphs: run the "clew preprocess" command again without `graphs=False`'
 _NO_SEQUENCES = (
     'there are no sequences: run the "clew preprocess" command again without `sequences=False`'
@@ -29,6 +34,9 @@ _FIXES = {
     NODE_TOKENS: _NO_GRAPHS,
     "samples": 'the traces have one answer per question: run "clew extract" with `draws=10`, '
     'then "clew preprocess" again',
+    **dict.fromkeys((P_TRUE, CONTRAST_TRUE, CONTRAST_FALSE), _NOT_EVALUATED),
+    ENTAILMENT: 'drawn answers were not compared: run "clew extract" with `draws=10` and '
+    '`entailment=True`, then "clew preprocess" again',
     "category": 'the questions have no categories: add a "category" field to them',
 }
 

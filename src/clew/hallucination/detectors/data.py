@@ -14,6 +14,7 @@ from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS
+from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION, P_TRUE
 
 LIVE = "live"
 _BY_HEAD = ("lookback", "log_diagonal_all", "log_diagonal_answer", "laplacian_answer")
@@ -90,11 +91,19 @@ class BlankAnswer:
             return [torch.zeros(1)]
         if field == NODE_TOKENS:
             return [self._zeros("node_mean", () if layer is not None else (self.layers,))]
+        if field in EVALUATION:
+            return self._evaluated(field, layer)
         if field not in (*_BY_HEAD, *_BY_NODE, "laplacian_top", "sequence", "state_mean"):
             return [["a"]] if field == "samples" else [""]
         if layer is not None and not 0 <= layer < self.layers:
             raise IndexError(f"layer {layer} of {self.layers}")
         return self._zeros(field, () if layer is not None else (self.layers,))
+
+    def _evaluated(self, field: str, layer: int | None) -> Tensor:
+        evaluation, dim = self.shape.source.evaluation, self.shape.source.dim
+        sizes = {P_TRUE: (evaluation.phrasings,), ENTAILMENT: (evaluation.draws,) * 2}
+        blank = torch.zeros(1, *sizes.get(field, (evaluation.layers, dim)))
+        return blank if layer is None else blank[:, layer]
 
     def _zeros(self, field: str, layers: tuple[int, ...]) -> Tensor:
         source = self.shape.source

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from clew.errors import InputError
 from clew.hallucination.capture.dialogue import CHAT_TEMPLATE, Prompt
+from clew.hallucination.capture.phrasings import ENTAILMENT_KEY, EVALUATION_KEY, SelfEvaluation
 from clew.hallucination.detectors.data import LIVE, LiveData
 from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.packing import on_device
@@ -26,11 +27,13 @@ from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.samples.making.source import SourceShape
 from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.schema import TraceShape
+from clew.hallucination.traces.schema import EvaluationShape, TraceShape
 from clew.metrics import PlattScale
 from clew.settings import find_differences
+from clew.typed_json import Bounds, read_as
 
 TOKENS = "token_logprobs"
+_Draws = Annotated[int, Bounds(least=0, most=100)]
 # As close to 0 and 1 as a float32 can represent.
 _SURE = 1e-7
 _UNFINISHED = {
@@ -320,10 +323,24 @@ def describe_samples(origin: Origin) -> SampleShape:
         heads=shape.heads or None,
         has_maps=False,
         extras=frozenset(),
+        evaluation=_evaluation_shape(origin),
     )
     return SampleShape(
         source=source,
         features=made.get("node_dim") or shape.node_dim,
         top_k=made.get("top_k") or shape.edges_per_token,
         attn_threshold=made.get("attn_threshold") or 0.0,
+    )
+
+
+def _evaluation_shape(origin: Origin) -> EvaluationShape:
+    """The sizes of what the model was asked about the training answers. Raises ValueError if the
+    description of that cannot be used."""
+    asked, made = origin.capture.get(EVALUATION_KEY), origin.generation
+    draws = made.get("samples") if ENTAILMENT_KEY in origin.capture else 0
+    found = None if asked is None else SelfEvaluation.read(asked, origin.shape.layers)
+    return EvaluationShape(
+        phrasings=len(found.phrasings) if found else 0,
+        layers=len(found.layers) if found else 0,
+        draws=read_as(_Draws, draws or 0, "generation.samples"),
     )

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import torch
 
 from clew.errors import ClewError
@@ -24,6 +25,7 @@ from clew.hallucination.live.engine.copies import reduce_padded, reduce_ragged
 from clew.hallucination.live.engine.engine import Engine
 from clew.hallucination.live.engine.requests import Finished, NewToken, Request, Sampling
 from clew.hallucination.live.engine.tickets import Ticket
+from clew.hallucination.live.evaluating import LiveEvaluation
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
 from clew.hallucination.traces.compact import to_float16
 from clew.memory import free_memory, is_out_of_memory
@@ -77,6 +79,7 @@ class Delivery:
         self._loaded, self._detector, self._engine = loaded, detector, engine
         # The states of single tokens come from the engine to the host, and are few.
         self._probe = on_device(detector.tokens, "cpu")
+        self._evaluation = LiveEvaluation(loaded, detector)
         device = torch.device(loaded.model.device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
@@ -275,9 +278,13 @@ class Delivery:
                 [_passed_answer(one) for one in pending],
                 self._detector.sample_shape,
                 pass_maps=lambda s: self._engine.call(partial(read_maps, self._loaded, s)),
+                evaluate=self._evaluate if self._evaluation.fields else None,
                 is_laid_out=is_probe,
             )
             return assess(self._detector, features)
+
+    def _evaluate(self, answers: Sequence[PassedAnswer]) -> dict[str, np.ndarray]:
+        return self._engine.call(partial(self._evaluation.evaluate, answers))
 
     @contextmanager
     def _beside_the_engine(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 preprocess` would store of them, rounded where they round, computed on the device for all answers at
 once."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
@@ -21,6 +21,7 @@ from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS
 from clew.hallucination.traces.compact import Reduced, to_float16
+from clew.hallucination.traces.schema import EVALUATION
 
 SPLIT = "live"
 _COLUMN_OF = {
@@ -70,8 +71,9 @@ class PassedAnswer:
 class LiveFeatures:
     """The features of some answers, as methods read them: one split, "live". `read` returns new
     float32 tensors on the device of the record, and ragged fields as tensors on the CPU.
-    `pass_maps` returns the full attention maps of sequences, for networks that read them. The
-    ragged columns of a record that `is_laid_out` are padded already; networks do not read it."""
+    `pass_maps` returns the full attention maps of sequences, for networks that read them;
+    `evaluate` returns what the model says about answers. The ragged columns of a record that
+    `is_laid_out` are padded already; networks do not read it."""
 
     def __init__(
         self,
@@ -80,10 +82,12 @@ class LiveFeatures:
         shape: SampleShape,
         *,
         pass_maps: Callable[[Sequence[Sequence[int]]], np.ndarray] | None = None,
+        evaluate: Callable[[Sequence[PassedAnswer]], Mapping[str, np.ndarray]] | None = None,
         is_laid_out: bool = False,
     ) -> None:
         self.record, self.answers, self.shape = record, answers, shape
-        self._pass_maps, self._is_laid_out = pass_maps, is_laid_out
+        self._pass_maps, self._evaluate = pass_maps, evaluate
+        self._is_laid_out = is_laid_out
         self._made: dict[str, Tensor] = {}
         device = record.last_hidden.device
         sizes = [[len(a.prompt) + len(a.tokens), len(a.prompt)] for a in answers]
@@ -107,7 +111,7 @@ class LiveFeatures:
     @cached_property
     def fields(self) -> frozenset[str]:
         recorded = {name for name, column in _COLUMN_OF.items() if self._has(column)}
-        return frozenset(recorded.union(_ALWAYS))
+        return frozenset(recorded.union(_ALWAYS, EVALUATION if self._evaluate else ()))
 
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
         """See `AnswerFeatures.read`."""
@@ -118,6 +122,8 @@ class LiveFeatures:
             return self._read_plain(field)
         if field == NODE_TOKENS:
             return self._read_token_nodes(layer)
+        if field in EVALUATION and field not in self._made:
+            self._made |= self._ask()
         if field not in self._made:
             self._made[field] = self._make(field)
         values = self._made[field]
@@ -172,8 +178,14 @@ class LiveFeatures:
             self.answers,
             self.shape,
             pass_maps=self._pass_maps,
+            evaluate=self._evaluate,
             is_laid_out=self._is_laid_out,
         )
+
+    def _ask(self) -> dict[str, Tensor]:
+        assert self._evaluate is not None
+        device, found = self.record.last_hidden.device, self._evaluate(self.answers)
+        return {name: torch.from_numpy(values).to(device) for name, values in found.items()}
 
     def _has(self, column: str) -> bool:
         return getattr(self.record, column).numel() > 0

@@ -21,6 +21,7 @@ from clew.hallucination.live.assessing import (
     recorded_columns,
     why_unavailable,
 )
+from clew.hallucination.live.evaluating import LiveEvaluation
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
 from clew.hallucination.live.passing import GivenPasses
 from clew.hallucination.traces.compact import Reduced
@@ -89,7 +90,8 @@ class AnswerScorer:
         on_gpu = self.loaded.model.device.type == "cuda"
         self._rows = rows or (GPU_ROWS if on_gpu else CPU_ROWS)
         self._columns = recorded_columns(self.detector, tokens=tokens)
-        self._max_tokens = context_tokens(self.loaded.model)
+        self._evaluation = LiveEvaluation(self.loaded, self.detector)
+        self._max_tokens = context_tokens(self.loaded.model) - self._evaluation.room
 
     @property
     def window(self) -> int:
@@ -126,11 +128,14 @@ class AnswerScorer:
         return [one for one in scored if one is not None]
 
     def _make_batches(self, answers: Sequence[ToScore]) -> list[list[int]]:
+        return make_batches([answer.length for answer in answers], self._batch_plan, 0)
+
+    @property
+    def _batch_plan(self) -> BatchPlan:
         same_length = self._passes.same_length
-        plan = BatchPlan(
+        return BatchPlan(
             rows=self._rows, tokens=self._rows * _BATCH_TOKENS, same_length=same_length
         )
-        return make_batches([answer.length for answer in answers], plan, 0)
 
     def _unscored(self, answer: ToScore) -> Scored | None:
         reason = answer.problem or why_unavailable(answer.tokens, answer.text, answer.stop_reason)
@@ -183,11 +188,21 @@ class AnswerScorer:
             )
             for answer, (logprobs, entropies), samples in zip(answers, numbers, drawn, strict=True)
         ]
-        return self._assess(record, passed)
+        return self._assess(record, passed, decoder)
 
-    def _assess(self, record: Reduced, passed: Sequence[PassedAnswer]) -> list[Scored]:
-        pass_maps = partial(read_maps, self.loaded)
-        features = LiveFeatures(record, passed, self.detector.sample_shape, pass_maps=pass_maps)
+    def _assess(
+        self, record: Reduced, passed: Sequence[PassedAnswer], decoder: Decoder
+    ) -> list[Scored]:
+        evaluate = partial(
+            self._evaluation.evaluate, model=decoder.batch_model, plan=self._batch_plan
+        )
+        features = LiveFeatures(
+            record,
+            passed,
+            self.detector.sample_shape,
+            pass_maps=partial(read_maps, self.loaded),
+            evaluate=evaluate if self._evaluation.fields else None,
+        )
         risks = assess(self.detector, features)
         by_token: Sequence[tuple[float, ...] | None] = [None] * len(passed)
         if self._tokens:

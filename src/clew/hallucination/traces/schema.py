@@ -28,6 +28,12 @@ CONTEXT = "context"
 # Only in stores of questions that ask for several facts: the part that each accepted answer is
 # accepted for, and where each token of the answer ends in its text, in characters.
 ANSWER_PARTS, TOKEN_ENDS = "answer_parts", "token_ends"
+# Only in stores with self-evaluation: the probability that the model gives to its answer being
+# true, by phrasing, and its states after the replies that it is true and that it is false.
+P_TRUE, CONTRAST_TRUE, CONTRAST_FALSE = "p_true", "contrast_true", "contrast_false"
+# Only in stores that compare sampled answers: the probability that one of them entails another.
+ENTAILMENT = "entailment"
+EVALUATION = (P_TRUE, CONTRAST_TRUE, CONTRAST_FALSE, ENTAILMENT)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -40,6 +46,18 @@ class TraceShape:
     heads: int
     node_dim: int
     edges_per_token: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationShape:
+    """The sizes of what a model says about its own answers; 0 for what a store does not have."""
+
+    phrasings: int = 0
+    layers: int = 0
+    draws: int = 0
+
+
+NO_EVALUATION = EvaluationShape()
 
 
 def id_fields() -> list[pa.Field]:
@@ -85,6 +103,21 @@ def reduced_fields(shape: TraceShape) -> list[pa.Field]:
     ]
 
 
+def evaluation_fields(evaluation: EvaluationShape, dim: int) -> list[pa.Field]:
+    """What the model says about its own answers."""
+    fields = []
+    if evaluation.phrasings:
+        kind = pa.list_(pa.float32(), evaluation.phrasings)
+        fields.append(shaped(P_TRUE, kind, evaluation.phrasings))
+    if evaluation.layers:
+        fields += [_fixed(name, evaluation.layers, dim) for name in (CONTRAST_TRUE, CONTRAST_FALSE)]
+    if evaluation.draws:
+        draws = evaluation.draws
+        kind = pa.list_(pa.list_(pa.float32(), draws), draws)
+        fields.append(shaped(ENTAILMENT, kind, draws, draws))
+    return fields
+
+
 def full_fields(shape: TraceShape) -> list[pa.Field]:
     """What `keep="full"` stores in addition: every hidden state and every attention map."""
     layers, heads, dim = shape.layers, shape.heads, shape.dim
@@ -102,6 +135,7 @@ def trace_schema(
     samples: bool = False,
     context: bool = False,
     parts: bool = False,
+    evaluation: EvaluationShape = NO_EVALUATION,
 ) -> pa.Schema:
     """The schema of the shards that `clew extract` writes; `samples`, `context` and `parts` say
     whether there are columns for sampled answers, for the texts that questions are about, and for
@@ -114,6 +148,7 @@ def trace_schema(
         fields.append(_ragged(TOKEN_ENDS, pa.int32(), ANSWER))
     if samples:
         fields.append(pa.field("samples", pa.list_(pa.string())))
+    fields += evaluation_fields(evaluation, shape.dim)
     reduced = reduced_fields(shape)
     fields += [field for field in reduced if answer_hidden or field.name != ANSWER_HIDDEN]
     if keep == "full":
@@ -127,14 +162,30 @@ def check_traces(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
     in every row."""
     shape = read_shape(schema)
     check_sizes(asdict(shape), manifest)
-    check_fields(schema, _all_fields(shape), required=text_fields())
+    fields = _all_fields(shape, read_evaluation(schema))
+    check_fields(schema, fields, required=text_fields())
     return *(field.name for field in id_fields()), "tokens"
 
 
 @cache
-def _all_fields(shape: TraceShape) -> tuple[pa.Field, ...]:
+def _all_fields(shape: TraceShape, evaluation: EvaluationShape) -> tuple[pa.Field, ...]:
     texts = (pa.field(name, pa.list_(pa.string())) for name in ("samples", "tokens_decoded"))
-    return (*trace_schema(shape, "full", context=True, parts=True), *texts)
+    schema = trace_schema(shape, "full", context=True, parts=True, evaluation=evaluation)
+    return (*schema, *texts)
+
+
+def read_evaluation(schema: pa.Schema) -> EvaluationShape:
+    """The sizes of what the model says about its answers, from the types of a shard's columns. A
+    column that is there but has no sizes counts as one of size 1, which it then is not."""
+
+    def size(name: str, count: int) -> int:
+        return item_sizes(schema, name, count)[0] or int(name in schema.names)
+
+    return EvaluationShape(
+        phrasings=size(P_TRUE, 1),
+        layers=max(size(CONTRAST_TRUE, 2), size(CONTRAST_FALSE, 2)),
+        draws=size(ENTAILMENT, 2),
+    )
 
 
 def read_shape(schema: pa.Schema) -> TraceShape:
@@ -268,9 +319,10 @@ def _build_list(field: pa.Field, flat: np.ndarray, sizes: Sequence[int]) -> pa.A
     if sum(sizes) != len(flat):
         raise ValueError(f"column {field.name}: {len(flat)} values, expected {sum(sizes)}")
     if pa.types.is_fixed_size_list(kind):
-        outer, nested = kind.list_size, kind.value_type
-        values = pa.FixedSizeListArray.from_arrays(pa.array(flat), nested.list_size)
-        return pa.FixedSizeListArray.from_arrays(values, outer)
+        values = pa.array(flat)
+        for size in reversed(_fixed_sizes(kind)):
+            values = pa.FixedSizeListArray.from_arrays(values, size)
+        return values
     values = pa.array(flat)
     if pa.types.is_fixed_size_list(kind.value_type):
         inner = kind.value_type.list_size

@@ -80,6 +80,8 @@ def extract(
     quantize: Literal["4bit", "8bit"] | None = None,
     draws: int = 0,
     draw_temperature: float = 1.0,
+    self_evaluation: bool = False,
+    entailment: bool = False,
     part: str = "1/1",
     threads: int | None = None,
     reporter: Reporter | None = None,
@@ -117,6 +119,10 @@ def extract(
         draws: Number of additional answers to sample per question, for semantic entropy. Only their
             text is stored.
         draw_temperature: Sampling temperature for these answers.
+        self_evaluation: Ask the model whether each answer is true, for P(True) and CCS. Its
+            probabilities are stored, and its states after either reply.
+        entailment: Ask the model for every two drawn answers whether one entails the other, for
+            the entropy over meanings. Requires two or more draws.
         part: Create only every Nth shard, starting with the Ith, so that several processes, each
             with its own I, can fill one store.
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
@@ -169,6 +175,8 @@ def extract(
         quantize=quantize if loaded is None else loaded.quantize,
         draws=draws,
         draw_temperature=draw_temperature,
+        self_evaluation=self_evaluation,
+        entailment=entailment,
         part=Part.parse(part),
         threads=threads,
     )

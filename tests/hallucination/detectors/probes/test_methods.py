@@ -29,6 +29,9 @@ TELLING = (
     "lookback",
     "token_probe",
     "fusion",
+    "p_true",
+    "ccs",
+    "contrast_probe",
 )
 
 

@@ -3,6 +3,12 @@ read the model (length, category) are not among them: they do not detect halluci
 
 from clew.hallucination.detectors.probes.attention import AttentionScore, HeadsProbe, LayersProbe
 from clew.hallucination.detectors.probes.baselines import EachAnswer
+from clew.hallucination.detectors.probes.evaluation import (
+    ConsistentProbe,
+    ContrastProbe,
+    EntailmentEntropy,
+    TrueProbability,
+)
 from clew.hallucination.detectors.probes.fusion import FusionProbe
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.semantic import SemanticEntropy
@@ -12,6 +18,10 @@ from clew.hallucination.detectors.probes.tokens import PooledTokens
 SCORERS: dict[str, type[Scorer]] = {
     "token_probabilities": EachAnswer,
     "semantic_entropy": SemanticEntropy,
+    "entailment_entropy": EntailmentEntropy,
+    "p_true": TrueProbability,
+    "contrast_consistent": ConsistentProbe,
+    "contrast": ContrastProbe,
     "attention_score": AttentionScore,
     "layer": LayerProbe,
     "perceptron": Network,

@@ -18,6 +18,13 @@ from clew.hallucination.detectors.probes.baselines import (
     learn_length,
     learn_statistic,
 )
+from clew.hallucination.detectors.probes.evaluation import (
+    CONTRAST,
+    learn_ccs,
+    learn_contrast_probe,
+    learn_entailment_entropy,
+    learn_p_true,
+)
 from clew.hallucination.detectors.probes.fusion import SIGNALS, learn_fusion
 from clew.hallucination.detectors.probes.method import Method, Probe
 from clew.hallucination.detectors.probes.semantic import learn_semantic_entropy
@@ -29,6 +36,7 @@ from clew.hallucination.detectors.probes.states import (
 )
 from clew.hallucination.detectors.probes.tokens import NEEDS as TOKEN_FIELDS
 from clew.hallucination.detectors.probes.tokens import SPANS, learn_token_probe
+from clew.hallucination.traces.schema import ENTAILMENT, P_TRUE
 
 _METHODS = (
     Probe(
@@ -74,6 +82,20 @@ _METHODS = (
         learn=learn_semantic_entropy,
     ),
     Probe(
+        name="entailment_entropy",
+        title="Entailment entropy",
+        family="no training",
+        needs=(ENTAILMENT,),
+        learn=learn_entailment_entropy,
+    ),
+    Probe(
+        name="p_true",
+        title="P(True)",
+        family="no training",
+        needs=(P_TRUE,),
+        learn=learn_p_true,
+    ),
+    Probe(
         name="attention_score",
         title="Attention score (LLM-Check)",
         family="no training",
@@ -108,6 +130,20 @@ _METHODS = (
         needs=(STATES,),
         learn=learn_saplma,
         is_seeded=True,
+    ),
+    Probe(
+        name="ccs",
+        title="CCS",
+        family="probe",
+        needs=CONTRAST,
+        learn=learn_ccs,
+    ),
+    Probe(
+        name="contrast_probe",
+        title="Contrast probe",
+        family="probe",
+        needs=CONTRAST,
+        learn=learn_contrast_probe,
     ),
     Probe(
         name="lapeigvals",

@@ -10,13 +10,21 @@ from jaxtyping import Float, Float16, Int
 from clew.hallucination.samples.making.config import Lengths, SampleShape
 from clew.hallucination.samples.making.flat import as_fixed, fixed_type, split_rows
 from clew.hallucination.samples.making.source import TOKEN_LABELS
-from clew.hallucination.traces.schema import ANSWER, ANSWER_HIDDEN, CONTEXT, shaped
+from clew.hallucination.traces.schema import (
+    ANSWER,
+    ANSWER_HIDDEN,
+    CONTEXT,
+    EVALUATION,
+    evaluation_fields,
+    shaped,
+)
 
 # The largest values of the Laplacian's diagonal kept per head; no probe needs more.
 LAPLACIAN_TOP = 100
 _AS_THEY_ARE = (
     *("question", CONTEXT, "category", "accepted_answers", "answer", "stop_reason", "samples"),
     *("prompt_length", "token_logprobs", "token_entropies", TOKEN_LABELS, "lookback"),
+    *EVALUATION,
 )
 _NODE_FIELDS = ("node_mean", "node_max", "node_prompt")
 _TEXTS = {"accepted_answers": pa.list_(pa.string()), "samples": pa.list_(pa.string())}
@@ -37,10 +45,11 @@ def answer_fields(shape: SampleShape) -> list[pa.Field]:
         "node_prompt": (layers, features),
         "state_mean": (layers, source.dim),
     }
+    evaluated = {one.name: one for one in evaluation_fields(source.evaluation, source.dim)}
     return [
         shaped(name, fixed_type(*sizes[name]), *sizes[name])
         if name in sizes
-        else _plain_field(name)
+        else evaluated.get(name) or _plain_field(name)
         for name in _names(shape)
     ]
 
@@ -88,10 +97,10 @@ def _plain_field(name: str) -> pa.Field:
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
-    size = 2
+    count = 1
     while pa.types.is_fixed_size_list(kind):
-        size, kind = size * kind.list_size, kind.value_type
-    return size
+        count, kind = count * kind.list_size, kind.value_type
+    return count * kind.byte_width
 
 
 def _reduce(

@@ -9,10 +9,14 @@ from clew.hallucination.samples.making.config import KINDS, Kind, SampleShape
 from clew.hallucination.samples.making.rows import sample_schema
 from clew.hallucination.samples.making.source import NUMBERS, TEXTS, TOKEN_LABELS, SourceShape
 from clew.hallucination.traces.schema import (
+    CONTRAST_TRUE,
+    EvaluationShape,
     check_fields,
     check_sizes,
+    evaluation_fields,
     id_fields,
     item_sizes,
+    read_evaluation,
     shaped,
 )
 from clew.storage import Manifest
@@ -30,7 +34,7 @@ def check_samples(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
     sizes = _read_sizes(kind, schema)
     if kind != "heads":
         check_sizes(dict(zip(("layers", "dim", "heads", "features"), sizes, strict=True)), manifest)
-    fields = {field.name: field for field in _fields(kind, *sizes)}
+    fields = {field.name: field for field in _fields(kind, *sizes, read_evaluation(schema))}
     [width] = item_sizes(schema, "edge_attr", 1)
     if kind == "graphs" and width:  # converted graphs may have any number of features per edge
         attr = pa.list_(pa.list_(pa.float16(), width))
@@ -53,14 +57,20 @@ def _read_sizes(kind: Kind, schema: pa.Schema) -> tuple[int, int, int, int]:
         return features, 1, 1, 1
     return (
         first(0, *_BY_LAYER, "state_mean"),
-        first(1, "sequence", "state_mean"),
+        first(1, "sequence", "state_mean", CONTRAST_TRUE),
         first(1, "lookback", "log_diagonal_all", "laplacian_answer"),
         first(1, "node_mean", "node_max", "node_prompt"),
     )
 
 
+def _names(evaluation: EvaluationShape, dim: int) -> list[str]:
+    return [field.name for field in evaluation_fields(evaluation, dim)]
+
+
 @cache
-def _fields(kind: Kind, layers: int, dim: int, heads: int, features: int) -> tuple[pa.Field, ...]:
+def _fields(
+    kind: Kind, layers: int, dim: int, heads: int, features: int, evaluation: EvaluationShape
+) -> tuple[pa.Field, ...]:
     source = SourceShape(
         layers=layers,
         dim=dim,
@@ -68,7 +78,8 @@ def _fields(kind: Kind, layers: int, dim: int, heads: int, features: int) -> tup
         edges_per_token=0,
         heads=heads,
         has_maps=False,
-        extras=frozenset((*TEXTS, *NUMBERS, TOKEN_LABELS)),
+        extras=frozenset((*TEXTS, *NUMBERS, TOKEN_LABELS, *_names(evaluation, dim))),
+        evaluation=evaluation,
     )
     shape = SampleShape(source=source, features=features, top_k=0, attn_threshold=0)
     return tuple(sample_schema(kind, shape))

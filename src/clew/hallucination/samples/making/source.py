@@ -17,8 +17,12 @@ from clew.hallucination.traces.basis import BASIS_NAME
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
     CONTEXT,
+    EVALUATION,
+    NO_EVALUATION,
     TOKEN_ENDS,
+    EvaluationShape,
     check_traces,
+    read_evaluation,
     read_shape,
 )
 from clew.storage import ShardEntry, ShardReader, StoreReader
@@ -65,6 +69,7 @@ class SourceShape:
     has_maps: bool  # whether the full attention maps are stored
     extras: frozenset[str]  # columns for answers: texts, and numbers that all traces have
     has_token_ends: bool = False  # whether all traces say where tokens end in the answer's text
+    evaluation: EvaluationShape = NO_EVALUATION  # the sizes of what the model says of answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +127,12 @@ class TraceSource:
             has_maps=MAPS in found,
             extras=found - {MAPS, TOKEN_ENDS},
             has_token_ends=TOKEN_ENDS in found,
+            evaluation=read_evaluation(schema),
         )
 
     def _find_extras(self) -> frozenset[str]:
         """Shard by shard: a large store has too many files to open at once."""
-        found = {*TEXTS, *NUMBERS, MAPS, TOKEN_ENDS}
+        found = {*TEXTS, *NUMBERS, *EVALUATION, MAPS, TOKEN_ENDS}
         for entry in self.shards:
             reader = self.open(entry)
             found = {name for name in found if _holds(reader, name)}

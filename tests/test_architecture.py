@@ -202,6 +202,7 @@ def test_public_surface_is_exactly_what_is_documented() -> None:
     assert clew.__all__ == [
         "ClewError",
         "ComparisonResult",
+        "DetectionMethod",
         "Detector",
         "DiskFullError",
         "InputError",
@@ -228,6 +229,7 @@ def test_public_surface_is_exactly_what_is_documented() -> None:
         "merge_batches",
         "plan",
         "preprocess",
+        "register_method",
         "score",
         "serve",
         "show",

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
         TrainingStoppedError,
     )
     from clew.hallucination.comparison import ComparisonResult
-    from clew.hallucination.detectors import Detector, load_detector
+    from clew.hallucination.detectors import (
+        DetectionMethod,
+        Detector,
+        load_detector,
+        register_method,
+    )
     from clew.hallucination.traces import (
         Trace,
         TraceBatchLoader,
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClewError",
     "ComparisonResult",
+    "DetectionMethod",
     "Detector",
     "DiskFullError",
     "InputError",
@@ -84,6 +90,7 @@ __all__ = [
     "merge_batches",
     "plan",
     "preprocess",
+    "register_method",
     "score",
     "serve",
     "show",
@@ -103,7 +110,10 @@ _HOMES = {
         ("Trace", "TraceBatchLoader", "extract_batch_subset", "merge_batches"),
         "hallucination.traces",
     ),
-    **dict.fromkeys(("Detector", "load_detector"), "hallucination.detectors"),
+    **dict.fromkeys(
+        ("DetectionMethod", "Detector", "load_detector", "register_method"),
+        "hallucination.detectors",
+    ),
     "ComparisonResult": "hallucination.comparison",
     **dict.fromkeys(
         (

@@ -114,6 +114,10 @@ class UnsafePickleError(InputError):
     """A pickle refers to something other than plain data."""
 
 
+class MethodError(ClewError):
+    """A detection method from outside clew failed; the text names it and its package."""
+
+
 class TrainingError(ClewError):
     """Training cannot continue: non-finite values, or a step that does not fit in memory."""
 

@@ -24,12 +24,22 @@ from clew.hallucination.detectors.kept import (
 from clew.hallucination.detectors.loading import KEPT, load_detector
 from clew.hallucination.detectors.making import Companions, FittedMethod, make_detector
 from clew.hallucination.detectors.probes.kinds import can_be_kept
+from clew.hallucination.detectors.probes.own import OwnMethod
+from clew.hallucination.detectors.probes.registration import find_own_methods
 from clew.metrics import auroc
 from clew.progress import Note, Reporter
 
 _EVERY = "detectors"
 # Entries of a row that are about other methods or layers.
 _NOT_KEPT = ("by_layer", "versus_best", "versus_perplexity")
+_UNSAVED = (
+    "its clew.DetectionMethod does not say how to save it: give the class of what fit returns as "
+    "scorer"
+)
+_EARLIER = (
+    "its results come from an earlier version of clew, which did not save what it fitted: run this "
+    "method again with `overwrite=True`"
+)
 
 
 def save_scorer(trial: Trial, method: AnyMethod, seeds: Sequence[SeedScores]) -> None:
@@ -44,15 +54,23 @@ def save_scorer(trial: Trial, method: AnyMethod, seeds: Sequence[SeedScores]) ->
 
 def names_to_keep(config: CompareConfig, measured: Sequence[Measured]) -> dict[str, str]:
     """The methods to keep as detectors, by folder: the best on validation among those that read the
-    model in `detector`, and with `keep_detectors="all"` each in a folder of its own."""
+    model and can be saved in `detector`, and with `keep_detectors="all"` each in a folder of its
+    own."""
     chosen = [one for one in measured if one.row["family"] != "baseline"]
     if not chosen or config.keep_detectors == "none":
         return {}
-    kept = {KEPT: pick_best(chosen).row["method"]}
+    best = pick_best([one for one in chosen if _can_be_saved(one)] or chosen)
+    kept = {KEPT: best.row["method"]}
     if config.keep_detectors == "all":
         names = [one.row["method"] for one in chosen]
         kept |= {f"{_EVERY}/{name}": name for name in names}
     return kept
+
+
+def _can_be_saved(one: Measured) -> bool:
+    """Whether a method says how it is saved, as all of clew do."""
+    own = find_own_methods().get(one.row["method"])
+    return not isinstance(own, OwnMethod) or own.given.scorer is not None
 
 
 def keep_detectors(
@@ -66,6 +84,7 @@ def keep_detectors(
     Returns the folders by method. Other folders lose the detector that an earlier comparison left
     there, unless it was calibrated since."""
     keeping = _Keeping(trial=result.trial, config=config, reporter=reporter)
+    _tell_unsaved(config, evaluation.measured, reporter)
     [rows, *_] = [rows for rows in result.measured.values() if rows] or [[]]
     fitted = {one.row["method"]: one for one in rows}
     beside = describe_pooled(evaluation)
@@ -80,6 +99,14 @@ def keep_detectors(
     for folder in {KEPT, *(f"{_EVERY}/{name}" for name in methods)} - written:
         keeping.remove(config.out / folder)
     return folders
+
+
+def _tell_unsaved(config: CompareConfig, measured: Sequence[Measured], reporter: Reporter) -> None:
+    """With `keep_detectors="all"`, every method is tried and says so itself."""
+    chosen = [one for one in measured if one.row["family"] != "baseline"]
+    if config.keep_detectors == "best" and chosen and not _can_be_saved(pick_best(chosen)):
+        title = pick_best(chosen).row["title"]
+        reporter(Note(f"{title} is not kept as a detector: {_UNSAVED}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +174,7 @@ def _collect(trial: Trial, one: Measured, beside: Mapping[str, Any]) -> FittedMe
     else:
         scorer = trial.saved.find_scorer(name)
         if scorer is None:
-            raise InputError(
-                "its results come from an earlier version of clew, which did not save what it "
-                "fitted: run this method again with `overwrite=True`"
-            )
+            is_own = isinstance(find_own_methods().get(name), OwnMethod)
+            raise InputError(_UNSAVED if is_own else _EARLIER)
         fitted = {"scorer": scorer}
     return FittedMethod(name=name, calibration=one.calibration, results=row, **about, **fitted)

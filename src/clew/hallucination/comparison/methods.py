@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from clew.errors import InputError
 from clew.hallucination.detectors.probes import PROBES, Method
+from clew.hallucination.detectors.probes.registration import UnusableMethod, find_own_methods
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
 from clew.hallucination.samples.reading.answers import AnswerData
 from clew.hallucination.samples.reading.mixed import is_of_nodes
@@ -73,8 +74,10 @@ NETWORK_METHODS = [NetworkMethod(kind=kind) for kind in NETWORKS.values()]
 
 
 def list_methods() -> dict[str, AnyMethod]:
-    """All methods, the cheap ones first, so that results appear early."""
-    every: list[AnyMethod] = [*PROBES.values(), *NETWORK_METHODS]
+    """All methods, the cheap ones first, so that results appear early; those from outside clew come
+    last in their family."""
+    own = find_own_methods().values()
+    every: list[AnyMethod] = [*PROBES.values(), *own, *NETWORK_METHODS]
     ordered = sorted(every, key=lambda one: (_FAMILIES.index(one.family), one.is_seeded))
     return {one.name: one for one in ordered}
 
@@ -103,6 +106,8 @@ def choose_names(networks: Sequence[str]) -> tuple[str, ...]:
 
 def explain_missing(method: AnyMethod, data: AnswerData) -> str | None:
     """Which data the method is missing and how to get it; None if it has all."""
+    if isinstance(method, UnusableMethod):
+        return method.reason
     missing = [need for need in method.needs if need not in data.fields | data.samples]
     if "category" in method.needs and not missing and not any(data.read("category", "train")):
         missing = ["category"]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from clew.engine.model_files import read_model, write_model
 from clew.errors import SettingsMismatchError, StoreError
 from clew.foreign_text import shortened
 from clew.hallucination.detectors.packing import Packed, pack, unpack
-from clew.hallucination.detectors.probes.kinds import SCORERS, kind_of
+from clew.hallucination.detectors.probes.kinds import find_scorer_class, kind_of
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.settings import find_differences
 from clew.storage.arrow import ARROW_ERRORS, read_table
@@ -115,9 +115,9 @@ class SavedScores:
             return None
         try:
             saved = read_model(path)
-            kind = read_as(Literal[tuple(SCORERS)], saved.about.get("kind"), "kind")
+            kind = find_scorer_class(read_as(str, saved.about.get("kind"), "kind"))
             about = read_as(dict[str, Any], saved.about.get("fitted"), "fitted")
-            return unpack(SCORERS[kind], Packed(about=about, tensors=saved.read(saved.kinds)))
+            return unpack(kind, Packed(about=about, tensors=saved.read(saved.kinds)))
         except StoreError as error:  # its advice would not help here
             raise self._explain_damaged(method, error.__cause__ or error) from None
         except ValueError as error:

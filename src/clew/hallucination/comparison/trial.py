@@ -15,6 +15,7 @@ from clew.engine.folders import clear_run, only_one
 from clew.errors import (
     ClewError,
     DiskFullError,
+    MethodError,
     SettingsMismatchError,
     StoreLockedError,
     TrainingStoppedError,
@@ -29,6 +30,7 @@ from clew.hallucination.comparison.rows import Labels, Measured
 from clew.hallucination.comparison.saved import SavedScores
 from clew.hallucination.comparison.stores import CommonFields, Store, find_shared, have_one_basis
 from clew.hallucination.detectors.probes.method import Features
+from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.training import TrainingSettings
 from clew.hallucination.samples.reading.mixed import is_of_nodes
 from clew.storage.writing import replace_file
@@ -62,9 +64,12 @@ class Excluded:
 
 def explain_failure(method: str, title: str, error: Exception, *, folder: Path) -> Excluded:
     """Why the method is excluded; raises the error again if it ends the whole run. The traceback of
-    a bug is written to `folder`."""
+    a bug, or of a method from outside clew, is written to `folder`."""
     if isinstance(error, _END_THE_RUN):
         raise error
+    if isinstance(error, MethodError):
+        path = _write_traceback(method, error, folder)
+        return Excluded(method=method, title=title, reason=f'{error}; the traceback is in "{path}"')
     if isinstance(error, ClewError):
         return Excluded(method=method, title=title, reason=str(error))
     if isinstance(error, MemoryError):
@@ -72,15 +77,20 @@ def explain_failure(method: str, title: str, error: Exception, *, folder: Path) 
         return Excluded(method=method, title=title, reason=reason)
     if isinstance(error, _NUMERICAL):
         return Excluded(method=method, title=title, reason=f"a computation failed ({error})")
-    path = folder / f"{method}.fault.txt"
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_file(path, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
+    path = _write_traceback(method, error, folder)
     logger.error("%s failed: %s", title, path)
     reason = (
         f"it failed because of a bug in clew ({type(error).__name__}: {error}); the traceback is "
         f'in "{path}"'
     )
     return Excluded(method=method, title=title, reason=reason, is_fault=True)
+
+
+def _write_traceback(method: str, error: Exception, folder: Path) -> Path:
+    path = folder / f"{method}.fault.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(path, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
+    return path
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -145,6 +155,8 @@ class Trial:
             identity |= {"seeds": len(self.seeds), "first_seed": self.seeds.start}
         if method.family == "network":
             identity["training"] = self.training.identify()
+        if isinstance(method, OwnMethod):
+            identity["method"] = method.identify()
         return identity
 
     def clear(self, method: AnyMethod) -> None:

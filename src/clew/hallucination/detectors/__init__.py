@@ -9,7 +9,7 @@ from clew.lazy import lazy_names
 if TYPE_CHECKING:
     from clew.hallucination.detectors.detector import Detector
     from clew.hallucination.detectors.loading import load_detector
-    from clew.hallucination.detectors.probes import PROBES
+    from clew.hallucination.detectors.probes import PROBES, DetectionMethod, register_method
     from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings
     from clew.hallucination.detectors.training import (
         LossSettings,
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 __all__ = [
     "NETWORKS",
     "PROBES",
+    "DetectionMethod",
     "Detector",
     "LossSettings",
     "NetworkSettings",
     "TrainRunConfig",
     "load_detector",
+    "register_method",
     "score_samples",
     "train_detectors",
 ]
@@ -33,7 +35,7 @@ _HOMES = {
     "Detector": "detector",
     "load_detector": "loading",
     **dict.fromkeys(("NETWORKS", "NetworkSettings"), "registry"),
-    "PROBES": "probes",
+    **dict.fromkeys(("PROBES", "DetectionMethod", "register_method"), "probes"),
     **dict.fromkeys(
         ("LossSettings", "TrainRunConfig", "score_samples", "train_detectors"), "training"
     ),

@@ -19,7 +19,7 @@ from clew.hallucination.detectors.detector import Detector, Fallback, Origin, de
 from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.known import KNOWN_FILE, KnownAnswers, write_known
 from clew.hallucination.detectors.packing import Packed, pack, unpack
-from clew.hallucination.detectors.probes.kinds import SCORERS, kind_of
+from clew.hallucination.detectors.probes.kinds import find_scorer_class, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
@@ -280,10 +280,8 @@ def _unpack_detector(contents: _Contents, saved: ModelFile) -> Detector:
 def _unpack_method(method: _Method, saved: ModelFile, every: Packed) -> tuple[Any, nn.Module, Any]:
     """The scorer of a probe; the network and its hyperparameters of a network."""
     if method.kind != _NETWORK:
-        if method.kind not in SCORERS:
-            raise ValueError(f"method.kind is {method.kind[:100]!r}")
         found = Packed(about=method.fitted, tensors=every.inside("fitted"))
-        return unpack(SCORERS[method.kind], found), nn.Identity(), None
+        return unpack(find_scorer_class(method.kind), found), nn.Identity(), None
     if method.name not in NETWORKS:
         raise ValueError(f"method.name is {method.name!r}")
     kind = NETWORKS[method.name]

@@ -131,7 +131,8 @@ class _Unpacking:
         if path not in self.left:
             raise ValueError(f"{path} is missing")
         found = self.left.pop(path)
-        if not found.is_floating_point() or found.ndim != len(hint.dims):
+        dims = getattr(hint, "dims", None)  # a plain array has any
+        if not found.is_floating_point() or dims is not None and found.ndim != len(dims):
             raise ValueError(f"{path} has shape {list(found.shape)} and type {found.dtype}")
         if not found.isfinite().all():
             raise ValueError(f"{path} contains NaN or infinity")
@@ -139,8 +140,8 @@ class _Unpacking:
 
 
 def _is_array(hint: Any) -> bool:
-    """Whether a hint is jaxtyping's, such as `Float32[np.ndarray, " features"]`."""
-    return hasattr(hint, "array_type") and hasattr(hint, "dims")
+    """Whether a hint is np.ndarray or jaxtyping's, such as `Float32[np.ndarray, " features"]`."""
+    return hint is np.ndarray or (hasattr(hint, "array_type") and hasattr(hint, "dims"))
 
 
 def _map_arrays(value: Any, change: Callable[[Any], Tensor]) -> Any:

@@ -1,6 +1,8 @@
 """The scorers that a detector may have, by the names that its folder uses. Baselines that do not
 read the model (length, category) are not among them: they do not detect hallucinations."""
 
+from typing import Any
+
 from clew.hallucination.detectors.probes.attention import AttentionScore, HeadsProbe, LayersProbe
 from clew.hallucination.detectors.probes.baselines import EachAnswer
 from clew.hallucination.detectors.probes.evaluation import (
@@ -11,6 +13,8 @@ from clew.hallucination.detectors.probes.evaluation import (
 )
 from clew.hallucination.detectors.probes.fusion import FusionProbe
 from clew.hallucination.detectors.probes.method import Scorer
+from clew.hallucination.detectors.probes.own import OwnMethod
+from clew.hallucination.detectors.probes.registration import find_keepable, find_own_methods
 from clew.hallucination.detectors.probes.semantic import SemanticEntropy
 from clew.hallucination.detectors.probes.states import LayerProbe, Network
 from clew.hallucination.detectors.probes.tokens import PooledTokens
@@ -32,9 +36,35 @@ SCORERS: dict[str, type[Scorer]] = {
 }
 
 
+# The kind of a scorer of a method from outside clew: this and the method's name.
+_OWN = "method:"
+
+
 def kind_of(scorer: Scorer) -> str:
-    return next(name for name, kind in SCORERS.items() if type(scorer) is kind)
+    """The name of the scorer's class in a file."""
+    known = next((name for name, kind in SCORERS.items() if type(scorer) is kind), None)
+    if known is not None:
+        return known
+    own = find_keepable(scorer)
+    assert own is not None
+    return f"{_OWN}{own.name}"
+
+
+def find_scorer_class(kind: str) -> type[Any]:
+    """The class behind a name in a file. Raises ValueError for an unknown one."""
+    if kind in SCORERS:
+        return SCORERS[kind]
+    if not kind.startswith(_OWN):
+        raise ValueError(f"method.kind is {kind[:100]!r}")
+    name = kind.removeprefix(_OWN)
+    method = find_own_methods().get(name)
+    if not isinstance(method, OwnMethod) or method.given.scorer is None:
+        raise ValueError(
+            f"it needs the method {name[:100]!r}, which no installed package provides: install the "
+            "one that it was made with"
+        )
+    return method.given.scorer
 
 
 def can_be_kept(scorer: Scorer | None) -> bool:
-    return type(scorer) in SCORERS.values()
+    return type(scorer) in SCORERS.values() or find_keepable(scorer) is not None

@@ -1,0 +1,245 @@
+"""A method from outside clew, run as those of clew are: it sees no test answers while it learns
+and no labels while it scores, and whatever goes wrong in it is reported with its name and
+package."""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from clew.errors import InputError, MethodError
+from clew.hallucination.detectors.probes.method import Features, Fitted, Outcome, Scores, run
+from clew.storage.hashing import hash_text
+
+OwnFamily = Literal["baseline", "no training", "probe"]
+# Method names are also names of files and columns.
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+_MOST_TITLE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionMethod:
+    """A detection method of your own, for `clew.register_method` or as an entry point of the group
+    "clew.methods".
+
+    Args:
+        name: Its name in `methods`, tables and files: lowercase letters, digits and underscores.
+        fit: `fit(features)` learns from `features.read(field, split, layer=...)` and
+            `features.labels[split]` (1 is hallucinated): from the split "train", with all choices
+            on "validation". It returns a function `(features, split) -> scores`, or an object with
+            such a method `score`. Scores are one number per answer; higher means more likely
+            hallucinated. `parameters` (a number) and `chosen` (a dict) of that object are shown in
+            the table, if it has them.
+        needs: The fields that it reads, such as "sequence", "state_mean" or "token_logprobs".
+        title: Its name in the report. [default: from `name`]
+        family: "probe" if it learns from labels, "no training" if it does not, "baseline" if it
+            does not look at the model; a baseline is not kept as a detector.
+        is_seeded: It depends on chance: call `fit(features, seed=...)` for every seed.
+        scorer: The class of what `fit` returns, if the fitted method can be kept as a detector: a
+            dataclass of numbers, texts, lists of these, NumPy arrays and further such dataclasses,
+            with `fields`, the names that `score` reads.
+
+    Raises:
+        InputError: An argument cannot be used.
+
+    Examples:
+        >>> def fit(features):
+        ...     def score(features, split):
+        ...         return [answer.max() for answer in features.read("token_entropies", split)]
+        ...     return score
+        >>> clew.DetectionMethod(name="max_entropy", fit=fit, needs=["token_entropies"])
+    """
+
+    name: str
+    fit: Callable[..., Any] = field(repr=False)
+    needs: Sequence[str]
+    title: str = ""
+    family: OwnFamily = "probe"
+    is_seeded: bool = False
+    scorer: type[Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._refuse_name()
+        if not callable(self.fit):
+            raise InputError("give a function.", setting="fit", value=self.fit)
+        needs = () if isinstance(self.needs, str) else tuple(self.needs)
+        if not needs or not all(isinstance(one, str) and one for one in needs):
+            raise InputError(
+                'give a list of one or more fields, such as ["sequence"].',
+                setting="needs",
+                value=self.needs,
+            )
+        if self.family not in get_args(OwnFamily):
+            raise InputError(
+                f"choose from: {', '.join(get_args(OwnFamily))}.",
+                setting="family",
+                value=self.family,
+            )
+        if self.scorer is not None:
+            self._refuse_scorer(self.scorer)
+        object.__setattr__(self, "needs", needs)
+        title = self.title or self.name.replace("_", " ").capitalize()
+        object.__setattr__(self, "title", " ".join(title.split())[:_MOST_TITLE])
+
+    def _refuse_name(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise InputError(
+                "use up to 60 lowercase letters, digits and underscores; start with a letter.",
+                setting="name",
+                value=self.name,
+            )
+
+    def _refuse_scorer(self, scorer: Any) -> None:
+        lacks = [name for name in ("score", "fields") if not hasattr(scorer, name)]
+        if not isinstance(scorer, type) or not is_dataclass(scorer) or lacks:
+            raise InputError(
+                "give a dataclass with a method score, and with fields, the names that it reads.",
+                setting="scorer",
+                value=scorer,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnMethod:
+    """A method from outside clew as those of clew are. `package` is its name and version; "" for
+    one that was registered."""
+
+    given: DetectionMethod
+    package: str = ""
+    also_reads: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.given.name
+
+    @property
+    def title(self) -> str:
+        return self.given.title
+
+    @property
+    def family(self) -> OwnFamily:
+        return self.given.family
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return tuple(self.given.needs)
+
+    @property
+    def is_seeded(self) -> bool:
+        return self.given.is_seeded
+
+    def identify(self) -> dict[str, Any]:
+        """What changes when the method does, so that scores of another one are not reused."""
+        return {"package": self.package, "source": hash_text(_find_source(self.given))[:16]}
+
+    def fit(self, data: Features, *, seed: int) -> Fitted:
+        with self._blamed("fit"):
+            view = _View(data, ("train", "validation"))
+            found = self.given.fit(view, seed=seed) if self.is_seeded else self.given.fit(view)
+            scorer = found if hasattr(found, "score") else _Called(found)
+            if not callable(scorer.score):
+                raise TypeError(f"fit returned {type(found).__name__}, which has no method score")
+            chosen = json.loads(json.dumps(dict(getattr(found, "chosen", {})), default=_as_plain))
+            parameters = max(0, int(getattr(found, "parameters", 0)))
+        return _OwnFitted(scorer=scorer, chosen=chosen, method=self, counted=parameters)
+
+    def run(self, data: Features, *, seed: int) -> Outcome:
+        return run(self, data, seed=seed)
+
+    def score(self, scorer: Any, data: Features, split: str) -> Scores:
+        """The scores of a split. Raises MethodError if there is not one number per answer."""
+        with self._blamed("score"):
+            scores = np.asarray(scorer.score(_View(data, (split,), is_hidden=True), split))
+            wanted = data.labels[split].shape
+            if scores.shape != wanted or scores.dtype.kind not in "fiub":
+                raise ValueError(
+                    f"it returned {scores.dtype} of shape {scores.shape} for {wanted[0]:,} answers"
+                )
+            return scores.astype(np.float32)
+
+    @contextmanager
+    def _blamed(self, step: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever foreign code raises
+            whose = f"the package {self.package}" if self.package else "your code"
+            raise MethodError(
+                f'the method "{self.name}" of {whose} failed in {step} '
+                f"({type(error).__name__}: {error})"
+            ) from error
+
+
+def _find_source(given: DetectionMethod) -> str:
+    """The source of `fit` and of the scorer; what has none is known by its name only."""
+    texts = []
+    for part in (given.fit, given.scorer):
+        try:
+            texts.append(inspect.getsource(part))  # type: ignore[arg-type]
+        except (OSError, TypeError):
+            texts.append(getattr(part, "__qualname__", type(part).__name__))
+    return "\n".join(texts)
+
+
+def _as_plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"chosen contains {type(value).__name__}, which is not a plain value")
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A function as a scorer."""
+
+    score: Callable[[Features, str], Any]
+
+    @property
+    def parameters(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OwnFitted(Fitted):
+    method: OwnMethod
+    counted: int
+
+    @property
+    def parameters(self) -> int:
+        return self.counted
+
+    def score(self, data: Features, split: str) -> Scores:
+        return self.method.score(self.scorer, data, split)
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """Features of some splits only: a method sees no test answers while it learns, and no labels
+    while it scores (all are 0 if `is_hidden`)."""
+
+    data: Features
+    splits: tuple[str, ...]
+    is_hidden: bool = False
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.data.fields
+
+    @property
+    def layers(self) -> int:
+        return self.data.layers
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        found = {split: self.data.labels[split] for split in self.splits}
+        return {k: np.zeros_like(v) if self.is_hidden else v.copy() for k, v in found.items()}
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
+        if split not in self.splits:
+            raise InputError(
+                f"here a method may read: {', '.join(self.splits)}.", setting="split", value=split
+            )
+        return self.data.read(field, split, layer=layer)

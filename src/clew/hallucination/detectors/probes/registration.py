@@ -1,0 +1,123 @@
+"""Methods from outside clew: those of installed packages (entry points of the group
+"clew.methods"), and those that Python code registers."""
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from clew.errors import InputError, MethodError
+from clew.hallucination.detectors.probes.method import Features, Fitted, Outcome, run
+from clew.hallucination.detectors.probes.own import DetectionMethod, OwnMethod
+
+GROUP = "clew.methods"
+_REGISTERED: dict[str, DetectionMethod] = {}
+
+
+def register_method(method: DetectionMethod) -> DetectionMethod:
+    """Add a detection method of your own to the comparisons of this Python process.
+
+    A package adds its methods for every process with an entry point instead:
+    `[project.entry-points."clew.methods"]`, then `my_probe = "my_package:METHOD"`.
+
+    Args:
+        method: The method. Registering the same function again replaces it, as when a cell of a
+            notebook is run again.
+
+    Returns:
+        The method.
+
+    Raises:
+        InputError: It is not a `DetectionMethod`, or there is another method of this name.
+
+    Examples:
+        >>> clew.register_method(clew.DetectionMethod(name="mine", fit=fit, needs=["sequence"]))
+        >>> clew.compare(methods=["perplexity", "mine"])
+    """
+    if not isinstance(method, DetectionMethod):
+        raise InputError("give a clew.DetectionMethod.", setting="method", value=method)
+    before = _REGISTERED.get(method.name)
+    if method.name in _list_built_in() or (before and not _is_same(before.fit, method.fit)):
+        raise InputError(
+            f'there is a method "{method.name}" already: choose another name.',
+            setting="name",
+            value=method.name,
+        )
+    _REGISTERED[method.name] = method
+    return method
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnusableMethod:
+    """Stands for an entry point that gives no method; `reason` says why."""
+
+    name: str
+    reason: str
+    family: Literal["probe"] = "probe"
+    needs: tuple[str, ...] = ()
+    also_reads: tuple[str, ...] = ()
+    is_seeded: bool = False
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+    def fit(self, data: Features, *, seed: int) -> Fitted:  # noqa: ARG002
+        raise MethodError(self.reason)
+
+    def run(self, data: Features, *, seed: int) -> Outcome:
+        return run(self, data, seed=seed)
+
+
+def find_own_methods() -> dict[str, OwnMethod | UnusableMethod]:
+    """The methods from outside clew by name: first the registered ones, then those of installed
+    packages. An entry point that cannot be loaded, or whose name is taken, is unusable."""
+    found: dict[str, OwnMethod | UnusableMethod] = {
+        name: OwnMethod(given=given) for name, given in _REGISTERED.items()
+    }
+    built_in = _list_built_in()
+    for point in sorted(entry_points(group=GROUP), key=lambda one: (one.name, _package(one))):
+        method = _load(point)
+        if method.name in built_in or method.name in found:
+            reason = (
+                f"there is another method of this name, so that of {_package(point)} is not run"
+            )
+            method = UnusableMethod(name=f"{method.name} ({_package(point)})", reason=reason)
+        found[method.name] = method
+    return found
+
+
+def find_keepable(scorer: Any) -> DetectionMethod | None:
+    """The method whose fitted scorers are saved in detectors, by the scorer or by its class."""
+    kind = scorer if isinstance(scorer, type) else type(scorer)
+    own = (one.given for one in find_own_methods().values() if isinstance(one, OwnMethod))
+    return next((given for given in own if given.scorer is kind), None)
+
+
+def _load(point: EntryPoint) -> OwnMethod | UnusableMethod:
+    name, package = re.sub(r"\W", "_", point.name)[:60], _package(point)
+    try:
+        given = point.load()
+    except Exception as error:  # whatever foreign code raises
+        told = f"{type(error).__name__}: {error}"
+        return UnusableMethod(name=name, reason=f"{package} cannot be loaded ({told})")
+    if not isinstance(given, DetectionMethod):
+        told = f'"{point.value}" is not a clew.DetectionMethod, but {type(given).__name__}'
+        return UnusableMethod(name=name, reason=f"{package} cannot be used: {told}")
+    return OwnMethod(given=given, package=package)
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def _list_built_in() -> set[str]:
+    from clew.hallucination.detectors.probes.registry import PROBES
+    from clew.hallucination.detectors.registry import NETWORKS  # imports torch
+
+    return {*PROBES, *NETWORKS}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    names = ("__module__", "__qualname__")
+    return all(getattr(one, name, one) == getattr(other, name, other) for name in names)

@@ -7,11 +7,12 @@ from pathlib import Path
 Complete = Callable[[str], list[str]]
 # A test compares this list with the methods of the library, which take seconds to import.
 METHODS = (
-    *("length", "category", "perplexity", "min_probability"),
+    *("length", "category", "text", "perplexity", "min_probability"),
     *("mean_entropy", "semantic_entropy", "entailment_entropy", "p_true"),
-    *("attention_score", "linear_probe", "linear_probe_middle", "linear_probe_pca"),
+    *("consistency", "selfcheck_ngram", "attention_score", "linear_probe"),
+    *("semantic_entropy_probe", "linear_probe_middle", "linear_probe_pca"),
     *("ccs", "contrast_probe", "lapeigvals", "attn_logdet"),
-    *("lookback", "token_probe", "fusion", "saplma"),
+    *("lookback", "token_probe", "fusion", "saplma", "contrastive"),
     *("lstm", "gnn_det", "gvae", "charm", "act_vit"),
 )
 

@@ -22,6 +22,7 @@ from tests.hallucination.live.making import read_traces, split_tokens, stored_ri
 
 METHODS = (
     *("perplexity", "min_probability", "mean_entropy", "semantic_entropy", "attention_score"),
+    *("consistency", "selfcheck_ngram", "semantic_entropy_probe", "contrastive"),
     *("linear_probe", "linear_probe_middle", "linear_probe_pca", "saplma", "lapeigvals"),
     *(
         "attn_logdet",

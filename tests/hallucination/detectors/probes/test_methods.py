@@ -32,6 +32,7 @@ TELLING = (
     "p_true",
     "ccs",
     "contrast_probe",
+    "contrastive",
 )
 
 
@@ -140,6 +141,22 @@ def test_unseen_category_gets_the_overall_rate() -> None:
     river, capital = outcome.validation
     sea, none = outcome.test
     assert capital < none < sea == 0.5 < river < 1
+
+
+def test_wording_of_question_and_answer_is_a_baseline() -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 200)
+    wordings = [("river", "Danube"), ("capital", "Oslo")]
+    values = {
+        "question": [
+            f"Which {wordings[label][0]} is number {n}?" for n, label in enumerate(labels)
+        ],
+        "answer": [None if n % 9 == 0 else wordings[label][1] for n, label in enumerate(labels)],
+    }
+    data = MemoryFeatures(labels, values)
+    outcome = PROBES["text"].run(data, seed=0)
+    assert PROBES["text"].family == "baseline"
+    assert auroc(data.labels["test"], outcome.test) == 1 and outcome.parameters > 50
 
 
 def test_missing_field_is_named() -> None:

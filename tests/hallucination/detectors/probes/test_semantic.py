@@ -7,8 +7,13 @@ import pytest
 
 from clew.errors import InputError
 from clew.hallucination.detectors.probes import PROBES
-from clew.hallucination.detectors.probes.semantic import cluster_entropy, cluster_samples
-from tests.hallucination.detectors.probes.features import MemoryFeatures
+from clew.hallucination.detectors.probes.semantic import (
+    cluster_entropy,
+    cluster_samples,
+    split_entropies,
+)
+from clew.metrics import auroc
+from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states
 
 
 @pytest.mark.parametrize(
@@ -45,3 +50,30 @@ def test_constant_entropy_is_rejected() -> None:
     values = {"samples": [["Rome", "Paris"]] * 20, "question": ["Where?"] * 20}
     with pytest.raises(InputError, match="carries no information: draw more answers"):
         PROBES["semantic_entropy"].fit(MemoryFeatures(labels, values), seed=0)
+
+
+def test_entropies_are_split_where_both_groups_are_tight() -> None:
+    assert split_entropies(np.array([0, 0.1, 0.2, 1.5, 1.6, 2.0])) == 0.2
+    assert split_entropies(np.array([0.0, 0.7])) == 0
+
+
+def test_probe_learns_the_entropy_of_some_training_answers_only() -> None:
+    """The labels of training answers are not used: here they are reversed. Half of the training
+    answers, and all others, have no draws."""
+    labels, states = telling_states(300, layers=3, dim=8)
+    drawn = [["Rome", "Oslo"] if label else ["Rome", "Rome"] for label in labels]
+    samples = [some if row < 180 and row % 2 else None for row, some in enumerate(drawn)]
+    labels[:180] = 1 - labels[:180]
+    values = {"sequence": states, "samples": samples, "question": ["Where?"] * 300}
+    data = MemoryFeatures(labels, values)
+    outcome = PROBES["semantic_entropy_probe"].run(data, seed=0)
+    assert outcome.chosen["layer"] == 1 and outcome.chosen["entropy"] == 0
+    assert auroc(data.labels["test"], outcome.test) > 0.7
+    assert outcome.scorer is not None and outcome.scorer.fields == {"sequence"}
+
+
+def test_probe_without_any_draws_says_what_to_do() -> None:
+    labels, states = telling_states(40, layers=2, dim=4)
+    values = {"sequence": states, "samples": [None] * 40, "question": ["Where?"] * 40}
+    with pytest.raises(InputError, match="with `draws=10`"):
+        PROBES["semantic_entropy_probe"].fit(MemoryFeatures(labels, values), seed=0)

@@ -13,6 +13,7 @@ RIVALS = (
     ("perplexity", "perplexity"),
     ("length", "answer length alone"),
     ("category", "category alone"),
+    ("text", "the text alone"),
 )
 _SIGNIFICANT = 0.05
 # The comparison's own sentences that the headline repeats.

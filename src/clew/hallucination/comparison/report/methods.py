@@ -97,7 +97,7 @@ def rank_section(comparison: Comparison) -> Section:
         content=join(draw_family_key(comparison), forest),
         reading="A dot is the test AUROC, the bar its 95% bootstrap interval, the hollow dot "
         "the validation AUROC, by which the best method was selected. 0.5 is chance, 1 "
-        "is perfect. The baselines (answer length, category) do not use the model: a "
+        "is perfect. The baselines (answer length, category, text) do not use the model: a "
         "detector must beat them.",
         pictures=("methods",),
     )

@@ -21,6 +21,10 @@ def exp(array: Array) -> Array:
     return np.exp(array) if is_numpy(array) else array.exp()
 
 
+def log(array: Array) -> Array:
+    return np.log(array) if is_numpy(array) else array.log()
+
+
 def where(is_first: Array, first: Array, other: float) -> Array:
     """Unlike a product with `is_first`, this does not spread NaN from values that do not count."""
     if is_numpy(first):

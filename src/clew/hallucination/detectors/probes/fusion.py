@@ -145,7 +145,7 @@ def learn_fusion(data: Features) -> Fitted:
     """Fit the fusion probe; kernel width and cost are chosen on validation."""
     signals = [signal for signal in SIGNALS if signal in data.fields]
     rows = draw_answers(len(data.labels["train"]))
-    projections, training = _find_components(data, signals, rows)
+    projections, training = find_components(data, signals, rows)
     labels = data.labels["train"][rows]
     validation = project(projections, data, "validation")
 
@@ -192,7 +192,7 @@ def read_confidence(data: Features, split: str) -> Matrix:
     return values
 
 
-def _find_components(
+def find_components(
     data: Features, signals: Sequence[str], rows: np.ndarray
 ) -> tuple[list[Projection], Matrix]:
     """Two passes over the blocks: the Gram matrix for the components, then the directions."""

@@ -1,10 +1,12 @@
 """The scorers that a detector may have, by the names that its folder uses. Baselines that do not
-read the model (length, category) are not among them: they do not detect hallucinations."""
+read the model (length, category, text) are not among them: they do not detect hallucinations."""
 
 from typing import Any
 
 from clew.hallucination.detectors.probes.attention import AttentionScore, HeadsProbe, LayersProbe
 from clew.hallucination.detectors.probes.baselines import EachAnswer
+from clew.hallucination.detectors.probes.consistency import Consistency
+from clew.hallucination.detectors.probes.contrastive import EmbeddedNeighbors
 from clew.hallucination.detectors.probes.evaluation import (
     ConsistentProbe,
     ContrastProbe,
@@ -26,12 +28,14 @@ SCORERS: dict[str, type[Scorer]] = {
     "p_true": TrueProbability,
     "contrast_consistent": ConsistentProbe,
     "contrast": ContrastProbe,
+    "consistency": Consistency,
     "attention_score": AttentionScore,
     "layer": LayerProbe,
     "perceptron": Network,
     "heads": HeadsProbe,
     "layers": LayersProbe,
     "fusion": FusionProbe,
+    "neighbors": EmbeddedNeighbors,
     "tokens": PooledTokens,
 }
 

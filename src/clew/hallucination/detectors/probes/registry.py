@@ -18,6 +18,8 @@ from clew.hallucination.detectors.probes.baselines import (
     learn_length,
     learn_statistic,
 )
+from clew.hallucination.detectors.probes.consistency import learn_consistency
+from clew.hallucination.detectors.probes.contrastive import learn_contrastive
 from clew.hallucination.detectors.probes.evaluation import (
     CONTRAST,
     learn_ccs,
@@ -27,13 +29,17 @@ from clew.hallucination.detectors.probes.evaluation import (
 )
 from clew.hallucination.detectors.probes.fusion import SIGNALS, learn_fusion
 from clew.hallucination.detectors.probes.method import Method, Probe
-from clew.hallucination.detectors.probes.semantic import learn_semantic_entropy
+from clew.hallucination.detectors.probes.semantic import (
+    learn_entropy_probe,
+    learn_semantic_entropy,
+)
 from clew.hallucination.detectors.probes.states import (
     STATES,
     learn_best_layer,
     learn_middle_layer,
     learn_saplma,
 )
+from clew.hallucination.detectors.probes.text import TEXTS, learn_text
 from clew.hallucination.detectors.probes.tokens import NEEDS as TOKEN_FIELDS
 from clew.hallucination.detectors.probes.tokens import SPANS, learn_token_probe
 from clew.hallucination.traces.schema import ENTAILMENT, P_TRUE
@@ -52,6 +58,13 @@ _METHODS = (
         family="baseline",
         needs=("category",),
         learn=learn_category,
+    ),
+    Probe(
+        name="text",
+        title="Question and answer text",
+        family="baseline",
+        needs=TEXTS,
+        learn=learn_text,
     ),
     Probe(
         name="perplexity",
@@ -96,6 +109,20 @@ _METHODS = (
         learn=learn_p_true,
     ),
     Probe(
+        name="consistency",
+        title="Consistency of drawn answers",
+        family="no training",
+        needs=("samples", *TEXTS),
+        learn=partial(learn_consistency, "disagreement"),
+    ),
+    Probe(
+        name="selfcheck_ngram",
+        title="SelfCheckGPT (unigram)",
+        family="no training",
+        needs=("samples", *TEXTS),
+        learn=partial(learn_consistency, "unigram"),
+    ),
+    Probe(
         name="attention_score",
         title="Attention score (LLM-Check)",
         family="no training",
@@ -108,6 +135,13 @@ _METHODS = (
         family="probe",
         needs=(STATES,),
         learn=learn_best_layer,
+    ),
+    Probe(
+        name="semantic_entropy_probe",
+        title="Semantic entropy probe",
+        family="probe",
+        needs=(STATES, "samples", "question"),
+        learn=learn_entropy_probe,
     ),
     Probe(
         name="linear_probe_middle",
@@ -144,6 +178,15 @@ _METHODS = (
         family="probe",
         needs=CONTRAST,
         learn=learn_contrast_probe,
+    ),
+    Probe(
+        name="contrastive",
+        title="Contrastive embedding, kNN",
+        family="probe",
+        needs=(STATES, "token_logprobs", "token_entropies"),
+        learn=learn_contrastive,
+        is_seeded=True,
+        also_reads=("state_mean",),
     ),
     Probe(
         name="lapeigvals",

@@ -1,6 +1,6 @@
 """Semantic entropy: how much the meanings of several drawn answers differ. Short answers are
-clustered by their words. The accepted answers are not used.
-"""
+clustered by their words. The accepted answers are not used. A probe predicts it from the states of
+one answer, without draws."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import numpy as np
 
 from clew.errors import InputError
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
+from clew.hallucination.detectors.probes.states import Targets, fit_layers
 from clew.hallucination.labels.normalize import answer_words
 
 # Filler words of English answers.
@@ -32,21 +33,56 @@ class SemanticEntropy:
         return frozenset({"samples", "question"})
 
     def score(self, data: Features, split: str) -> Scores:
-        found = [self.without if e is None else e for e in _entropies(data, split)]
+        found = [self.without if e is None else e for e in find_entropies(data, split)]
         return np.array(found, np.float32)
 
 
 def learn_semantic_entropy(data: Features) -> Fitted:
     """Fit semantic entropy. Raises InputError if the entropy is the same for all answers and so
     carries no information."""
-    known = [entropy for entropy in _entropies(data, "train") if entropy is not None]
-    if known and np.ptp(known) == 0:
-        raise InputError(
-            f"the entropy is the same for all {len(known):,} training answers ({known[0]:.2f}), so "
-            "it carries no information: draw more answers, use a lower `draw_temperature`, or ask "
-            "for shorter answers."
-        )
+    known = [entropy for entropy in find_entropies(data, "train") if entropy is not None]
+    _refuse_constant(known)
     return Fitted(scorer=SemanticEntropy(without=float(np.median(known)) if known else 0.0))
+
+
+def learn_entropy_probe(data: Features) -> Fitted:
+    """Fit a semantic entropy probe at the best layer: it is trained on whether the entropy of the
+    training answers is high, not on their labels. Raises InputError as for semantic entropy."""
+    found = find_entropies(data, "train")
+    rows = np.array([row for row, one in enumerate(found) if one is not None], np.int64)
+    entropies = np.array([one for one in found if one is not None])
+    if not len(rows):
+        raise InputError(
+            'no training answer has drawn answers: run "clew extract" with `draws=10`.'
+        )
+    _refuse_constant(entropies)
+    limit = split_entropies(entropies)
+    targets = Targets(rows=rows, values=(entropies > limit).astype(np.int8))
+    probes = fit_layers(data, range(data.layers), targets)
+    best = max(probes, key=lambda probe: probe.auroc)
+    chosen = {"layer": best.layer, "C": best.strength, "entropy": limit}
+    return Fitted(scorer=best, chosen=chosen, by_layer=probes)
+
+
+def split_entropies(entropies: np.ndarray) -> float:
+    """The limit between low and high entropies: with the smallest squared distances to the means of
+    both groups (Kossen et al., section 4)."""
+
+    def spread(limit: float) -> float:
+        groups = (entropies[entropies <= limit], entropies[entropies > limit])
+        return sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+
+    *limits, _ = np.unique(entropies)  # above the largest there is nothing
+    return float(min(limits, key=spread))
+
+
+def _refuse_constant(entropies: Sequence[float] | np.ndarray) -> None:
+    if len(entropies) and np.ptp(entropies) == 0:
+        raise InputError(
+            f"the entropy is the same for all {len(entropies):,} training answers "
+            f"({entropies[0]:.2f}), so it carries no information: draw more answers, use a lower "
+            "`draw_temperature`, or ask for shorter answers."
+        )
 
 
 def cluster_samples(question: str, samples: Sequence[str]) -> list[int]:
@@ -58,11 +94,13 @@ def cluster_samples(question: str, samples: Sequence[str]) -> list[int]:
     compared first, so that the order of the draws does not matter.
     """
     asked = frozenset(answer_words(question))
-    said = sorted((_key(asked, sample) for sample in samples), key=lambda key: (len(key), key))
+    said = sorted(
+        (content_words(asked, sample) for sample in samples), key=lambda key: (len(key), key)
+    )
     leaders: list[tuple[str, ...]] = []
     sizes: list[int] = []
     for key in said:
-        place = next((i for i, leader in enumerate(leaders) if _occurs(leader, key)), None)
+        place = next((i for i, leader in enumerate(leaders) if occurs(leader, key)), None)
         if place is None:
             leaders.append(key)
             sizes.append(1)
@@ -76,7 +114,7 @@ def cluster_entropy(sizes: Sequence[int]) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def _entropies(data: Features, split: str) -> list[float | None]:
+def find_entropies(data: Features, split: str) -> list[float | None]:
     """The semantic entropy of every answer; None for one without sampled answers."""
     asked, answers = data.read("question", split), data.read("samples", split)
     return [
@@ -85,14 +123,14 @@ def _entropies(data: Features, split: str) -> list[float | None]:
     ]
 
 
-def _key(asked: frozenset[str], sample: str) -> tuple[str, ...]:
+def content_words(asked: frozenset[str], sample: str) -> tuple[str, ...]:
     """The content words of a sampled answer. One that uses only the question's words (as for "a cat
     or a dog?") keeps them all."""
     words = answer_words(sample or "")
     return tuple(w for w in words if w not in asked and w not in _FILLERS) or tuple(words)
 
 
-def _occurs(short: tuple[str, ...], long: tuple[str, ...]) -> bool:
+def occurs(short: tuple[str, ...], long: tuple[str, ...]) -> bool:
     """Whether the words of one are a contiguous part of the other's; empty only matches empty."""
     if not short:
         return not long

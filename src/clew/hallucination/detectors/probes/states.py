@@ -10,7 +10,7 @@ from time import perf_counter
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.errors import InputError
@@ -35,6 +35,14 @@ HIDDEN = (256, 128, 64)
 _MOST_EPOCHS = 50
 _PATIENCE = 5  # epochs without a better validation AUROC
 _BATCH = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """What a probe learns instead of the labels: 0 or 1 for some of the training answers."""
+
+    rows: Int[np.ndarray, " some"]
+    values: Int[np.ndarray, " some"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +93,20 @@ def sweep_layers(data: Features) -> tuple[Sweep, bool]:
     return _SWEEPS[data], False
 
 
-def fit_layers(data: Features, layers: Iterable[int]) -> list[LayerProbe]:
+def fit_layers(
+    data: Features, layers: Iterable[int], targets: Targets | None = None
+) -> list[LayerProbe]:
     """Fit a probe per layer, one layer per thread, with as many threads as BLAS would use: BLAS
     threads mostly wait in matrix-vector products."""
     threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
     with threadpool_limits(1), ThreadPoolExecutor(min(_SIDE_BY_SIDE, threads)) as pool:
-        return list(pool.map(partial(fit_layer, data), layers))
+        return list(pool.map(partial(fit_layer, data, targets=targets), layers))
 
 
-def fit_layer(data: Features, layer: int) -> LayerProbe:
-    """Fit a linear probe at one layer; the regularization strength is chosen on validation."""
-    choice, scale = _choose(data, layer)
+def fit_layer(data: Features, layer: int, targets: Targets | None = None) -> LayerProbe:
+    """Fit a linear probe at one layer to the labels of the training answers, or to `targets`; the
+    regularization strength is chosen on validation, in both cases by the labels."""
+    choice, scale = _choose(data, layer, targets)
     return LayerProbe(
         layer=layer,
         strength=choice.strength,
@@ -119,14 +130,17 @@ def learn_middle_layer(data: Features) -> Fitted:
     return Fitted(scorer=probe, chosen={"layer": probe.layer, "C": probe.strength})
 
 
-def _choose(data: Features, layer: int) -> tuple[Choice, Scale]:
+def _choose(data: Features, layer: int, targets: Targets | None) -> tuple[Choice, Scale]:
     with _READING:
         states, validation = (
             data.read(STATES, split, layer=layer) for split in ("train", "validation")
         )
+    values = data.labels["train"]
+    if targets is not None:
+        states, values = states[targets.rows], targets.values
     scale = standardize(states, f"{STATES}, layer {layer},")
     scale.apply(validation)
-    path = fit_path(states, data.labels["train"])
+    path = fit_path(states, values)
     return choose_strength(path, validation, data.labels["validation"]), scale
 
 

@@ -1,0 +1,123 @@
+"""An autoencoder whose embedding puts answers with the same label near each other: supervised
+contrastive loss (Khosla et al., 2020) plus reconstruction of the input. Not a detector by itself:
+new answers are compared with the embedded training answers."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from clew.engine import StepOutput
+from clew.settings import check_fraction, check_sizes, check_weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastiveConfig:
+    """Hyperparameters; `inputs` is the number of features of an answer. `temperature` divides the
+    similarities in the contrastive loss."""
+
+    inputs: int
+    hidden: int = 128
+    size: int = 64
+    input_dropout: float = 0.2
+    dropout: float = 0.3
+    temperature: float = 0.1
+    reconstruction_weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "inputs", "hidden", "size")
+        check_fraction(self, "input_dropout", "dropout")
+        check_weight(self, "reconstruction_weight")
+
+
+class ContrastiveAutoencoder(nn.Module):
+    """Takes batches with `features` `[batch, inputs]` and `label`. `known` are the training
+    answers, with which others are compared when it is evaluated."""
+
+    def __init__(
+        self,
+        config: ContrastiveConfig,
+        known: Float[Tensor, "answers inputs"],
+        labels: Int[Tensor, " answers"],
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = nn.Sequential(
+            nn.Dropout(config.input_dropout),
+            nn.Linear(config.inputs, config.hidden),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.hidden, config.size),
+        )
+        self.decoder = nn.Sequential(
+            nn.Linear(config.size, config.hidden),
+            nn.ReLU(),
+            nn.Linear(config.hidden, config.inputs),
+        )
+        self._known, self._labels = known, labels
+
+    @property
+    def layers(self) -> list[nn.Linear]:
+        """The linear layers of the encoder."""
+        return [part for part in self.encoder if isinstance(part, nn.Linear)]
+
+    def training_step(self, batch: Mapping[str, Any]) -> StepOutput:
+        labels = batch["label"]
+        views = batch["features"].repeat(2, 1)  # which dropout makes different
+        latent = self.encoder(views)
+        extra = {
+            "contrast": contrast(latent, labels.repeat(2), self.config.temperature),
+            "reconstruction": self.config.reconstruction_weight
+            * F.mse_loss(self.decoder(latent), views),
+        }
+        scores = None if self.training else self._score(latent[: len(labels)])
+        return StepOutput(
+            loss=sum(extra.values(), torch.zeros(())), scores=scores, labels=labels, metrics=extra
+        )
+
+    def _score(self, latent: Float[Tensor, "batch size"]) -> Float[Tensor, " batch"]:
+        near = F.normalize(latent) @ F.normalize(self.encoder(self._known)).T
+        weights = near / self.config.temperature
+        is_hallucinated = self._labels > 0
+        return weights[:, is_hallucinated].logsumexp(1) - weights[:, ~is_hallucinated].logsumexp(1)
+
+
+def contrast(
+    latent: Float[Tensor, "views size"], labels: Int[Tensor, " views"], temperature: float
+) -> Float[Tensor, ""]:
+    """The supervised contrastive loss: of every view, the mean negative log-probability of the
+    other views with its label among all other views."""
+    directions = F.normalize(latent)
+    itself = torch.eye(len(labels), dtype=torch.bool, device=latent.device)
+    similar = (directions @ directions.T / temperature).masked_fill(itself, -torch.inf)
+    log_probabilities = similar.log_softmax(1).masked_fill(itself, 0)
+    is_same = (labels[:, None] == labels) & ~itself
+    return -((log_probabilities * is_same).sum(1) / is_same.sum(1).clamp(min=1)).mean()
+
+
+class FeatureBatches:
+    """Features in memory as batches. The engine seeds the generator that shuffles them."""
+
+    def __init__(
+        self,
+        features: Float[Tensor, "answers inputs"],
+        labels: Int[Tensor, " answers"],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+    ) -> None:
+        self._features, self._labels = features, labels
+        self._batch_size, self._shuffle = batch_size, shuffle
+
+    def __len__(self) -> int:
+        return -(-len(self._labels) // self._batch_size)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        count = len(self._labels)
+        order = torch.randperm(count) if self._shuffle else torch.arange(count)
+        for rows in order.split(self._batch_size):
+            yield {"features": self._features[rows], "label": self._labels[rows]}

@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits processes as on Linux"),
 ]
 
-KILLS = 10
+KILLS = 6
 
 
 @pytest.mark.parametrize("command", COMMANDS)

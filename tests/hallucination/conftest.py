@@ -1,5 +1,6 @@
 """A tiny model whose answers end, a store of its answers, and a detector of every method."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew.hallucination.capture import LoadedModel, extract, load_model
+from clew.hallucination.capture.embedded import embedded_model_folder
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.session import Session
 from tests.builders import write_questions
@@ -14,6 +16,15 @@ from tests.hallucination.live.making import ending_model, fit_detector, preproce
 from tests.stores import one_thread, tiny_config
 
 FitDetector = Callable[[str], Detector]
+
+
+@pytest.fixture(scope="session")
+def embedded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built-in model, downloaded and converted into an empty cache once per test run, which
+    the processes of xdist share."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return embedded_model_folder(cache=root / "embedded")
 
 
 @pytest.fixture(scope="session")

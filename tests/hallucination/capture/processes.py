@@ -13,12 +13,13 @@ from tests.forking import FORKSERVER
 _DEADLINE_SECONDS = 120.0
 
 
-def _run_clew(arguments: list[str], output: Path) -> None:
+def _run_clew(arguments: list[str], output: Path, variables: dict[str, str]) -> None:
     """In the new process: what the command `clew` does, with its output in a file."""
     import torch
 
     from clew.cli import main
 
+    os.environ.update(variables)
     torch.set_num_threads(1)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
@@ -28,11 +29,12 @@ def _run_clew(arguments: list[str], output: Path) -> None:
 
 
 class ClewProcess:
-    """`clew ARGUMENTS` as a separate process, which ends with the `with` block."""
+    """`clew ARGUMENTS` as a separate process, which ends with the `with` block. `variables` are
+    added to its environment."""
 
-    def __init__(self, arguments: list[str], output: Path) -> None:
+    def __init__(self, arguments: list[str], output: Path, **variables: str) -> None:
         self._output = output
-        self._process = FORKSERVER.Process(target=_run_clew, args=(arguments, output))
+        self._process = FORKSERVER.Process(target=_run_clew, args=(arguments, output, variables))
 
     def __enter__(self) -> "ClewProcess":
         self._process.start()

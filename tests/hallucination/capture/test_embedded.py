@@ -18,28 +18,24 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Into an empty cache."""
-    return embedded_model_folder(cache=tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="module")
-def embedded(folder: Path) -> LoadedModel:
-    return load_model(str(folder))
+def embedded(embedded_folder: Path) -> LoadedModel:
+    return load_model(str(embedded_folder))
 
 
 def test_gguf_file_loads_as_the_converted_model(
-    folder: Path, embedded: LoadedModel, tmp_path: Path
+    embedded_folder: Path, embedded: LoadedModel, tmp_path: Path
 ) -> None:
     direct = load_model(str(fetch_gguf(tmp_path)))
     assert fingerprint(embedded.model) == fingerprint(direct.model)
     assert embedded.tokenizer.chat_template == direct.tokenizer.chat_template
-    assert not list(folder.parent.glob(".fetch-*"))
+    assert not list(embedded_folder.parent.glob(".fetch-*"))
 
 
-def test_second_use_downloads_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_use_downloads_nothing(
+    embedded_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("subprocess.run", None)
-    assert embedded_model_folder(cache=folder.parents[1]) == folder
+    assert embedded_model_folder(cache=embedded_folder.parents[1]) == embedded_folder
 
 
 def test_states_beyond_single_precision_are_recorded_faithfully(embedded: LoadedModel) -> None:

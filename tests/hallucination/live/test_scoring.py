@@ -11,8 +11,10 @@ import torch
 from clew.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
-from clew.hallucination.live.answers import LiveAnswer
+from clew.hallucination.live.answers import LiveAnswer, LiveTicket
+from clew.hallucination.live.engine.engine import Engine
 from clew.hallucination.live.engine.requests import Request
+from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.live.passing import GivenPasses
 from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
 from clew.hallucination.live.session import Session
@@ -112,10 +114,30 @@ def test_risk_does_not_depend_on_the_batch(
         assert one.risk.risk == pytest.approx(other.risk.risk, abs=1e-3)
 
 
-def test_semantic_entropy_draws_answers_live(live_model: LoadedModel, fit: FitDetector) -> None:
+def ended_question(store: Path) -> str:
+    """One whose answer ends by itself."""
+    traces = read_traces(store).values()
+    ended = (one for one in traces if one["stop_reason"] != "length" and one["answer"].strip())
+    return str(next(ended)["question"])
+
+
+def test_semantic_entropy_draws_answers_live(
+    live_model: LoadedModel,
+    live_store: Path,
+    fit: FitDetector,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit, seeds = Engine.submit, []
+
+    def watch(engine: Engine, request: Request) -> Ticket:
+        seeds.extend([] if request.is_scored else [request.sampling.seed])
+        return submit(engine, request)
+
+    monkeypatch.setattr(Engine, "submit", watch)
     with Session(live_model, fit("semantic_entropy"), max_rows=8) as session:
-        answer = session.ask("What is the capital of France?")
-        assert answer.risk.method == "semantic_entropy" or answer.risk.state != "checked"
+        answer = session.ask(ended_question(live_store))
+    assert len({*seeds}) == 3, "as many as the training answers have"
+    assert answer.risk.state != "unavailable" and answer.risk.risk is not None
 
 
 @pytest.mark.parametrize(
@@ -155,14 +177,21 @@ def test_an_answer_that_does_not_fit_in_memory_does_not_end_the_others(
     assert "63 tokens with its prompt" in (risks[1].reason or "")
 
 
-def test_a_cut_off_and_a_canceled_answer_are_unavailable(session: Session) -> None:
-    cut = session.ask("Where is it?", max_new_tokens=1)
-    if cut.ended == "length":
-        assert cut.risk.state == "unavailable" and "cut off" in (cut.risk.reason or "")
-    ticket = session.submit(Request(prompt=[9] * 20, max_new_tokens=10))
-    ticket.cancel()
-    answer = ticket.answer()
-    assert answer.ended != "canceled" or answer.risk.state == "unavailable"
+def test_a_cut_off_and_a_canceled_answer_are_unavailable(
+    session: Session, live_store: Path
+) -> None:
+    long = next(t for t in read_traces(live_store).values() if len(split_tokens(t)[1]) > 2)
+    cut = session.ask(long["question"], max_new_tokens=1)
+    assert (cut.ended, cut.risk.state) == ("length", "unavailable")
+    assert "cut off" in (cut.risk.reason or "")
+
+    def submit_and_cancel() -> LiveTicket:
+        ticket = session.submit(Request(prompt=[9] * 20, max_new_tokens=10))
+        ticket.cancel()
+        return ticket
+
+    canceled = session.call(submit_and_cancel).answer()  # between two passes
+    assert (canceled.ended, canceled.risk.state) == ("canceled", "unavailable")
 
 
 def test_a_request_that_is_not_scored_says_so(session: Session) -> None:
@@ -183,21 +212,22 @@ def test_events_may_be_pushed_instead_of_pulled(session: Session) -> None:
 
     events: queue.Queue[Any] = queue.Queue()
     session.submit(session.make_request("What?")).on_event(events.put)
-    while not isinstance(event := events.get(timeout=30), LiveAnswer):
+    while not isinstance(event := events.get(timeout=120), LiveAnswer):
         pass
     assert event.ended
 
 
 def test_an_answer_that_fails_to_be_scored_holds_up_nobody(
-    live_model: LoadedModel, fit: FitDetector, monkeypatch: pytest.MonkeyPatch
+    live_model: LoadedModel, live_store: Path, fit: FitDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    question = ended_question(live_store)
     with Session(live_model, fit("perplexity"), max_rows=4) as session:
         with monkeypatch.context() as patch:
             patch.setattr(Detector, "assess", lambda *_: [][1])
-            failed = session.ask("What is the capital of France?")
+            failed = session.ask(question)
         assert failed.risk.state == "unavailable" and failed.text
-        assert failed.risk.reason == "scoring it failed (IndexError)" or failed.ended == "length"
-        assert session.ask("What is the capital of France?").text == failed.text
+        assert failed.risk.reason == "scoring it failed (IndexError)"
+        assert session.ask(question).text == failed.text
         assert session.is_running
 
 

@@ -1,5 +1,6 @@
 """What takes minutes to build is built once, whatever happens to the process that builds it."""
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -11,8 +12,8 @@ import pytest
 from clew.errors import StoppedError, StoreError
 from clew.hallucination.live.shelf import Shelf
 from clew.progress import Event, ignore_event
+from tests.engine.children import start, wait
 from tests.events import notes
-from tests.forking import FORKSERVER
 
 
 def read(folder: Path) -> str:
@@ -67,10 +68,7 @@ def _build_and_die(root: Path) -> None:
 
 
 def test_next_process_resumes_after_a_kill(tmp_path: Path) -> None:
-    process = FORKSERVER.Process(target=_build_and_die, args=(tmp_path,))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    assert wait(start(_build_and_die, tmp_path)) == -signal.SIGKILL
     assert make_shelf(tmp_path).get(build_text("fine"), go_on) == "fine after 1 earlier tries"
 
 
@@ -104,9 +102,8 @@ def _build_when_told(root: Path, connection: Any) -> None:
 
 
 def test_second_process_waits_for_the_first(tmp_path: Path) -> None:
-    ours, theirs = FORKSERVER.Pipe()
-    process = FORKSERVER.Process(target=_build_when_told, args=(tmp_path, theirs))
-    process.start()
+    ours, theirs = multiprocessing.Pipe()
+    process = start(_build_when_told, tmp_path, theirs)
     events: list[Event] = []
     try:
         assert ours.recv() == "building"

@@ -1,10 +1,7 @@
 """A real server on a loopback port, in a thread of the test's process or in one of its own."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -12,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
+from pathlib import Path
 from typing import Any
 
 from openai import OpenAI
@@ -25,10 +23,12 @@ from clew.hallucination.live.service.running import Address
 from clew.hallucination.live.service.settings import ServiceSettings, connection_limits
 from clew.hallucination.live.session import Session
 from clew.pages.server import open_api
+from tests.hallucination.capture.processes import ClewProcess
 
 MODEL = "tiny"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 DIALOGUE = [{"role": "system", "content": "Be brief."}, *QUESTION]
+_ADDRESS = re.compile(r"at (http://[\d.:]+/v1)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,25 +100,12 @@ def serving(
 
 @contextmanager
 def process_serving(
-    *words: object, **variables: str
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process and its address, once it is ready."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "clew", "serve", *map(str, words), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, **variables},
-    )
-    assert process.stdout is not None
-    try:
-        printed = ""
-        while not (found := re.search(r"at (http://[\d.:]+/v1)", printed)):
-            line = process.stdout.readline()
-            assert line, printed
-            printed += line
+    output: Path, *words: object, **variables: str
+) -> Iterator[tuple[ClewProcess, str]]:
+    """`clew serve WORDS` and its address, once it is ready. What it prints goes to a file."""
+    arguments = ["serve", *map(str, words), "--port", "0"]
+    with ClewProcess(arguments, output, **variables) as process:
+        assert process.wait_until(lambda: _ADDRESS.search(process.output) is not None)
+        found = _ADDRESS.search(process.output)
+        assert found, process.output
         yield process, found[1]
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()

@@ -3,6 +3,10 @@
 import http.client
 import json
 import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import openai
 import pytest
@@ -11,6 +15,7 @@ from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import DIALOGUE, MODEL, Served, serving
 
 LONG = {"model": MODEL, "messages": DIALOGUE, "max_tokens": 200}
+LONGEST = {**LONG, "max_tokens": 900}  # takes long enough for what must happen meanwhile
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
@@ -20,7 +25,7 @@ def test_a_client_that_leaves_takes_its_request_out_of_the_batch(
     before = tokens_of(session)
     with serving(session, max_tokens=900) as served:
         connection = http.client.HTTPConnection(served.address.split("/")[2], timeout=60)
-        body = json.dumps({**LONG, "max_tokens": 900, "n": 8, "stream": is_stream})
+        body = json.dumps({**LONGEST, "n": 8, "stream": is_stream})
         connection.request("POST", "/v1/chat/completions", body)
         served.wait_until(lambda: tokens_of(session) > before)
         connection.close()
@@ -54,22 +59,41 @@ def test_what_takes_too_long_ends_with_an_error(session: Session) -> None:
         served.wait_until_idle()
 
 
+@contextmanager
+def held(session: Session) -> Iterator[None]:
+    """No token is generated meanwhile."""
+    is_held, may_go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        may_go_on.wait(60)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(session.call, hold)
+        try:
+            assert is_held.wait(60)
+            yield
+        finally:
+            may_go_on.set()
+
+
 def test_streams_finish_while_the_server_ends(session: Session) -> None:
     with serving(session, drain_seconds=60) as served, served.client() as client:
-        stream = client.chat.completions.create(**{**LONG, "max_tokens": 60}, stream=True)
+        stream = client.chat.completions.create(**LONG, stream=True)
         first = next(stream)
-        served.ending.begin()
-        assert (
-            served.fetch("readyz")[0] == served.fetch("v1/completions", {"prompt": "a"})[0] == 503
-        )
-        assert served.fetch("healthz")[0] == 200
+        with held(session):
+            served.ending.begin()
+            assert served.fetch("readyz")[0] == 503
+            assert served.fetch("v1/completions", {"prompt": "a"})[0] == 503
+            assert served.fetch("healthz")[0] == 200
         *_, last = stream
         assert last.id == first.id and last.choices[0].finish_reason == "length"
 
 
 def test_streams_that_do_not_finish_in_time_end_properly(session: Session) -> None:
-    with serving(session, drain_seconds=0) as served, served.client() as client:
-        stream = client.chat.completions.with_raw_response.create(**LONG, n=8, stream=True)
+    settings = {"drain_seconds": 0, "max_tokens": 900}
+    with serving(session, **settings) as served, served.client() as client:
+        stream = client.chat.completions.with_raw_response.create(**LONGEST, n=8, stream=True)
         lines = stream.http_response.iter_lines()
         next(lines)
         served.ending.begin()

@@ -1,10 +1,7 @@
 """`clew serve` as a process: what it prints, and how it ends."""
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import openai
@@ -13,6 +10,7 @@ import pytest
 import clew
 from clew.errors import StoreError
 from clew.progress import ignore_event
+from tests.hallucination.capture.processes import ClewProcess
 from tests.hallucination.live.service.serving import process_serving
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -20,11 +18,11 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 @pytest.mark.slow
 def test_a_signal_lets_streams_finish_and_the_exit_code_is_0(
-    detector_folder: Path, chat_folder: Path
+    detector_folder: Path, chat_folder: Path, tmp_path: Path
 ) -> None:
     key = "sk-of-this-test-0001"
-    options = ("--model", chat_folder, "--drain-seconds", "60")
-    with process_serving(detector_folder, *options, CLEW_API_KEYS=key) as (process, address):
+    words = (detector_folder, "--model", chat_folder, "--drain-seconds", 60)
+    with process_serving(tmp_path / "log", *words, CLEW_API_KEYS=key) as (process, address):
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=address, api_key="wrong", max_retries=0).models.list()
         client = openai.OpenAI(base_url=address, api_key=key, max_retries=0)
@@ -36,12 +34,10 @@ def test_a_signal_lets_streams_finish_and_the_exit_code_is_0(
             stream=True,
         )
         next(stream)
-        process.send_signal(signal.SIGTERM)
+        process.send(signal.SIGTERM)
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] in ("length", "stop")
-        assert process.wait(timeout=60) == 0
-        assert process.stdout is not None
-        printed = process.stdout.read()
-        assert "Traceback" not in printed and "capital of France" not in printed
+        assert process.wait() == 0
+        assert "Traceback" not in process.output and "capital of France" not in process.output
 
 
 def test_a_damaged_detector_is_refused(detector_folder: Path, tmp_path: Path) -> None:
@@ -54,13 +50,14 @@ def test_a_damaged_detector_is_refused(detector_folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_signal_while_the_model_loads_ends_the_process_with_exit_code_0(tmp_path: Path) -> None:
+def test_a_signal_while_the_model_loads_ends_the_process_with_exit_code_0(
+    embedded_folder: Path, tmp_path: Path
+) -> None:
     """Without a detector, one is built first, which takes minutes."""
-    command = [sys.executable, "-m", "clew", "serve", "--port", "0"]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        while "building a detector" not in (line := process.stdout.readline()):
-            assert line
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
+    (tmp_path / "clew/models").mkdir(parents=True)
+    (tmp_path / "clew/models" / embedded_folder.name).symlink_to(embedded_folder)
+    words, cache = ["serve", "--port", "0"], {"XDG_CACHE_HOME": str(tmp_path)}
+    with ClewProcess(words, tmp_path / "log", **cache) as process:
+        assert process.wait_until(lambda: "building a detector" in process.output)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 0, process.output

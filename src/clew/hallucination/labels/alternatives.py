@@ -5,7 +5,7 @@ Rome" and "Norway, Sweden, and Denmark" do, but "Paris, France" and "Bosnia and 
 import re
 from collections.abc import Sequence
 
-from clew.hallucination.labels.words import Span, Words, split_words
+from clew.hallucination.labels.words import Place, Words, split_words
 
 _LIST_QUESTION = re.compile(
     r"\b(?:what|which|who|name|list|give|mention)(?: \w+)? (?:are|were)\b"
@@ -19,6 +19,8 @@ _LIST_QUESTION = re.compile(
 _SEPARATOR = re.compile(r"\s*(?:,|;|/|&|\band\b)\s*")
 _JOINS = frozenset(("and", "or", "plus", "nor"))
 _ARTICLES = frozenset(("a", "an", "the", "both", "either", "in", "also"))
+# Before a name they say what it is of: "and in the book of Leviticus".
+_KINDS = frozenset(("book", "city", "state", "country", "town", "of", "gospel", "province"))
 # Words that begin a clause, not another item.
 _CLAUSES = frozenset(
     (
@@ -63,15 +65,15 @@ class Alternatives:
     def __init__(self, answer: Words, aliases: Sequence[str], asked: str) -> None:
         self._answer, self._aliases, self._asked = answer, aliases, asked
 
-    def surround(self, mention: Span) -> bool:
+    def surround(self, mention: Place) -> bool:
         """Whether the mention is one of several items."""
         return self._is_item_before(mention) or self._is_item_after(mention)
 
-    def count(self, mention: Span) -> int:
+    def count(self, mention: Place) -> int:
         """The number of items of the list around a mention."""
         return self._count_names(mention)[0]
 
-    def _is_item_before(self, mention: Span) -> bool:
+    def _is_item_before(self, mention: Place) -> bool:
         words, place = self._answer, mention.first
         link = self._link(place)
         last = place - 1
@@ -87,14 +89,15 @@ class Alternatives:
             return False
         return self._is_alternative(last, mention, link, after=False)
 
-    def _is_item_after(self, mention: Span) -> bool:
+    def _is_item_after(self, mention: Place) -> bool:
         words, start = self._answer, mention.end
         while start < len(words) and words[start].depth > words[mention.first].depth:
             start += 1
         if start >= len(words) or words[start].depth < words[mention.first].depth:
             return False
         link = self._link(start)
-        while start < len(words) and words[start].text in (*_JOINS, *_ARTICLES):
+        passed = {*_JOINS, *_ARTICLES, *(_KINDS if words[mention.first].is_name else ())}
+        while start < len(words) and words[start].text in passed:
             start += 1
         if link is None or start >= len(words):
             return False
@@ -115,10 +118,10 @@ class Alternatives:
         for one in (word, before):
             if one.text in _JOINS:
                 return "and" if one.text in ("and", "plus") else "or"
-        marks = {"/": "or", "&": "and", "+": "and", ",": ","}
+        marks = {"/": "or", "&": "and", ",": ","}
         return next((link for mark, link in marks.items() if mark in word.gap), None)
 
-    def _is_alternative(self, place: int, mention: Span, link: str, *, after: bool) -> bool:
+    def _is_alternative(self, place: int, mention: Place, link: str, *, after: bool) -> bool:
         words = self._answer
         mine, other = words[mention.first], words[place]
         if link == "and" and f" {other.text} " in self._asked and self._has_verb(mention):
@@ -133,7 +136,7 @@ class Alternatives:
             return after and self._continues(place)
         return self._is_short_after(place) if after else self._is_short_before(place)
 
-    def _has_verb(self, mention: Span) -> bool:
+    def _has_verb(self, mention: Place) -> bool:
         first, end = (
             self._answer.sentence_start(mention.first),
             self._answer.sentence_end(mention.end),
@@ -168,7 +171,7 @@ class Alternatives:
                 return True
         return place + 3 >= len(words)
 
-    def _is_list(self, place: int, mention: Span, *, after: bool) -> bool:
+    def _is_list(self, place: int, mention: Place, *, after: bool) -> bool:
         """Names between commas: a list if there are three or more, or an "and"; "Paris, France" is
         a place within another."""
         names, has_join = self._count_names(mention)
@@ -189,7 +192,7 @@ class Alternatives:
         is_whole = word is None or word.starts_sentence or "," in word.gap
         return is_whole and self._answer[place].text not in _REGIONS and end - place <= 3
 
-    def _count_names(self, mention: Span) -> tuple[int, bool]:
+    def _count_names(self, mention: Place) -> tuple[int, bool]:
         """The number of names between commas, the mention included, and whether "and" joins
         them."""
         count_after, join_after = self._count_towards(mention.end, 1)

@@ -13,6 +13,8 @@ from clew.storage import ShardReader, StoreReader
 Label = Literal["correct", "hallucinated", "refused", "excluded"]
 # The reason of a score that is missing since the model declined to answer.
 REFUSED = "refused"
+# The reason of a judge's score; more is said where the words disagree with it.
+JUDGED = "judged"
 _COLUMNS = ("global_example_id", "question_id", "question", "category", "accepted_answers")
 
 

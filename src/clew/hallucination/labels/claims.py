@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from clew.hallucination.labels.alternatives import Alternatives, asks_for_list, parse_list
-from clew.hallucination.labels.values import find_quantities, parse_quantity
-from clew.hallucination.labels.words import Span, Words
+from clew.hallucination.labels.values import MONTHS, find_quantities, is_date, parse_quantity
+from clew.hallucination.labels.words import Place, Words, singular
 
 Problem = Literal[
     "denied",
@@ -17,6 +17,7 @@ Problem = Literal[
     "hedged",
     "contradicted",
     "other name",
+    "other number",
     "aside",
     "repeats the question",
 ]
@@ -28,6 +29,7 @@ _FILLERS = frozenset(
         *("called", "named", "city", "country", "state", "island", "province", "town", "region"),
         *("continent", "river", "kingdom", "republic", "year", "number", "answer", "really"),
         *("actually", "necessarily", "considered", "known", "be", "about", "around", "even"),
+        *("king", "queen", "president", "emperor"),
     )
 )
 _COPULAS = frozenset(("is", "was", "are", "were"))
@@ -36,7 +38,7 @@ _NOT_BEFORE = re.compile(
     r"|\binstead of|\bas opposed to|\bno longer|\bdifferent from|\bdistinct from"
     r"|\bcontrary to|\b(?:confused|mistaken) (?:with|for)|\bruled out|\bdenie[sd])$"
 )
-_NOT_ONLY = re.compile(r"(?:not|n t) (?:only|just|merely|simply|sure|certain)$")
+_NOT_ONLY = re.compile(r"(?:(?:not|n t) (?:only|just|merely|simply|sure|certain)|none other than)$")
 _NOT_AFTER = re.compile(
     r"(?:(?:is|was|are|were|does|did|do|has|had|have|can|could|would|will)(?: \w+)?"
     r" (?:not|never|t|no longer)|isn t|wasn t|aren t|(?:is|was) (?:incorrect|wrong|false)|never"
@@ -55,7 +57,8 @@ _ASIDE = re.compile(
     r"|neighbou?ring|derivative of|derived from|pegged to|similar to"
     r"|compared (?:to|with)|named (?:after|for)|succeeded by|preceded by|followed by|replaced by"
     r"|across from|far from|away from|outside(?: of)?|type of|kind of"
-    r"|(?:contemporary|friend|rival|pupil|student|disciple|colleague|successor|predecessor) of"
+    r"|(?:contemporary|friend|rival|pupil|student|disciple|colleague|successor|predecessor|reign"
+    r"|son|daughter) of"
     r"|(?:larger|smaller|longer|shorter|taller|bigger|greater|less|more|older|younger|fewer) than"
     rf"|(?P<compass>{_COMPASS_OF}))$"
 )
@@ -158,9 +161,9 @@ class Claims:
         return last
 
     @cached_property
-    def _mentions(self) -> list[tuple[Span, int]]:
+    def _mentions(self) -> list[tuple[Place, int]]:
         """Where accepted answers are mentioned, without those inside a longer one."""
-        found: dict[Span, int] = {}
+        found: dict[Place, int] = {}
         for place, alias in enumerate(self.aliases):
             for span in self.answer.find(alias):
                 found.setdefault(span, place)
@@ -170,7 +173,7 @@ class Claims:
             if not any(o != span and o.first <= span.first and span.end <= o.end for o in found)
         ]
 
-    def _find_problem(self, span: Span) -> Problem | None:
+    def _find_problem(self, span: Place) -> Problem | None:
         text = self.answer.join(*span)
         if len(text) == 1 and not text.isdigit() and span.end < len(self.answer):
             return "other name"
@@ -178,6 +181,8 @@ class Claims:
             return "other name"
         if self._repeats_question(span, text):
             return "repeats the question"
+        if self._counts_other(span):
+            return "other number"
         if self._is_denied(span):
             return "denied"
         if self._is_aside(span):
@@ -190,7 +195,7 @@ class Claims:
 
     # Names that only contain the accepted one.
 
-    def _is_other_name(self, span: Span, name: str) -> bool:
+    def _is_other_name(self, span: Place, name: str) -> bool:
         before, after = self.answer.get(span.first - 1), self.answer.get(span.end)
         first = self.answer[span.first]
         joined = first.gap in (" ", "-") and not first.starts_sentence
@@ -211,7 +216,7 @@ class Claims:
         is_city = after.text == "city" and not {"capital", "city"}.isdisjoint(self._asked_words)
         return not is_city or f" {name} city " in self._asked
 
-    def _has_other_first_name(self, span: Span, name: str) -> bool:
+    def _has_other_first_name(self, span: Place, name: str) -> bool:
         """Whether another name stands before it than in a longer accepted answer: "Ian Fleming",
         where "Alexander Fleming" is accepted; "Algerian dinar"."""
         longer = [alias for alias in self.aliases if alias.endswith(f" {name}")]
@@ -221,9 +226,29 @@ class Claims:
         theirs = {word for alias in longer for word in alias.split()}
         return theirs.isdisjoint(self.answer.join(span.first - 3, span.first).split())
 
+    def _counts_other(self, span: Place) -> bool:
+        """Whether another number of the sentence counts what is asked for, and this one does not:
+        "2 carbon atoms and 4 sulfur atoms"."""
+        if not self.answer[span.first].text.isdigit() or " how many " not in self._asked:
+            return False
+        first = self.answer.sentence_start(span.first)
+        numbers = [
+            place
+            for place in range(first, self.answer.sentence_end(span.end))
+            if self.answer[place].text.isdigit() and place != span.first
+        ]
+        mine = self._count_asked(span.first)
+        return any(self._count_asked(place) > mine for place in numbers)
+
+    def _count_asked(self, place: int) -> int:
+        """How many of the two words after a number are in the question."""
+        asked = {singular(word) for word in self._asked_words}
+        after = self.answer.words[place + 1 : place + 3]
+        return sum(singular(word.text) in asked for word in after)
+
     # Words of the question.
 
-    def _repeats_question(self, span: Span, name: str) -> bool:
+    def _repeats_question(self, span: Place, name: str) -> bool:
         """Whether the words are in the question too, with the word before or after them, or where
         the answer repeats it."""
         if f" {name} " not in self._asked:
@@ -245,7 +270,7 @@ class Claims:
 
     # Denials, and mentions of something else.
 
-    def _is_denied(self, span: Span) -> bool:
+    def _is_denied(self, span: Place) -> bool:
         if self._is_denied_before(span.first) or _OTHERS_SAY.search(self._clause_before(span)):
             return True
         # After "It is Paris", what follows is about something else.
@@ -267,11 +292,11 @@ class Claims:
             place -= 1
         return False
 
-    def _clause_before(self, span: Span) -> str:
+    def _clause_before(self, span: Place) -> str:
         text = self.answer.start_of_sentence(span.first)
         return re.split(r"\b(?:but|however|yet)\b", text)[-1]
 
-    def _is_aside(self, span: Span) -> bool:
+    def _is_aside(self, span: Place) -> bool:
         place = span.first
         while place > 0 and not self.answer[place].starts_sentence:
             text = self.answer.join(place - 5, place)
@@ -286,7 +311,7 @@ class Claims:
 
     # Hedges and contradictions.
 
-    def _is_hedged(self, span: Span) -> bool:
+    def _is_hedged(self, span: Place) -> bool:
         rest = self.answer.rest_of_sentence(span.end)
         found = _HEDGE_AFTER.search(rest)
         if found and not self._mentions_any(rest[found.end() :]):
@@ -299,7 +324,7 @@ class Claims:
         found = _HEDGE_AFTER.match(text)
         return bool(found) and not self._mentions_any(text)
 
-    def _is_contradicted(self, span: Span) -> bool:
+    def _is_contradicted(self, span: Place) -> bool:
         words = self.answer
         for found in _WEAK_TURN.finditer(rest := words.join(span.end, len(words))):
             turn = words.get(span.end + rest[: found.start()].count(" "))
@@ -318,7 +343,7 @@ class Claims:
         is_denied = _OTHERS_SAY.search(text) or {"not", "sorry"} & {*said}
         return len(said) >= 3 and not is_denied
 
-    def _states_other(self, span: Span) -> bool:
+    def _states_other(self, span: Place) -> bool:
         """Whether another sentence that begins with words of the question, as "The capital of
         France is", states another name or number."""
         own = self.answer.sentence_start(span.first)
@@ -367,6 +392,17 @@ class Claims:
             span.end == len(self.answer) and self._find_problem(span) is None
             for span in self.answer.find(number)
         )
+
+    def states_year(self, alias: str) -> bool:
+        """Whether the alias is a date, and the answer to "when" says its year and no more."""
+        if not is_date(alias) or {"when", "year"}.isdisjoint(self._asked_words):
+            return False
+        for span in self.answer.find(alias[:4]):
+            after = self.answer.get(span.end)
+            is_alone = after is None or after.text not in MONTHS
+            if is_alone and self._find_problem(span) is None:
+                return True
+        return False
 
     def states_list(self, alias: str) -> bool:
         """Whether the alias is a list, and the answer has all its items and no others."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from clew.errors import InputError
 from clew.hallucination.labels.answers import (
+    JUDGED,
     REFUSED,
     Label,
     LabeledAnswer,
@@ -18,9 +19,9 @@ from clew.hallucination.labels.answers import (
     read_answers,
 )
 from clew.hallucination.labels.chat import ChatConfig
+from clew.hallucination.labels.doubt import find_doubt
 from clew.hallucination.labels.judge import OnJudged, judge_answers
-from clew.hallucination.labels.methods import Method, match_answer, match_tokens, token_f1
-from clew.hallucination.labels.normalize import answer_words
+from clew.hallucination.labels.methods import Method, match_answer, match_tokens
 from clew.hallucination.labels.spans import Span, SpanLabeler, score_spans
 from clew.hallucination.labels.table import (
     read_corrections,
@@ -261,7 +262,7 @@ def _label_judged(answer: StoredAnswer, score: float, model: str) -> LabeledAnsw
     if words.is_refused and score < DEFAULT_THRESHOLD:
         return LabeledAnswer.of(answer, None, f"judge {model}", closest, REFUSED)
     agree = (words.score >= DEFAULT_THRESHOLD) == (score >= DEFAULT_THRESHOLD)
-    reason = "judged" if agree else f"judged; the words: {words.reason}"
+    reason = JUDGED if agree else f"{JUDGED}; the words: {words.reason}"
     return LabeledAnswer.of(answer, score, f"judge {model}", closest, reason)
 
 
@@ -307,15 +308,6 @@ def _spread(rows: Sequence[LabeledAnswer]) -> list[LabeledAnswer]:
 
 
 def _doubtful(rows: Sequence[LabeledAnswer], threshold: float) -> list[LabeledAnswer]:
-    """Fractional scores are doubtful near the threshold; scores of 0 or 1 by their words."""
-    measure = _word_doubt if all(row.score in (0, 1, None) for row in rows) else None
-    doubts = [measure(row) if measure else 1 - abs((row.score or 0.0) - threshold) for row in rows]
+    doubts = [find_doubt(row, threshold).value for row in rows]
     order = sorted(range(len(rows)), key=lambda place: -doubts[place])[: _EACH // 2]
     return [rows[place] for place in order if doubts[place] > 0]
-
-
-def _word_doubt(row: LabeledAnswer) -> float:
-    """For correct answers the number of extra words, for hallucinated ones the word overlap."""
-    if row.score:
-        return len(answer_words(row.answer)) - len(answer_words(row.accepted_answer))
-    return token_f1(row.answer, row.accepted_answer)

@@ -17,15 +17,14 @@ from clew.hallucination.labels.normalize import (
     normalize_answer,
     normalize_words,
 )
+from clew.hallucination.labels.polarity import Polarity, accepted_polarity, answer_polarity
 from clew.hallucination.labels.refusals import (
-    Polarity,
-    accepted_polarity,
     accepts_refusal,
-    answer_polarity,
     is_refusal,
     is_refusal_of,
+    offers_refusal,
 )
-from clew.hallucination.labels.values import canonical_values, parse_quantity
+from clew.hallucination.labels.values import canonical_values, is_date, parse_quantity
 from clew.hallucination.labels.words import singular, split_words
 
 Method = Literal["alias", "exact", "token-f1", "rouge-l"]
@@ -140,9 +139,9 @@ def _match_values(answer: str, accepted: Sequence[str], question: str) -> Match 
     """An accepted quantity in another unit, or without it; an accepted list in another order."""
     for alias in accepted:
         value = canonical_values(alias)
-        if parse_list(value) or parse_quantity(value):
+        if parse_list(value) or parse_quantity(value) or is_date(value):
             claims = _open_claims(answer, [], question, 1)
-            if claims.states_quantity(value):
+            if claims.states_quantity(value) or claims.states_year(value):
                 return Match(1.0, alias, "same value")
             if claims.states_list(value):
                 return Match(1.0, alias, "same list")
@@ -183,7 +182,9 @@ def match_answer(method: Method, answer: str, accepted: Sequence[str], question:
     if accepts_refusal(accepted):
         return Match(float(declines), accepted[0], "declines" if declines else "absent")
     found = _match_by(method, answer, accepted, question)
-    if declines and (method != "alias" or not found.score or is_refusal_of(answer, found.accepted)):
+    if not declines or offers_refusal(question):
+        return found
+    if method != "alias" or not found.score or is_refusal_of(answer, found.accepted):
         return Match(0.0, found.accepted, REFUSED)
     return found
 

@@ -1,13 +1,16 @@
-"""Refusals: answers that decline to answer, and answers of yes or no."""
+"""Refusals: answers that decline to answer, rather than answer wrongly."""
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 from clew.hallucination.labels.normalize import normalize_words
 
+_TEXT = (
+    r"(?:text|passage|context|article|question|document|paragraph|story|information|data|prompt)"
+)
+_MACHINE = r"(?:ai|chatbot|bot|artificial intelligence|language model|virtual assistant|assistant)"
 # On normalized words: an apostrophe is a space.
-_REFUSAL = re.compile(
+_DECLINES = re.compile(
     r"\bi (?:do not|don t|didn t|did not|really don t|honestly don t) (?:actually |currently )?"
     r"(?:know|have|possess|recall|remember|understand|see)\b"
     r"|\bi (?:am|m) (?:\w+ )?(?:unable|not able|not aware|not familiar|not sure|unsure|not certain"
@@ -15,16 +18,14 @@ _REFUSAL = re.compile(
     r"|\bi (?:cannot|can t|can not|could not|couldn t|won t|will not|am not allowed)\b"
     r"(?! (?:stress|emphasize|wait))"
     r"|\bi have no (?:idea|information|knowledge|way|data|record)\b"
-    r"|\b(?:i am|i m|we are|we re) (?:\w+ )?sorry\b|^sorry\b|\bi apologi[sz]e\b"
-    r"|\bas an? (?:ai|artificial intelligence|large language model|language model|assistant)\b"
+    rf"|\bas an? (?:\w+ ){{0,2}}{_MACHINE}\b|\bi (?:am|m) an? (?:\w+ ){{0,2}}{_MACHINE}\b"
     r"|\b(?:there is|there s|there was|i have|i found|we have) (?:no|not enough|insufficient)"
     r" (?:\w+ )?(?:information|data|evidence|answer|record|context|mention|details)\b"
-    r"|\b(?:text|passage|context|article|question|document|paragraph|story) (?:above |given "
-    r"|provided )?(?:does not|doesn t|did not|didn t|never|is not|isn t)"
-    r" (?:\w+ )?(?:say|says|state|states|mention|mentions|provide|specify|contain|give|tell|include"
+    rf"|\b{_TEXT} (?:above |given |provided )?(?:does not|doesn t|did not|didn t|never|is not"
+    r"|isn t) (?:\w+ )?(?:says?|states?|mentions?|provide|specify|contain|give|tell|include"
     r"|answer|clear|complete|indicate|list|name)\b"
-    r"|\b(?:is|was|are|were) not (?:\w+ )?(?:mentioned|stated|specified|provided|given|known|clear"
-    r"|available)(?: |$)(?!for )"
+    r"|\b(?:is|was|are|were) not (?:\w+ )?(?:mentioned|stated|specified|provided|given|available)"
+    rf"(?:$| (?:in|by|from) (?:the|this) (?:\w+ )?{_TEXT}\b)"
     r"|\b(?:cannot|can t|can not|could not|couldn t) be (?:determined|answered|found|known|verified"
     r"|inferred)\b"
     r"|\b(?:it|this) is (?:not possible|impossible|unclear|unknown|not clear)\b"
@@ -32,10 +33,14 @@ _REFUSAL = re.compile(
     r"|give|share|tell)\b"
     r"|^(?:not (?:mentioned|stated|specified|given|known|provided|available|sure"
     r"|enough information)|unknown|unanswerable|n a|no (?:answer|information|idea|comment)"
-    r"|none given|not in the (?:text|passage|context))\b"
+    r"|none given|does not (?:say|mention|state|specify|provide)"
+    r"|doesn t (?:say|mention|state|specify|provide)|not in the (?:text|passage|context))\b"
+)
+_APOLOGIZES = re.compile(
+    r"\b(?:i am|i m|we are|we re) (?:\w+ )?sorry\b|^sorry\b|\bi apologi[sz]e\b"
 )
 # A claim after all, whatever was said before it.
-_CLAIM_AFTER = re.compile(
+_CLAIMS = re.compile(
     r"\b(?:but|however|still|although)\b(?: \w+){0,3}? (?:i (?:think|believe|guess|would say|d say"
     r"|suspect|assume|know|can tell)|it (?:is|was|s|may|might|could|should|must|would)|its"
     r"|he (?:is|was)|she (?:is|was)|they (?:are|were)|that (?:is|would|s)|probably|possibly|perhaps"
@@ -43,37 +48,33 @@ _CLAIM_AFTER = re.compile(
     r"|\b(?:i think|i believe|i guess|i would say|my (?:best )?guess|probably|it is likely"
     r"|it may be|it might be|it could be)\b"
 )
-_APOLOGY_ONLY = re.compile(r"^(?:(?:i am|i m) (?:\w+ )?sorry|sorry|i apologi[sz]e)\b")
-_YES_NO = {
-    **dict.fromkeys(("yes", "true", "correct", "right", "yeah", "y", "yep"), True),
-    **dict.fromkeys(("no", "false", "incorrect", "wrong", "nope", "n", "not true"), False),
-}
-_ASKS_YES_NO = re.compile(
-    r"^(?:(?:true or false|yes or no) )?(?:is|are|was|were|do|does|did|can|could|has|have|had|will"
-    r"|would|should|may|must)\b"
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+# A question that offers a refusal as one of its answers: it is a claim then.
+_OFFERS = re.compile(
+    r"\b(?:answer|say|reply|write|respond)(?: with| by)? (?:not |unknown|unanswerable|i don t know"
+    r"|none|no answer)"
 )
-_SAID = re.compile(
-    r"\b(?:(?P<no>not (?:true|correct|right|the case)|untrue|no|nope|false|incorrect|wrong)"
-    r"|(?P<yes>yes|yeah|yep|true|correct|right|indeed|certainly|definitely|absolutely|of course))\b"
-)
-_NEGATION = re.compile(r"\b(?:not|never|no|cannot|neither|nor|none|without|false)\b|n t\b")
-_BOTH = re.compile(r"^(?:yes and no|both|it depends|that depends|maybe|perhaps|sometimes)\b")
-_FEWEST_SHARED = 0.5
+# Words before the refusal that are no answer: "Based on the given text, ...".
+_MOST_BEFORE = 12
+_FEW_WORDS = 3
 
 
 def is_refusal(answer: str) -> bool:
     """Whether an answer declines to answer, and does not make a claim after that."""
     plain = normalize_words(answer)
-    found = _REFUSAL.search(plain)
-    if found is None:
+    found = _DECLINES.search(plain)
+    if found is not None:
+        is_early = plain[: found.start()].count(" ") <= _MOST_BEFORE
+        return is_early and not _CLAIMS.search(plain[found.end() :])
+    apology = _APOLOGIZES.match(plain)
+    if apology is None:
         return False
-    rest = plain[found.end() :]
-    if _CLAIM_AFTER.search(rest):
+    # "Sorry, it is Rome" and "Sorry for the confusion. It is Rome" apologize, but answer.
+    others = map(normalize_words, _SENTENCE.split(answer.strip())[1:])
+    if any(other.count(" ") >= _FEW_WORDS for other in others):
         return False
-    if not _APOLOGY_ONLY.match(found[0]):
-        return _is_whole(plain, found)
-    # "Sorry, it is Rome" apologizes, but answers.
-    return bool(_REFUSAL.search(rest)) or len(rest.split()) <= 4 or " not " in f" {rest} "
+    rest = plain[apology.end() :]
+    return not _CLAIMS.search(rest) and not re.match(r" (?:it|the|he|she|they|that)\b", rest)
 
 
 def is_refusal_of(answer: str, accepted: str) -> bool:
@@ -81,62 +82,15 @@ def is_refusal_of(answer: str, accepted: str) -> bool:
     is Paris" does not state it."""
     name = normalize_words(accepted)
     sentences = map(normalize_words, re.split(r"[.!?\n]|\bbut\b", answer))
-    return any(_REFUSAL.search(one) and name in one for one in sentences)
-
-
-def _is_whole(plain: str, found: re.Match[str]) -> bool:
-    """Whether the refusal is what the answer says, rather than a remark after an answer."""
-    before = plain[: found.start()].split()
-    return len(before) <= 12
+    return any(_DECLINES.search(one) and name in one for one in sentences)
 
 
 def accepts_refusal(accepted: Sequence[str]) -> bool:
     """Whether a question has no answer, as a text that does not contain it: its accepted answers
     are refusals."""
-    return any(is_refusal(alias) for alias in accepted)
+    return any(_DECLINES.search(normalize_words(alias)) for alias in accepted)
 
 
-Polarity = Literal["yes", "no", "both", "none"]
-
-
-def accepted_polarity(accepted: Sequence[str]) -> Polarity | None:
-    """The one polarity of the accepted answers; None if they are not yes or no."""
-    found = {_YES_NO.get(normalize_words(alias)) for alias in accepted}
-    if len(found) != 1 or None in found:
-        return None
-    return "yes" if found == {True} else "no"
-
-
-def answer_polarity(answer: str, question: str) -> Polarity:
-    """What an answer says to a question of yes or no: by its first word, or by whether it denies
-    what the question says."""
-    plain, asked = normalize_words(answer), normalize_words(question)
-    if _BOTH.match(plain):
-        return "both"
-    said = [m.lastgroup for m in _SAID.finditer(plain) if _stands_alone(plain, m)]
-    if said:
-        return "both" if len({*said}) > 1 else "yes" if said[0] == "yes" else "no"
-    first = _first_sentence(answer)
-    asked_words = {*asked.split()}
-    words = normalize_words(first).split()
-    shared = sum(word in asked_words for word in words)
-    if not words or (asked and shared < _FEWEST_SHARED * len(words)):
-        return "none"
-    is_denied = bool(_NEGATION.search(" ".join(words))) != bool(_NEGATION.search(asked))
-    return "no" if is_denied else "yes"
-
-
-def _stands_alone(plain: str, found: re.Match[str]) -> bool:
-    """At the beginning, or as what is said of the statement; not "no" in "there is no"."""
-    before = plain[: found.start()].split()
-    if not before:
-        return True
-    if found[0] in ("yes", "no") and before[-1] in ("is", "answer", "so", "therefore", "actually"):
-        return before[-2:-1] != ["there"]
-    return found[0] not in ("yes", "no", "right", "indeed", "of course") and before[-1] in (
-        *("is", "was", "s", "answer", "statement", "are"),
-    )
-
-
-def _first_sentence(answer: str) -> str:
-    return re.split(r"[.!?\n]", answer.strip(), maxsplit=1)[0]
+def offers_refusal(question: str) -> bool:
+    """Whether a question names an answer for those who do not know: "answer 'not stated'"."""
+    return bool(_OFFERS.search(normalize_words(question)))

@@ -124,6 +124,15 @@ _QUANTITY = re.compile(rf"(?<![\w.])(-?\d+(?:\.\d+)?)(?: ({'|'.join(_UNITS)}))?(
 _ROUNDING = 0.01
 
 
+_DATE = re.compile(rf"\d{{4}} (?:{'|'.join(_MONTHS)})(?: day\d+)?\b")
+MONTHS = frozenset(month.lower() for month in _MONTHS)
+
+
+def is_date(text: str) -> bool:
+    """Whether a canonical text begins with a date, more exact than a year."""
+    return bool(_DATE.match(text))
+
+
 class Quantity(NamedTuple):
     """A number with a unit, "" if it has none."""
 

@@ -32,7 +32,7 @@ class Word:
     starts_sentence: bool = False
 
 
-class Span(NamedTuple):
+class Place(NamedTuple):
     """The words from `first` to before `end`."""
 
     first: int
@@ -84,7 +84,7 @@ class Words:
     def singular(self) -> "Words":
         return Words([replace(word, text=singular(word.text)) for word in self.words])
 
-    def find(self, alias: str) -> Iterator[Span]:
+    def find(self, alias: str) -> Iterator[Place]:
         """Where the alias occurs as whole words; in scripts without spaces, the words that contain
         it."""
         text = self.text
@@ -92,7 +92,7 @@ class Words:
         while start >= 0:
             end = start + len(alias)
             if _is_edge(text[max(0, start - 1) : start + 1]) and _is_edge(text[end - 1 : end + 1]):
-                yield Span(
+                yield Place(
                     bisect_right(self._starts, start) - 1, bisect_right(self._starts, end - 1)
                 )
             start = text.find(alias, start + 1)

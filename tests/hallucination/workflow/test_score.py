@@ -108,7 +108,7 @@ def test_answers_that_the_detector_was_fitted_on_give_a_warning(
         ({"question": " "}, "the question is empty"),
         ({"question": "Who?", "temperature": -1.0}, "give 0"),
         ({"question": "Who?", "max_new_tokens": 0}, "it must be 1 or more"),
-        ({"question": "Who?", "detector": "not/there"}, "there is no such folder"),
+        ({"question": "Who?", "detector": "not/there"}, "there is no such file or folder"),
     ],
 )
 def test_asking_checks_its_settings_before_it_loads(settings: Any, problem: str) -> None:

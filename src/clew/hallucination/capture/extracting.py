@@ -106,7 +106,7 @@ def _capture_shards(
         explained_out_of_memory("a single prompt", job.decoder.device),
         report_work(reporter, StepStarted(name="timing a batch of answers")),
     ):
-        settle(again=True)
+        settle(again=job.store.rows_in(pending) > _TIMED_PROMPTS)
         estimate = _estimate(job, pending)
     if should_stop():
         return 0

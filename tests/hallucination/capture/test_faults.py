@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 QUESTIONS = 60
 SETTINGS = (
+    "--self-evaluation",
     *("--batch-size", "10", "--generation-batch", "4", "--max-new-tokens", "6"),
     *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),
     # Square brackets are markup in rich; they must be printed unchanged.

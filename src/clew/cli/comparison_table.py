@@ -1,6 +1,6 @@
 """Prints a comparison on a terminal: as many columns as fit, transfer matrix, and findings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -97,7 +97,7 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     if results["leave_one_out"] is not None:
         _print_left_out(console, results["leave_one_out"])
     if results["transfer"] is not None:
-        _print_transfer(console, results["transfer"])
+        _print_transfer(console, results["transfer"], results["best"]["method"])
     if results["tokens"] is not None:
         _print_tokens(console, results["tokens"])
     _print_excluded(console, results["excluded"])
@@ -146,52 +146,79 @@ def _describe_data(data: dict[str, Any]) -> str:
 
 
 def _print_left_out(console: Console, sets: dict[str, Any]) -> None:
-    """Print the AUROC of every method on every set that it was not trained on; one line per set if
-    they are too many for columns."""
-    heads = [
-        f"{for_terminal(name)}\n{answers:,} ({correct:,})"
-        for name, answers, correct in zip(
-            sets["sets"], sets["answers"], sets["correct"], strict=True
-        )
-    ]
-    table = PlainTable()
-    table.add_column("  AUROC on sets not trained on\n  answers (correct)", no_wrap=True)
-    for head in ("mean [95%]", *heads):
-        table.add_column(Text(head), justify="right", overflow="fold")
-    for place, title in enumerate(sets["titles"]):
-        mean = (sets[name][place] for name in ("mean", "mean_low", "mean_high"))
-        triples = zip(*(sets[name][place] for name in ("auroc", "low", "high")), strict=True)
-        cells = [f"{value:.3f}\n[{low:.3f}, {high:.3f}]" for value, low, high in (mean, *triples)]
-        table.add_row(Text(f"  {for_terminal(title)}"), *map(Text, cells))
-    console.print()
-    console.print(table)
+    """Print the AUROC of every method on every set that it was not trained on."""
+    names = [f"  {for_terminal(title)}" for title in sets["titles"]]
+    counts = zip(sets["sets"], sets["answers"], sets["correct"], strict=True)
+    heads = [f"{for_terminal(name)}\n{_answers(*of)}" for name, *of in counts]
+    columns: dict[str, list[str]] = {"mean [95%]": _with_intervals(sets, "mean", "mean_")}
+    for place, head in enumerate(heads):
+        figures = zip(*(sets[name] for name in ("auroc", "low", "high")), strict=True)
+        columns[head] = [_with_interval(v[place], (a[place], b[place])) for v, a, b in figures]
+    title = "  AUROC on sets not trained on\n  answers (correct)"
+    for table in _split_table(title, names, columns, console.width):
+        console.print()
+        console.print(table)
 
 
-def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
-    """Print one transfer matrix per method; nothing for a single pair of stores, which the table
-    already shows."""
+def _with_intervals(of: dict[str, Any], name: str, prefix: str) -> list[str]:
+    triples = zip(of[name], of[f"{prefix}low"], of[f"{prefix}high"], strict=True)
+    return [_with_interval(value, (low, high)) for value, low, high in triples]
+
+
+def _print_transfer(console: Console, transfer: dict[str, Any], best: str) -> None:
+    """Print the transfer matrix of the best method; nothing for a single pair of stores, which the
+    table already shows."""
     if len(transfer["train_on"]) * len(transfer["test_on"]) == 1:
         return
-    table = PlainTable()
-    table.add_column("test AUROC\nanswers (correct)", no_wrap=True)
-    table.add_column("trained on", no_wrap=True)
-    for name in transfer["test_on"]:
-        table.add_column(Text(f"on {for_terminal(name)}"), justify="right", overflow="fold")
-    for place, title in enumerate(transfer["titles"]):
-        figures = zip(*(transfer[name][place] for name in ("auroc", "low", "high")), strict=True)
-        counts = zip(transfer["answers"], transfer["correct"], strict=True)
-        for number, (values, of) in enumerate(zip(figures, counts, strict=True)):
-            told = [_cell(*cell) for cell in zip(*values, *of, strict=True)]
-            name = for_terminal(transfer["train_on"][number])
-            table.add_row(Text(title if number == 0 else ""), Text(name), *told)
-    console.print()
-    console.print(table)
+    place = transfer["methods"].index(best) if best in transfer["methods"] else 0
+    auroc, low, high = (transfer[name][place] for name in ("auroc", "low", "high"))
+    columns = {
+        f"on {for_terminal(name)}": [
+            _cell(auroc[row][at], low[row][at], high[row][at], *(n[row][at] for n in counts))
+            for row in range(len(transfer["train_on"]))
+        ]
+        for counts in [(transfer["answers"], transfer["correct"])]
+        for at, name in enumerate(transfer["test_on"])
+    }
+    names = [f"  trained on {for_terminal(name)}" for name in transfer["train_on"]]
+    title = f"  {for_terminal(transfer['titles'][place])}: AUROC\n  answers (correct)"
+    for table in _split_table(title, names, columns, console.width):
+        console.print()
+        console.print(table)
+    console.print("other methods: transfer.csv and the report", style="dim")
+
+
+def _split_table(
+    title: str, names: Sequence[str], columns: dict[str, list[str]], width: int
+) -> Iterator[Table]:
+    """Tables of as many columns as fit, one after the other."""
+    left = list(columns)
+    first = max(len(line) for text in (title, *names) for line in text.split("\n"))
+    while left:
+        table, room = PlainTable(), width - first
+        table.add_column(title, no_wrap=True)
+        shown: list[str] = []
+        for head in left:
+            lines = [line for text in (head, *columns[head]) for line in text.split("\n")]
+            room -= max(map(len, lines)) + _PADDING
+            if shown and room < 0:
+                break
+            shown.append(head)
+            table.add_column(Text(head), justify="right", no_wrap=True)
+        for row, name in enumerate(names):
+            table.add_row(Text(name), *(Text(columns[head][row]) for head in shown))
+        left = left[len(shown) :]
+        yield table
 
 
 def _cell(value: float | None, low: float, high: float, answers: int, correct: int) -> str:
     if value is None:
         return "-"
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]\n{answers:,} ({correct:,})"
+    return f"{_with_interval(value, (low, high))}\n{_answers(answers, correct)}"
+
+
+def _answers(answers: int, correct: int) -> str:
+    return f"{answers:,} ({correct:,})"
 
 
 def _print_tokens(console: Console, tokens: dict[str, Any]) -> None:

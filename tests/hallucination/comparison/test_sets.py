@@ -91,9 +91,10 @@ def test_sets_have_tables_for_other_programs_and_a_headline(made: ComparisonResu
     transfer = made.results["transfer"]
     assert np.shape(transfer["answers"]) == np.shape(transfer["correct"]) == (3, 3)
     assert transfer["answers"][0][1] == 150 > transfer["answers"][0][0]
-    said = made.results["findings"]["transfer"]
-    assert said.startswith("On question sets that it was not trained on, ")
-    assert "over 3 sets" in said
+    findings = made.results["findings"]
+    assert "over 3 question sets that it was not trained on" in findings["best"]
+    assert findings["sets"].startswith("It ranges from 0.")
+    assert "On the test splits alone, which chose nothing: 0." in findings["sets"]
 
 
 def test_kept_detector_is_trained_on_all_sets_and_knows_its_figures(

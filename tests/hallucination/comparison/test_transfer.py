@@ -125,4 +125,5 @@ def test_stores_of_different_models_are_rejected(
 
 def test_store_names_are_unique() -> None:
     assert distinct_names([Path("/x/facts"), Path("/x/nq")]) == ["facts", "nq"]
-    assert distinct_names([Path("/a/pre"), Path("/b/pre")]) == ["a/pre", "b/pre"]
+    assert distinct_names([Path("/a/pre"), Path("/b/pre")]) == ["a", "b"]
+    assert distinct_names([Path("/a/x"), Path("/a/y"), Path("/b/x")]) == ["a/x", "a/y", "b/x"]

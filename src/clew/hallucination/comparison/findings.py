@@ -1,6 +1,7 @@
 """The findings of a comparison, in sentences that a reader can check against the table."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,22 @@ ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
 _FEW = 30
 
 
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """On which answers the best method was chosen, and what its AUROC, `{}`, was measured on."""
+
+    chosen_on: str = "validation"
+    measured: str = "a test AUROC of {}"
+
+
 def find_sentences(
-    measured: Sequence[Measured], labels: Labels, *, graph_methods: Sequence[str], chosen_on: str
+    measured: Sequence[Measured], labels: Labels, *, graph_methods: Sequence[str], where: Where
 ) -> dict[str, str]:
     """Sentences by topic for a finished comparison, whose rows have their differences;
-    `graph_methods` are those that read attention graphs, `chosen_on` says where the best was
-    chosen. Topics without a finding are omitted."""
+    `graph_methods` are those that read attention graphs. Topics without a finding are omitted."""
     best = pick_best(measured)
     told = {
-        "best": _tell_best(best, labels, chosen_on),
+        "best": _tell_best(best, labels, where),
         "rivals": _tell_rivals(best, measured) if labels.supports_tests else None,
         "baselines": _tell_baselines(best, measured),
         "graphs": _tell_graphs(measured, graph_methods, labels),
@@ -41,15 +49,15 @@ def find_sentences(
     return {about: sentence for about, sentence in told.items() if sentence is not None}
 
 
-def _tell_best(best: Measured, labels: Labels, chosen_on: str) -> str:
+def _tell_best(best: Measured, labels: Labels, where: Where) -> str:
     row = best.row
-    reached = f"{row['test_auroc']:.3f} {_interval(row)}"
+    reached = where.measured.format(f"{row['test_auroc']:.3f} {_interval(row)}")
     if not labels.supports_choice:
         return (
             f"There are too few answers to choose a best method. {row['title']}, with the highest "
-            f"AUROC on {chosen_on}, reaches a test AUROC of {reached}."
+            f"AUROC on {where.chosen_on}, reaches {reached}."
         )
-    found = f"The best method on {chosen_on}, {row['title']}, reaches a test AUROC of {reached}"
+    found = f"The best method on {where.chosen_on}, {row['title']}, reaches {reached}"
     versus = row["versus_perplexity"]
     if row["method"] == "perplexity":
         return f"{found}: no method beats perplexity there."

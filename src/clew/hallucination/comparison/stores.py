@@ -157,13 +157,13 @@ def have_one_basis(stores: Sequence[Store]) -> bool:
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """As many trailing parts of every path as needed to make them unique."""
+    """The last part of every path in which all differ; or as many trailing parts as needed to make
+    them unique."""
     parts = [folder.absolute().parts for folder in folders]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(path[-length:]) for path in parts]
-        if len(set(names)) == len(names):
-            break
-    return names
+    lengths = range(1, max(map(len, parts)) + 1)
+    single = ([path[-min(length, len(path))] for path in parts] for length in lengths)
+    several = (["/".join(path[-length:]) for path in parts] for length in lengths)
+    return next(names for names in (*single, *several) if len(set(names)) == len(names))
 
 
 def find_shared(train: Store, test: Store) -> np.ndarray:

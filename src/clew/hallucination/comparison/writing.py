@@ -11,7 +11,7 @@ import pyarrow as pa
 from clew.engine.identity import read_versions
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.evaluation import Evaluation
-from clew.hallucination.comparison.findings import find_sentences
+from clew.hallucination.comparison.findings import Where, find_sentences
 from clew.hallucination.comparison.methods import AnyMethod, names_of_graph_methods
 from clew.hallucination.comparison.rows import pick_best
 from clew.hallucination.comparison.sets import (
@@ -67,13 +67,13 @@ def write_comparison(
         "excluded": _list_excluded(evaluation),
         "best": _describe_best(best, evaluation),
         "findings": {
-            **(tell_transfer(evaluation) if sets else {}),
             **find_sentences(
                 measured,
                 labels,
                 graph_methods=graphs,
-                chosen_on=_CHOSEN_ON[evaluation.plan.kind],
+                where=_find_where(evaluation),
             ),
+            **(tell_transfer(evaluation) if sets else {}),
         },
         "data": _describe_data(evaluation),
         "capture": trial.train.data.settings.get("capture", {}),
@@ -106,19 +106,24 @@ def _write_tables(folder: Path, evaluation: Evaluation, content: Mapping[str, An
         write_text(folder / SETS_LATEX, make_sets_latex(content["leave_one_out"]))
 
 
-_CHOSEN_ON: dict[str, str] = {
-    "one split": "validation",
-    "transfer": "validation",
-    "sets": "the validation splits of the left-out sets",
-    "folds": "the validation folds",
-}
+def _find_where(evaluation: Evaluation) -> Where:
+    count = len(evaluation.parts)
+    if evaluation.plan.kind == "sets":
+        return Where(
+            chosen_on="the validation splits of the left-out sets",
+            measured=f"a mean AUROC of {{}} over {count} question sets that it was not trained on",
+        )
+    if evaluation.plan.kind == "folds":
+        measured = f"an AUROC of {{}} on all answers, in {count} folds"
+        return Where(chosen_on="the validation folds", measured=measured)
+    return Where()
 
 
 def _describe_best(best: str, evaluation: Evaluation) -> dict[str, Any]:
     """`is_supported`: whether there are enough answers to call it the best."""
     return {
         "method": best,
-        "chosen_on": _CHOSEN_ON[evaluation.plan.kind],
+        "chosen_on": _find_where(evaluation).chosen_on,
         "is_supported": evaluation.labels.supports_choice,
     }
 

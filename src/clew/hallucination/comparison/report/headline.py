@@ -17,7 +17,7 @@ RIVALS = (
 )
 _SIGNIFICANT = 0.05
 # The comparison's own sentences that the headline repeats.
-_SAID_ABOVE = ("best", "baselines", "transfer")
+_SAID_ABOVE = ("best", "baselines")
 
 
 def tell_headline(comparison: Comparison) -> str:

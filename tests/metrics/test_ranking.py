@@ -10,6 +10,7 @@ from clew.metrics import (
     bootstrap_auroc,
     bootstrap_aurocs,
     compare_paired,
+    compare_seeds,
     draw_resamples,
 )
 from tests.metrics.scores import draw_scores, draw_tied
@@ -125,3 +126,32 @@ def test_invalid_settings_are_named() -> None:
         bootstrap_auroc(labels, scores, level=95)
     with pytest.raises(InputError, match="draw them with draw_resamples from the same labels"):
         bootstrap_aurocs(labels, scores, draw_resamples(labels)[:, :10])
+
+
+def test_groups_count_the_same_whatever_their_size() -> None:
+    parts = [
+        draw_scores(count, auroc=reached, seed=count) for count, reached in ((60, 0.9), (600, 0.6))
+    ]
+    labels, scores = (np.concatenate(one) for one in zip(*parts, strict=True))
+    groups = np.repeat(["small", "large"], [60, 600])
+    mean = np.mean([auroc(*part) for part in parts])
+    assert auroc(labels, scores, groups=groups) == pytest.approx(mean)
+    low, high = bootstrap_auroc(labels, scores, groups=groups)
+    assert low < mean < high and high - low < 0.15
+    shifted = np.where(groups == "small", scores + 100, scores)  # groups are never mixed
+    assert auroc(labels, shifted, groups=groups) == pytest.approx(mean)
+    found = compare_paired(labels, scores, shifted, groups=groups)
+    assert found.difference == pytest.approx(0) and found.p_value == 1
+
+
+def test_difference_over_seeds_is_wider_than_that_of_one_seed() -> None:
+    labels, _ = draw_scores(300)
+    random = np.random.default_rng(0)
+    ours, others = (
+        [shift * labels + random.standard_normal(300) for shift in shifts]
+        for shifts in ((2.0, 1.0, 0.5), (1.0, 1.0, 1.0))
+    )
+    over = compare_seeds(labels, ours, others)
+    one = compare_paired(labels, ours[0], others[0])
+    assert one.p_value < 0.05 <= over.p_value
+    assert over.high - over.low > one.high - one.low

@@ -12,6 +12,8 @@ import pytest
 from clew.errors import InputError, TrainingStoppedError
 from clew.hallucination.comparison import CompareConfig, ComparisonResult, compare_methods
 from clew.hallucination.comparison.events import StoreStarted
+from clew.hallucination.comparison.report.comparison import read_comparison
+from clew.hallucination.comparison.report.page import make_page
 from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.metrics import auroc
@@ -115,9 +117,7 @@ def test_kept_detector_is_trained_on_all_sets_and_knows_its_figures(
 
 
 def test_report_names_the_sets(made: ComparisonResult) -> None:
-    from clew.hallucination.comparison.report import write_report
-
-    page = write_report(made.folder).read_text(encoding="utf-8")
+    page = make_page(read_comparison(made.folder), [])
     assert "on question sets not trained on: facts, elements and trivia</title>" in page
     assert "On question sets that it was not trained on" in page
     assert 'id="left_out"' in page and "150 (" in page

@@ -48,7 +48,7 @@ def _why_unsure(one: Measured) -> str | None:
     if row["family"] != "network":
         return None
     if row["seeds"] < _FEWEST_SEEDS:
-        return f"{row['title']} was trained with {row['seeds']} of {_FEWEST_SEEDS} seeds or more"
+        return f"{row['title']} was trained with fewer than {_FEWEST_SEEDS} seeds"
     if _stopped_at_once(row["chosen"].get("epoch")):
         return f"{row['title']} was best after its first epoch, so it hardly learned"
     return None

@@ -40,7 +40,7 @@ def find_sentences(
     told = {
         "best": _tell_best(best, labels, where),
         "rivals": _tell_rivals(best, measured) if labels.supports_tests else None,
-        "baselines": _tell_baselines(best, measured),
+        "baselines": _tell_baselines(best, measured, labels),
         "graphs": _tell_graphs(measured, graph_methods, labels),
         "layers": _tell_layers(measured, labels),
         "few_to_choose_on": _tell_few_to_choose_on(labels.validation),
@@ -90,7 +90,7 @@ def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:
     )
 
 
-def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
+def _tell_baselines(best: Measured, measured: Sequence[Measured], labels: Labels) -> str | None:
     """The AUROC that baselines reach without using the model."""
     if best.row["family"] == "baseline":
         return (
@@ -102,6 +102,8 @@ def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
         return None
     reached = _listed([f"{row['title']} reaches {row['test_auroc']:.3f}" for row in rows])
     near = [row["title"] for row in rows if not _is_below(row)]
+    if not labels.supports_tests:
+        return f"Baselines that do not use the model: {reached}."
     if near:
         return (
             f"Baselines that do not use the model: {reached}. The best method is not "

@@ -31,6 +31,7 @@ SCORES_FILE = "scores.arrow"
 _COLOR_OF = {"baseline": "gray", "no training": "gold", "probe": "blue", "network": "red"}
 FAMILIES = tuple(_COLOR_OF)
 CHANCE = 0.5  # the AUROC at chance level
+FEWEST = 10  # answers of a class, below which nothing is said about significance
 AGAIN = 'Run "clew compare" again with this output folder'
 
 
@@ -170,6 +171,12 @@ class Comparison:
     def has_best(self) -> bool:
         """Whether there were enough answers to call a method the best."""
         return as_dict(self.raw.get("best")).get("is_supported") is not False
+
+    @property
+    def has_enough_tests(self) -> bool:
+        """Whether there are enough test answers of both classes to compare methods on them."""
+        hallucinated = int(self.test.labels.sum())
+        return min(hallucinated, len(self.test) - hallucinated) >= FEWEST
 
     @property
     def chosen_on(self) -> str:

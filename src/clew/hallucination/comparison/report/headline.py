@@ -45,6 +45,8 @@ def tell_headline(comparison: Comparison) -> str:
         reached = (
             f"{best.title} detects hallucinated answers with an AUROC of {_figures(best)}{where}"
         )
+    if not comparison.has_enough_tests:
+        return f"{reached}. There are too few answers to compare methods."
     return f"{reached}{_tell_rivals(_sort_rivals(comparison))}"
 
 

@@ -71,7 +71,7 @@ def _interval_row(comparison: Comparison, method: MethodResult) -> IntervalRow:
         text=text,
         tip=f"{tip} ({chosen})" if chosen else tip,
         key=method.name,
-        is_marked=method is comparison.best,
+        is_marked=method is comparison.best and comparison.has_best,
         series=method.family,
     )
 
@@ -93,7 +93,7 @@ def rank_section(comparison: Comparison) -> Section:
         short="Methods",
         title="AUROC of every method",
         lead="How well each method ranks hallucinated answers above correct ones on the test "
-        "split.",
+        "answers.",
         content=join(draw_family_key(comparison), forest),
         reading="A dot is the test AUROC, the bar its 95% bootstrap interval, the hollow dot "
         "the validation AUROC, by which the best method was selected. 0.5 is chance, 1 "
@@ -104,11 +104,12 @@ def rank_section(comparison: Comparison) -> Section:
 
 
 def table_section(comparison: Comparison) -> Section:
+    bold = " The best test value of each column is bold."
     return Section(
         name="table",
         short="Table",
         title="All metrics",
-        lead="Click a column heading to sort. The best test value of each column is bold.",
+        lead=f"Click a column heading to sort.{bold if comparison.has_enough_tests else ''}",
         content=draw_table(comparison),
         reading="F1 and accuracy use the threshold chosen on validation. Lower is better for the "
         "calibration error (ECE) and the area under the risk-coverage curve (AURC). Differences "
@@ -241,14 +242,14 @@ def _head_cell(title: str, hint: str, *, is_text: bool = False) -> Html:
 
 def _row(comparison: Comparison, method: MethodResult, winners: dict[Column, float | None]) -> Html:
     cells = [_cell(method, column, winner) for column, winner in winners.items()]
-    is_best = method is comparison.best
-    name = _name_cell(method, is_best=is_best)
+    is_best = method is comparison.best and comparison.has_best
+    name = _name_cell(method, f"best on {comparison.chosen_on}" if is_best else None)
     classes = f"{color_of(method.family)}{' best' if is_best else ''}"
     return tag("tr", name, cells, class_=classes, data_key=method.name)
 
 
-def _name_cell(method: MethodResult, *, is_best: bool) -> Html:
-    badge = tag("span", "best on validation", class_="badge") if is_best else None
+def _name_cell(method: MethodResult, words: str | None) -> Html:
+    badge = tag("span", words, class_="badge") if words else None
     chosen = chosen_text(method.chosen)
     below = tag("small", chosen, dir="auto") if chosen else None
     title = tag("span", tag("i", class_="swatch"), tag("bdi", method.title), class_="title")
@@ -304,6 +305,6 @@ def _below(text: str) -> Html | None:
 def _winner(comparison: Comparison, column: Column) -> float | None:
     values = [_value(method, column) for method in comparison.methods]
     known = [value for value in values if value is not None]
-    if not column.better or not known:
+    if not column.better or not known or not comparison.has_enough_tests:
         return None
     return max(known) if column.better > 0 else min(known)

@@ -204,7 +204,7 @@ def mistakes_section(comparison: Comparison) -> Section:
     return Section(
         name="mistakes",
         short="Mistakes",
-        title="Worst mistakes of the best method",
+        title=f"Worst mistakes of {best.title}",
         lead=f"Test answers on which {best.title} was most confidently wrong. Read them before you "
         "rely on it: some labels may be wrong.",
         content=draw_mistakes(comparison) if is_known else join(),

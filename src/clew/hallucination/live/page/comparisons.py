@@ -31,7 +31,8 @@ class ShownComparison:
         return {
             "name": found.folder.resolve().name,
             "model": model if isinstance(model, str) else None,
-            "best": found.best.name,
+            "best": found.best.name if found.has_best else None,
+            "chosen_on": found.chosen_on,
             "answers": len(found.test),
             "hallucinated": int(found.test.labels.sum()),
             "has_report": REPORT_FILE in self.files,

@@ -70,7 +70,7 @@ function drawComparison(one) {
   const low = Math.min(0.5, ...one.methods.map((method) => method.interval?.[0] ?? method.auroc ?? 0.5));
   const head = ["Method", "Test AUROC", "", "Validation", "ECE", "F1"].map((name, place) => element("th", { scope: "col", class: place > 2 ? "number" : null }, name));
   const rows = one.methods.map((method) => element("tr", { class: method.name === one.best ? `best ${method.color}` : method.color },
-    element("th", { scope: "row" }, element("i", { class: "swatch", "aria-hidden": "true" }), method.title, method.name === one.best ? element("span", { class: "best-mark" }, "best on validation") : null),
+    element("th", { scope: "row" }, element("i", { class: "swatch", "aria-hidden": "true" }), method.title, method.name === one.best ? element("span", { class: "best-mark" }, `best on ${one.chosen_on}`) : null),
     element("td", { class: "figures" }, element("b", {}, decimals(method.auroc)), method.interval ? element("small", {}, ` [${decimals(method.interval[0])}, ${decimals(method.interval[1])}]`) : null),
     element("td", { class: "interval" }, drawInterval(method, low)),
     element("td", { class: "number" }, decimals(method.validation)), element("td", { class: "number" }, decimals(method.ece)), element("td", { class: "number" }, decimals(method.f1))));

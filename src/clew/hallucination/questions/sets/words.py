@@ -25,7 +25,7 @@ from clew.hallucination.questions.sets.word_lists import (
 
 _PER_CATEGORY = 100
 # What fills the templates, and the accepted answers.
-_Fact = tuple[dict[str, object], tuple[str, ...]]
+_Fact = tuple[dict[str, str], tuple[str, ...]]
 _PLACES = ("first", "second", "third", "fourth", "fifth", "sixth")
 _TEMPLATES = {
     "plural": (
@@ -83,7 +83,7 @@ _TEMPLATES = {
 
 def _questions() -> list[Question]:
     entries = [
-        entry(category, "-".join(map(str, values.values())).lower(), answers, **values)
+        entry(category, "-".join(values.values()).lower(), answers, **values)
         for category, facts in _FACTS.items()
         for values, answers in facts()
     ]

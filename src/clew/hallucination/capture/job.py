@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.errors import InputError
 from clew.hallucination.capture.basis import OtherBasis, fit_on_questions
 from clew.hallucination.capture.check import settle_decoder
 from clew.hallucination.capture.config import ExtractConfig, Generation
@@ -16,12 +15,10 @@ from clew.hallucination.capture.dialogue import (
     CONTEXT,
     AnswerEnd,
     Prompt,
-    PromptTokenizer,
     choose_prompt,
     shared_prefix,
 )
-from clew.hallucination.capture.entailment import Comparer
-from clew.hallucination.capture.evaluation import Evaluator
+from clew.hallucination.capture.limits import Limits, ask_questions
 from clew.hallucination.capture.models import (
     LoadedModel,
     context_tokens,
@@ -30,25 +27,13 @@ from clew.hallucination.capture.models import (
     sliding_window,
 )
 from clew.hallucination.capture.observe import ModelObserver
-from clew.hallucination.capture.phrasings import (
-    ENTAILMENT_KEY,
-    EVALUATION_KEY,
-    Entailment,
-    SelfEvaluation,
-)
-from clew.hallucination.capture.plan import (
-    MAX_FULL_TRACE_BYTES,
-    BatchPlan,
-    ExtraWork,
-    full_bytes,
-    plan_batches,
-)
+from clew.hallucination.capture.plan import BatchPlan, ExtraWork, plan_batches
+from clew.hallucination.capture.self_checks import SelfChecks
 from clew.hallucination.capture.store import MACHINE_KEY, TraceStore
 from clew.hallucination.questions import Question, QuestionSet
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
-    EvaluationShape,
     Keep,
     TraceShape,
     trace_schema,
@@ -56,7 +41,6 @@ from clew.hallucination.traces.schema import (
 from clew.progress import Note, Reporter
 from clew.storage import Manifest
 from clew.storage.origin import describe_in_schema
-from clew.wording import bytes_text
 
 # Skipped questions that are reported one by one; the manifest lists all.
 _MAX_SAID = 10
@@ -75,18 +59,12 @@ class Job:
     plan: BatchPlan
     keep: Keep
     schema: pa.Schema
-    evaluator: Evaluator | None = None
-    comparer: Comparer | None = None
+    checks: SelfChecks
 
     @property
     def extra_work(self) -> list[ExtraWork]:
         """What answers take besides answering and drawing."""
-        extra, made = [], self.generation
-        if self.evaluator is not None:
-            extra.append(self.evaluator.extra_work(self.decoder.shape))
-        if self.comparer is not None:
-            extra.append(self.comparer.extra_work(made.draws, made.max_new_tokens))
-        return extra
+        return self.checks.extra_work(self.decoder.shape, self.generation.max_new_tokens)
 
 
 def prepare_job(
@@ -113,20 +91,19 @@ def prepare_job(
         with_context=bool(questions.contexts_sha256),
     )
     questions = _used_contexts(questions, prompt, reporter)
-    evaluator, comparer = _make_evaluation(config, loaded, prompt)
-    room = evaluator.room if evaluator else 0
-    limits = _Limits(
+    checks = SelfChecks.prepare(config, loaded, prompt)
+    limits = Limits(
         new_tokens=generation.max_new_tokens,
-        evaluation_tokens=room,
+        evaluation_tokens=checks.room,
         tokens=context_tokens(loaded.model),
         full_shape=shape if config.keep == "full" else None,
     )
-    asked = _ask(questions, prompt, loaded.tokenizer, limits)
+    asked = ask_questions(questions, prompt, loaded.tokenizer, limits)
     plan = plan_batches(
         model=loaded.model,
         shape=shape,
         prompt_lengths=[len(p) for p in asked.prompts],
-        max_new_tokens=generation.max_new_tokens + room,
+        max_new_tokens=generation.max_new_tokens + checks.room,
         batch_size=store.rows_per_shard,
         rows=config.generation_batch,
     )
@@ -135,10 +112,7 @@ def prepare_job(
     settings = _describe_settings(config, questions, loaded, prompt, plan)
     if other is not None:
         settings["basis"] = other.sha256
-    if evaluator is not None:
-        settings[EVALUATION_KEY] = evaluator.evaluation.describe()
-    if comparer is not None:
-        settings[ENTAILMENT_KEY] = comparer.entailment.describe()
+    settings |= checks.describe()
     store.open(settings=settings, rows=len(asked.questions), skipped=asked.skipped)
     if config.generation_batch is None:
         plan = _stored_plan(store.manifest, plan)
@@ -154,10 +128,10 @@ def prepare_job(
         samples=generation.draws > 0,
         context=prompt.context_template is not None,
         parts=questions.has_parts,
-        evaluation=_evaluation_shape(evaluator, generation.draws if comparer else 0),
+        evaluation=checks.shape,
     )
     make = functools.partial(
-        _make_decoder, loaded, observer, shape, basis, generation, room, asked.prompts
+        _make_decoder, loaded, observer, shape, basis, generation, checks.room, asked.prompts
     )
     decoder, same_length = settle_decoder(make, asked.prompts, reporter, name=config.model)
     return Job(
@@ -170,29 +144,8 @@ def prepare_job(
         plan=replace(plan, same_length=same_length),
         keep=config.keep,
         schema=describe_in_schema(schema, store.manifest),
-        evaluator=evaluator,
-        comparer=comparer,
+        checks=checks,
     )
-
-
-def _make_evaluation(
-    config: ExtractConfig, loaded: LoadedModel, prompt: Prompt
-) -> tuple[Evaluator | None, Comparer | None]:
-    """What asks the model about its answers, and what compares drawn ones; None if not wanted."""
-    evaluator = comparer = None
-    if config.self_evaluation:
-        evaluation = SelfEvaluation.of_model(ModelObserver(loaded.model).num_layers)
-        evaluator = Evaluator(evaluation, loaded.tokenizer, chat=prompt.chat)
-    if config.entailment:
-        comparer = Comparer(Entailment(), loaded, chat=prompt.chat)
-    return evaluator, comparer
-
-
-def _evaluation_shape(evaluator: Evaluator | None, draws: int) -> EvaluationShape:
-    if evaluator is None:
-        return EvaluationShape(draws=draws)
-    about = evaluator.evaluation
-    return EvaluationShape(phrasings=len(about.phrasings), layers=len(about.layers), draws=draws)
 
 
 def _used_contexts(questions: QuestionSet, prompt: Prompt, reporter: Reporter) -> QuestionSet:
@@ -254,71 +207,6 @@ def _report_excluded(skipped: Sequence[dict[str, str]], reporter: Reporter) -> N
         reporter(Note(f"excluded: {entry['where']}: {entry['reason']}"))
     if len(skipped) > _MAX_SAID:
         reporter(Note(f"excluded: {len(skipped) - _MAX_SAID:,} more, listed in the manifest"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Limits:
-    """The limits of a trace: the model's maximum tokens including new ones; with `full_shape`, the
-    bytes of a full trace."""
-
-    new_tokens: int
-    evaluation_tokens: int
-    tokens: int
-    full_shape: TraceShape | None
-
-    def reason_against(self, prompt_tokens: int, question: Question) -> str | None:
-        """Why a question whose prompt has this many tokens cannot be captured."""
-        tokens = prompt_tokens + self.new_tokens
-        if tokens + self.evaluation_tokens > self.tokens:
-            long = "question" if question.context is None else "question or its context"
-            evaluation = self.evaluation_tokens
-            more = f", with {evaluation} tokens of self-evaluation," if evaluation else ""
-            return (
-                f"{prompt_tokens} prompt tokens and {self.new_tokens} new tokens{more} exceed the "
-                f"model's limit of {self.tokens}: shorten the {long}, or lower "
-                "`max_new_tokens`"
-            )
-        size = full_bytes(self.full_shape, tokens) if self.full_shape else 0
-        if size > MAX_FULL_TRACE_BYTES:
-            return (
-                f"its full trace of {tokens} tokens would take {bytes_text(size)}; use "
-                f'`keep="compact"` for it'
-            )
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """The questions that can be captured, their tokens, and the skipped ones with the reason."""
-
-    questions: list[Question]
-    prompts: list[list[int]]
-    skipped: list[dict[str, str]]
-
-
-def _ask(questions: QuestionSet, prompt: Prompt, tokenizer: Any, limits: _Limits) -> _Asked:
-    """Tokenize all questions, and skip those that are too long and malformed records."""
-    texts = [question.question for question in questions.questions]
-    skipped = [{"where": s.where, "reason": s.reason} for s in questions.skipped]
-    asked = _Asked(questions=[], prompts=[], skipped=skipped)
-    contexts = [question.context for question in questions.questions]
-    prompts = PromptTokenizer(tokenizer, prompt, limits.tokens).tokenize(texts, contexts)
-    for question, tokens in zip(questions.questions, prompts, strict=True):
-        reason: str | None
-        if isinstance(tokens, str):
-            reason = tokens
-        elif (reason := limits.reason_against(len(tokens), question)) is None:
-            asked.questions.append(question)
-            asked.prompts.append(tokens)
-            continue
-        skipped.append({"where": f"question {question.id:.80}", "reason": reason})
-    if not asked.questions:
-        first = skipped[len(questions.skipped)]
-        raise InputError(
-            f"none of the {len(texts)} questions of {questions.name} can be captured. The "
-            f"first, {first['where']}: {first['reason']}."
-        )
-    return asked
 
 
 def _stored_plan(manifest: Manifest, plan: BatchPlan) -> BatchPlan:

@@ -21,7 +21,6 @@ from clew.hallucination.traces.compact import Reduced, reduced_columns
 from clew.hallucination.traces.schema import (
     ANSWER_PARTS,
     CONTEXT,
-    ENTAILMENT,
     TOKEN_ENDS,
     TraceShape,
     build_record_batch,
@@ -168,25 +167,17 @@ class ShardCapture:
     def _compare(
         self, ids: list[int], samples: Sequence[Sequence[list[int]]]
     ) -> dict[str, np.ndarray]:
-        """The column of which drawn answers entail each other, if they are compared."""
         job = self.job
-        if job.comparer is None:
-            return {}
-        model, found = job.decoder.batch_model, []
-        for i, tokens in zip(ids, samples, strict=True):
-            question = job.questions[i].question
-            found.append(job.comparer.compare(model, question, self._texts(tokens), job.plan))
-        return {ENTAILMENT: np.stack(found)}
+        questions = [job.questions[i].question for i in ids]
+        texts = [self._texts(tokens) for tokens in samples]
+        return job.checks.compare(job.decoder.batch_model, questions, texts, job.plan)
 
     def _evaluate(
         self, ids: list[int], answers: Sequence[GeneratedAnswer]
     ) -> dict[str, np.ndarray]:
-        """The columns of what the model says about its answers, if it is asked."""
         job = self.job
-        if job.evaluator is None:
-            return {}
         sequences = [[*job.prompts[i], *a.tokens] for i, a in zip(ids, answers, strict=True)]
-        return job.evaluator.evaluate(job.decoder.batch_model, sequences, job.plan)
+        return job.checks.evaluate(job.decoder.batch_model, sequences, job.plan)
 
     def _shrink(self, ids: list[int], error: RuntimeError) -> None:
         """Use smaller batches from now on; raises ClewError if not even one prompt fits."""

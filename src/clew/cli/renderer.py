@@ -86,9 +86,11 @@ class Renderer:
         self.say(event.text)
 
     def show_WorkStarted(self, event: WorkStarted) -> None:
+        self._end_work()
         self._work = WorkBar(self._console, event) if event.planned else None
 
     def show_StepStarted(self, event: StepStarted) -> None:
+        self._end_work()
         self._work = StepBar(self._console, event)
 
     def show_WorkUnderway(self, event: WorkUnderway) -> None:
@@ -105,6 +107,10 @@ class Renderer:
             self._work.keep(event)
 
     def show_WorkEnded(self, _: WorkEnded) -> None:
+        self._end_work()
+
+    def _end_work(self) -> None:
+        """Also of a step inside of which other work starts."""
         if self._work is not None:
             self._work.end()
             self._work = None

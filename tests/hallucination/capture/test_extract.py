@@ -22,7 +22,7 @@ from clew.errors import (
     StoreError,
 )
 from clew.hallucination.capture import ExtractConfig, LoadedModel, job
-from clew.progress import Event
+from clew.progress import Event, StepStarted, WorkAdvanced, WorkEnded, WorkUnderway
 from clew.storage import (
     Part,
     ensure_manifest,
@@ -31,7 +31,7 @@ from clew.storage import (
     verify_store,
 )
 from tests.builders import ask, tiny_loaded, tiny_model, tiny_tokenizer, write_lines
-from tests.events import notes
+from tests.events import notes, pick
 from tests.hallucination.capture.reference import pass_plainly
 from tests.stores import after_one_batch, assert_nearly_same_store, assert_same_store, read_columns
 
@@ -48,6 +48,25 @@ def test_store_has_one_trace_per_question_in_order_with_its_text(
     assert [t["accepted_answers"] for t in traces] == [q["answer"] for q in asked]
     places = [(t["batch_number"], t["example_id"]) for t in traces]
     assert places == [divmod(i, 20) for i in range(70)]
+
+
+@pytest.mark.parametrize("draws", [0, 2])
+def test_every_step_and_every_batch_moves_a_bar(capture: Any, draws: int) -> None:
+    events: list[Event] = []
+    capture(num_samples=16, draws=draws, reporter=events.append)
+    names = [step.name for step in pick(events, StepStarted)]
+    assert [name.split()[0] for name in names] == ["fitting", "comparing", "timing"]
+    for step in (step for step in pick(events, StepStarted) if step.parts):
+        place = events.index(step)
+        ended = next(at for at in range(place, len(events)) if isinstance(events[at], WorkEnded))
+        counted = sum(one.count for one in pick(events[place:ended], WorkAdvanced))
+        assert 0.4 * step.parts <= counted <= step.parts
+    batches = pick(events, WorkUnderway)
+    assert {one.count for one in batches} == {8}
+    shares = [one.share for one in batches]
+    assert shares.count(1.0) == 2 and len(shares) > 8
+    first = shares[: shares.index(1.0) + 1]
+    assert first == sorted(first)
 
 
 def test_tokens_are_the_prompt_followed_by_the_answer(compact_store: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import InputError, StoppedError
-from clew.progress import Note, Reporter, log_event
+from clew.progress import Note, Reporter, StepStarted, log_event, report_work
 from clew.settings import check_exists
 
 if TYPE_CHECKING:
@@ -152,19 +152,20 @@ def open_asker(
     if max_new_tokens is not None and max_new_tokens < 1:
         raise InputError("it must be 1 or more.", setting="max_new_tokens", value=max_new_tokens)
     check_exists("detector", detector)
-    reporter(Note("loading the model and its detector"))  # before the imports, which take seconds
-    from clew.cpu import Threads
-    from clew.hallucination.capture import LoadedModel, load_model
-    from clew.hallucination.capture.embedded import EMBEDDED_NAME
-    from clew.hallucination.live.asking import Asker
-    from clew.hallucination.live.ready import ready_detector
-    from clew.hallucination.live.session import Session
+    # Before the imports, which take seconds.
+    with report_work(reporter, StepStarted(name="loading the model and its detector")):
+        from clew.cpu import Threads
+        from clew.hallucination.capture import LoadedModel, load_model
+        from clew.hallucination.capture.embedded import EMBEDDED_NAME
+        from clew.hallucination.live.asking import Asker
+        from clew.hallucination.live.ready import ready_detector
+        from clew.hallucination.live.session import Session
 
-    chosen = Threads(threads, reporter)
-    given = str(model) if isinstance(model, Path) else model
-    if detector is None:
-        if not isinstance(given, LoadedModel):
-            given = load_model(given or EMBEDDED_NAME, device=device, dtype=dtype)
-        detector = ready_detector(given, reporter, should_stop)
-    session = Session.open(detector, model=given, device=device, dtype=dtype, threads=chosen)
-    return Asker(session=session, max_new_tokens=max_new_tokens, sampling=sampling)
+        chosen = Threads(threads, reporter)
+        given = str(model) if isinstance(model, Path) else model
+        if detector is None:
+            if not isinstance(given, LoadedModel):
+                given = load_model(given or EMBEDDED_NAME, device=device, dtype=dtype)
+            detector = ready_detector(given, reporter, should_stop)
+        session = Session.open(detector, model=given, device=device, dtype=dtype, threads=chosen)
+        return Asker(session=session, max_new_tokens=max_new_tokens, sampling=sampling)

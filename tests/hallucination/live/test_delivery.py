@@ -1,5 +1,6 @@
 """What reaches whoever asked when something goes wrong between the engine and them."""
 
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,13 @@ import pytest
 from clew.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.delivery import Delivery
+from clew.hallucination.live.engine.copies import RowCopy
 from clew.hallucination.live.engine.engine import Engine
+from clew.hallucination.live.engine.recording import RowRecord
 from clew.hallucination.live.engine.requests import Finished, NewToken, Request
 from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.live.session import Session
+from clew.memory import collect_later
 from tests.hallucination.conftest import FitDetector
 
 CANCELED = Finished(tokens=(), text="", ended="canceled", logprobs=(), entropies=())
@@ -74,3 +78,24 @@ def test_a_token_probe_that_fails_holds_up_nobody(
         answer = session.ask("What is the capital of France?")
         assert answer.text and {token.risk for token in answer.tokens} == {None}
         assert session.is_running
+
+
+def test_the_record_of_an_answer_is_freed_with_its_delivery(
+    live_model: LoadedModel, fit: FitDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: list[weakref.ref[RowCopy]] = []
+    copy = RowRecord.copy
+
+    def note(self: RowRecord, row: int, length: int, answer: int) -> RowCopy:
+        copied = copy(self, row, length, answer)
+        records.append(weakref.ref(copied))
+        return copied
+
+    monkeypatch.setattr(RowRecord, "copy", note)
+    with collect_later(), Session(live_model, fit("fusion"), max_rows=4) as session:
+        tickets = [
+            session.submit(session.make_request(f"{i}?", max_new_tokens=3)) for i in range(8)
+        ]
+        assert all(ticket.answer().tokens for ticket in tickets)
+        session.close()
+        assert len(records) == 8 and not any(record() for record in records)

@@ -147,15 +147,21 @@ class Delivery:
 
     def _run(self) -> None:
         try:
-            items = self._take()
-            started = time.perf_counter()
-            while self._deliver(items):
-                rest = _REST * (time.perf_counter() - started)
-                self._is_idle.wait(min(rest, _LONGEST_REST_SECONDS))
-                items = self._take()
-                started = time.perf_counter()
+            while self._deliver_some():
+                pass
         finally:
             self._end()
+
+    def _deliver_some(self) -> bool:
+        """Wait for events, deliver them, and rest; False after the last ones. None of them, nor
+        their records, are kept while the next ones are waited for."""
+        items = self._take()
+        started = time.perf_counter()
+        if not self._deliver(items):
+            return False
+        rest = _REST * (time.perf_counter() - started)
+        self._is_idle.wait(min(rest, _LONGEST_REST_SECONDS))
+        return True
 
     def _take(self) -> list[_Item | None]:
         """All events that there are, at least one."""

@@ -48,7 +48,7 @@ class Events(Generic[Token, Last]):
         with self._lock:
             self._call = call
             while not self._events.empty():
-                call(self._events.get())
+                self._give(self._events.get())
 
     def put(self, event: Token | Last | ClewError) -> None:
         """Deliver an event; for whoever answers the request."""
@@ -56,7 +56,13 @@ class Events(Generic[Token, Last]):
             if self._call is None:
                 self._events.put(event)
             else:
-                self._call(event)
+                self._give(event)
+
+    def _give(self, event: Token | Last | ClewError) -> None:
+        assert (call := self._call) is not None
+        if isinstance(event, (self._last, ClewError)):
+            self._call = None  # nothing follows: what it refers to need not wait for the ticket
+        call(event)
 
 
 class Ticket(Events[NewToken, Finished]):

@@ -16,13 +16,18 @@ from clew.hallucination.detectors.networks.contrastive import (
 LABELS = torch.tensor([0, 0, 1, 1])
 
 
-def test_contrast_rewards_equal_labels_that_lie_together() -> None:
-    together = torch.tensor([[1.0, 0], [1, 0], [-1, 0], [-1, 0]])
-    apart = together[[0, 2, 1, 3]]
-    assert contrast(together, LABELS, 0.1) < 0.01 < 5 < contrast(apart, LABELS, 0.1)
-    # Without directions to tell them apart, each of three others is as likely.
-    assert contrast(torch.ones(4, 2), LABELS, 0.1).item() == pytest.approx(math.log(3))
-    assert contrast(torch.ones(1, 2), LABELS[:1], 0.1).item() == 0
+def test_contrast_gathers_correct_answers_only() -> None:
+    up, right, left = torch.tensor([[0.0, 1], [1, 0], [-1, 0]])
+    gathered = torch.stack([up, up, right, left])
+    # Correct answers together and hallucinated ones apart, as the loss wants them.
+    least = contrast(gathered.repeat(2, 1), LABELS, 0.1)
+    hallucinated_together = gathered[[2, 3, 0, 1]]
+    mixed = gathered[[0, 2, 1, 3]]
+    assert least < 0.8 < contrast(mixed.repeat(2, 1), LABELS, 0.1)
+    assert least < contrast(hallucinated_together.repeat(2, 1), LABELS, 0.1)
+    # Without directions to tell them apart, each of the seven other views is as likely.
+    assert contrast(torch.ones(8, 2), LABELS, 0.1).item() == pytest.approx(math.log(7))
+    assert contrast(torch.ones(2, 2), LABELS[:1], 0.1).item() == 0
 
 
 def test_every_weight_is_trained_and_evaluation_compares_with_known_answers() -> None:

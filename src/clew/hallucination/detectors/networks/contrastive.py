@@ -1,6 +1,6 @@
-"""An autoencoder whose embedding puts answers with the same label near each other: supervised
-contrastive loss (Khosla et al., 2020) plus reconstruction of the input. Not a detector by itself:
-new answers are compared with the embedded training answers."""
+"""An autoencoder whose embedding puts correct answers near each other and hallucinated ones away
+from them: supervised contrastive loss (Khosla et al., 2020) plus reconstruction of the input. Not a
+detector by itself: new answers are compared with the embedded training answers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class ContrastiveAutoencoder(nn.Module):
         views = batch["features"].repeat(2, 1)  # which dropout makes different
         latent = self.encoder(views)
         extra = {
-            "contrast": contrast(latent, labels.repeat(2), self.config.temperature),
+            "contrast": contrast(latent, labels, self.config.temperature),
             "reconstruction": self.config.reconstruction_weight
             * F.mse_loss(self.decoder(latent), views),
         }
@@ -87,16 +87,20 @@ class ContrastiveAutoencoder(nn.Module):
 
 
 def contrast(
-    latent: Float[Tensor, "views size"], labels: Int[Tensor, " views"], temperature: float
+    latent: Float[Tensor, "views size"], labels: Int[Tensor, " answers"], temperature: float
 ) -> Float[Tensor, ""]:
-    """The supervised contrastive loss: of every view, the mean negative log-probability of the
-    other views with its label among all other views."""
-    directions = F.normalize(latent)
-    itself = torch.eye(len(labels), dtype=torch.bool, device=latent.device)
+    """The supervised contrastive loss of two views per answer, first one of each, then the other:
+    of every view, the mean negative log-probability of its partners among all other views. A
+    correct answer's partners are all views of correct answers; a hallucinated one's is only its own
+    other view, since answers go wrong in different ways."""
+    directions, count = F.normalize(latent), len(labels)
+    itself = torch.eye(2 * count, dtype=torch.bool, device=latent.device)
     similar = (directions @ directions.T / temperature).masked_fill(itself, -torch.inf)
     log_probabilities = similar.log_softmax(1).masked_fill(itself, 0)
-    is_same = (labels[:, None] == labels) & ~itself
-    return -((log_probabilities * is_same).sum(1) / is_same.sum(1).clamp(min=1)).mean()
+    answers, correct = torch.arange(count, device=latent.device).repeat(2), labels.repeat(2) == 0
+    is_partner = (answers[:, None] == answers) | (correct[:, None] & correct)
+    is_partner = is_partner & ~itself
+    return -((log_probabilities * is_partner).sum(1) / is_partner.sum(1)).mean()
 
 
 class FeatureBatches:

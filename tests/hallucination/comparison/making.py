@@ -76,6 +76,7 @@ class Told:
     needs: tuple[str, ...] = ("token_logprobs",)
     is_seeded: bool = False
     also_reads: tuple[str, ...] = ()
+    learns_from: tuple[str, ...] = ()
     noises: tuple[float, ...] = ()
     breaks: Exception | None = None
     change: Callable[[np.ndarray], np.ndarray] = field(default=lambda scores: scores)

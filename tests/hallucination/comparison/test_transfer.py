@@ -108,6 +108,21 @@ def test_method_is_fitted_only_on_fields_comparable_across_stores(
     assert alone - pair == of_nodes and "lookback" in pair
 
 
+def test_a_semantic_entropy_probe_is_tested_on_answers_without_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write_data(tmp_path / "drawn")
+    monkeypatch.setattr("tests.samples.question_id", lambda number: f"other-{number}")
+    second = write_data(tmp_path / "plain", answers=False, graphs=False)
+    for folder in (first, second):
+        describe_capture(folder, model=MODEL)
+    names = ("semantic_entropy_probe", "semantic_entropy")
+    config = compare_config(first, tmp_path / "out", test_on=(second,), methods=names)
+    results = compare_methods(config).results
+    assert [row["method"] for row in results["methods"]] == ["semantic_entropy_probe"]
+    assert [one["method"] for one in results["excluded"]] == ["semantic_entropy"]
+
+
 @pytest.mark.slow
 def test_stores_of_different_models_are_rejected(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

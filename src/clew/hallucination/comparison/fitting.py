@@ -75,7 +75,7 @@ def _fit_once(method: Method, trial: Trial, tests: Sequence[Store], *, seed: int
             scorer=outcome.scorer,
         )
     started = time.perf_counter()
-    fitted = method.fit(trial.features, seed=seed)
+    fitted = method.fit(trial.features_for(method), seed=seed)
     train_seconds = time.perf_counter() - started + fitted.shared_seconds
     validation = fitted.score(data, "validation")
     started = time.perf_counter()

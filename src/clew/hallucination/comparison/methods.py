@@ -50,6 +50,7 @@ class NetworkMethod:
     family: Literal["network"] = "network"
     is_seeded: bool = True
     also_reads: tuple[str, ...] = ()
+    learns_from: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -104,11 +105,13 @@ def choose_names(networks: Sequence[str]) -> tuple[str, ...]:
     return tuple(one.name for one in every if one.family != "network" or one.name in networks)
 
 
-def explain_missing(method: AnyMethod, data: AnswerData) -> str | None:
-    """Which data the method is missing and how to get it; None if it has all."""
+def explain_missing(method: AnyMethod, data: AnswerData, *, is_fitted: bool = True) -> str | None:
+    """Which data the method is missing and how to get it; None if it has all. `is_fitted`: it is
+    fitted on this data, not only tested."""
     if isinstance(method, UnusableMethod):
         return method.reason
-    missing = [need for need in method.needs if need not in data.fields | data.samples]
+    needs = (*method.needs, *(method.learns_from if is_fitted else ()))
+    missing = [need for need in needs if need not in data.fields | data.samples]
     if "category" in method.needs and not missing and not any(data.read("category", "train")):
         missing = ["category"]
     if not missing:
@@ -126,7 +129,7 @@ def explain_missing(method: AnyMethod, data: AnswerData) -> str | None:
 
 def find_kinds(method: AnyMethod) -> list[str]:
     """The kinds of samples that contain what the method reads."""
-    return sorted({find_kind(need) for need in method.needs})
+    return sorted({find_kind(need) for need in (*method.needs, *method.learns_from)})
 
 
 def find_kind(need: str) -> str:

@@ -140,6 +140,11 @@ class Trial:
             fields = frozenset(name for name in fields if not is_of_nodes(name))
         return CommonFields(self.train.data, fields)
 
+    def features_for(self, method: AnyMethod) -> Features:
+        """The common fields, and those that the method only learns from."""
+        more = frozenset(method.learns_from) - self.features.fields
+        return CommonFields(self.train.data, self.features.fields | more) if more else self.features
+
     def identify(self, method: AnyMethod) -> dict[str, Any]:
         """Everything that determines a method's scores."""
         kinds = find_kinds(method)
@@ -173,7 +178,8 @@ class Trial:
             return OTHER_BASIS
         stores = dict.fromkeys([self.train, *self.tests])
         for store in stores:
-            reason = explain_missing(method, store.data)
+            is_fitted = store is self.train
+            reason = explain_missing(method, store.data, is_fitted=is_fitted)
             if reason is not None:
                 return reason if len(stores) == 1 else f'in "{store.place}" {reason}'
         return None

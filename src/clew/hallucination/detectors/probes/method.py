@@ -86,8 +86,8 @@ class Outcome:
 
 
 class Method(Protocol):
-    """`needs` are the required fields, `also_reads` the optional ones; `is_seeded`: scores depend
-    on the seed."""
+    """`needs` are the required fields, `also_reads` the optional ones, `learns_from` those that are
+    required to fit it but not to score; `is_seeded`: scores depend on the seed."""
 
     @property
     def name(self) -> str: ...
@@ -103,6 +103,9 @@ class Method(Protocol):
 
     @property
     def also_reads(self) -> tuple[str, ...]: ...
+
+    @property
+    def learns_from(self) -> tuple[str, ...]: ...
 
     @property
     def is_seeded(self) -> bool: ...
@@ -124,10 +127,11 @@ class Probe:
     learn: Callable[..., Fitted]
     is_seeded: bool = False
     also_reads: tuple[str, ...] = ()
+    learns_from: tuple[str, ...] = ()
 
     def fit(self, data: Features, *, seed: int) -> Fitted:
         """Fit the method. Raises InputError for a missing field, or a split with a single class."""
-        missing = sorted({*self.needs} - data.fields)
+        missing = sorted({*self.needs, *self.learns_from} - data.fields)
         if missing:
             raise InputError(
                 f"{self.name} requires {', '.join(missing)}, which these answers do not have: "

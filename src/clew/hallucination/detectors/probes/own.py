@@ -112,6 +112,7 @@ class OwnMethod:
     given: DetectionMethod
     package: str = ""
     also_reads: tuple[str, ...] = ()
+    learns_from: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -56,6 +56,7 @@ class UnusableMethod:
     family: Literal["probe"] = "probe"
     needs: tuple[str, ...] = ()
     also_reads: tuple[str, ...] = ()
+    learns_from: tuple[str, ...] = ()
     is_seeded: bool = False
 
     @property

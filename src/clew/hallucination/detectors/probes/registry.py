@@ -140,8 +140,9 @@ _METHODS = (
         name="semantic_entropy_probe",
         title="Semantic entropy probe",
         family="probe",
-        needs=(STATES, "samples", "question"),
+        needs=(STATES,),
         learn=learn_entropy_probe,
+        learns_from=("samples", "question"),
     ),
     Probe(
         name="linear_probe_middle",

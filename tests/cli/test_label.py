@@ -1,12 +1,18 @@
 """clew label: what it prints, its exit codes, and the judge's settings."""
 
+import json
 import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clew.hallucination.labels import read_scores
+from clew.storage.text_files import read_csv
 from tests.hallucination.labels.judge_server import Reply, judge_server
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
@@ -66,6 +72,37 @@ def test_judge_key_comes_from_the_environment_and_is_never_printed(
     assert "3 of 3 answers are hallucinated" in ended.out
     assert "3/3 answers judged" in ended.out
     assert "sk-secret" not in ended.out + ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [None, signal.SIGINT])
+def test_review_page_saves_corrections_until_it_ends(
+    store: Path, tmp_path: Path, number: int | None
+) -> None:
+    out = tmp_path / "scores.csv"
+    command = [sys.executable, "-m", "clew", "label", str(store), "--out", str(out), "--review"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None and process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        address = next(line for line in lines if "review page: " in line).split()[-1]
+        post(f"{address}answer", {"question": 0, "action": "correct"})
+        if number is None:
+            post(f"{address}done", {})
+        else:
+            process.send_signal(number)
+        printed, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and err == "", err
+    assert [row["correction"] for row in read_csv(out)].count("correct") == 1
+    assert "reviewed: 1 correct" in printed and "corrected by hand: 1 answer" in printed
+
+
+def post(address: str, body: dict[str, Any]) -> None:
+    sent = {"Content-Type": "application/json"}
+    request = urllib.request.Request(address, json.dumps(body).encode(), sent)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        assert reply.status == 200
 
 
 def test_unreachable_judge_exits_with_1(run: Any, store: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from clew.cli.commands import Call, Command
 from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
+from clew.cli.serving import check_web, serve_until_done
 from clew.foreign_text import for_shell, for_terminal
 from clew.hallucination.workflow import label
 from clew.wording import counted
@@ -27,6 +28,7 @@ COMMAND = Command(
     groups={
         "Scores": ("out", "method", "score_threshold", "overwrite"),
         "Judge": ("judge_url", "judge_model", "judge_key_env"),
+        "Review": ("review", "port", "browser"),
     },
     spelling=Spelling(
         metavars={"judge_url": "URL", "judge_model": "NAME", "judge_key_env": "NAME"}
@@ -42,18 +44,52 @@ def register(app: typer.Typer) -> None:
 
 
 def run(call: Call) -> None:
+    settings = dict(call.settings)
+    asked, port, browser = (settings.pop(name) for name in ("review", "port", "browser"))
+    check_web(asked)
     with Renderer(call.progress) as reporter:
-        result = label(**call.settings, reporter=reporter)
+        result = label(**settings, reporter=reporter)
+    if asked:
+        result = _review(call, result, port=port, browser=browser)
     if call.as_json:
         call.print_json(_describe(result))
         return
     _print_examples(call.console, result)
     _print_categories(call.console, result)
     _print_totals(call.console, result)
+    if not asked and result.doubtful:
+        say = f"check {counted(result.doubtful, 'doubtful label')} with: {_review_command(call)}"
+        print_line(call.progress, say)
+    print_line(call.progress, f"create training samples with: {_next_command(call, result)}")
+
+
+def _next_command(call: Call, result: "LabelResult") -> str:
     words = ["clew", "preprocess", Path(call.settings["store"]), "--scores-file", result.path]
     words += ["--skip-unlabeled"] if result.excluded or result.unclear else []
-    next_command = for_shell([*words, "--out", "preprocessed_data"])
-    print_line(call.progress, f"create training samples with: {next_command}")
+    return for_shell([*words, "--out", "preprocessed_data"])
+
+
+def _review_command(call: Call) -> str:
+    words = ["clew", "label", Path(call.settings["store"]), "--out", Path(call.settings["out"])]
+    method = call.settings["method"]
+    return for_shell([*words, *(["--method", method] if method else []), "--review"])
+
+
+def _review(call: Call, result: "LabelResult", *, port: int, browser: bool) -> "LabelResult":
+    """Let a person correct labels on a page; Ctrl-C ends it as well."""
+    from clew.hallucination.labels.label import apply_corrections
+    from clew.hallucination.labels.review.app import Hints, open_page
+    from clew.hallucination.labels.review.session import open_review
+
+    hints = Hints(next=_next_command(call, result), again=_review_command(call))
+    with open_review(result.path, result.score_threshold) as review:
+        with open_page(review, port, hints) as server:
+            print_line(call.progress, f"review page: {server.address}")
+            print_line(call.progress, "finish there or press Ctrl-C here; decisions are saved")
+            serve_until_done(call.progress, server, browser=browser)
+        told = ", ".join(f"{count:,} {name}" for name, count in sorted(review.counts().items()))
+        print_line(call.progress, f"reviewed: {told or 'nothing'}")
+    return apply_corrections(result)
 
 
 def _describe(result: "LabelResult") -> dict[str, object]:

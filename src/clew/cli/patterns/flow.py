@@ -10,7 +10,7 @@ from rich.console import Console
 from clew.cli.commands import Call, Command
 from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_reached
-from clew.cli.patterns.hints import check_web, command_text
+from clew.cli.patterns.hints import command_text
 from clew.cli.patterns.identify import (
     describe_identification,
     identify_and_print,
@@ -21,6 +21,7 @@ from clew.cli.patterns.review import run_review
 from clew.cli.patterns.train import STOP_MESSAGE, epochs_text, print_training, say_unchanged
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
+from clew.cli.serving import check_web
 from clew.errors import SettingsMismatchError
 from clew.patterns.workflow import run_flow
 

@@ -9,10 +9,10 @@ from rich.console import Console
 from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text, with_flags
 from clew.cli.options import Spelling
-from clew.cli.patterns.hints import check_web
 from clew.cli.patterns.review import run_review
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
+from clew.cli.serving import check_web
 from clew.foreign_text import for_terminal
 from clew.patterns.workflow import identify
 from clew.wording import counted, whole_percent

@@ -1,9 +1,7 @@
 """clew patterns review"""
 
-import os
 import signal
 import sys
-import webbrowser
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,8 +9,8 @@ from rich.console import Console
 
 from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text
-from clew.cli.patterns.hints import check_web
 from clew.cli.printing import print_line
+from clew.cli.serving import check_web, open_browser
 from clew.cli.signals import exit_interrupted
 from clew.patterns.workflow import review_photos
 from clew.wording import counted
@@ -94,17 +92,8 @@ def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None
     with open_page(opened, port, hints) as server:
         print_line(console, f"review page: {server.address}")
         print_line(console, "finish there or press Ctrl-C here; your decisions are saved")
-        if browser and console.is_terminal and _has_screen():
-            webbrowser.open(server.address)
+        open_browser(console, server.address, wanted=browser)
         server.run()
-
-
-def _has_screen() -> bool:
-    """Whether there is a graphical display. Without one, a text browser might open in this
-    terminal."""
-    if sys.platform in ("darwin", "win32"):
-        return True
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _print_queue(console: Console, opened: "Review") -> None:

@@ -24,6 +24,7 @@ _DOUBTS = {
 }
 # The similarity, 0 to 100, from which a text may be a spelling of an accepted answer.
 _SIMILAR = 75
+_LARGE = 0.4
 _MANY_WORDS = 40
 _MOST_BY_LENGTH = 0.65
 
@@ -33,6 +34,11 @@ class Doubt(NamedTuple):
 
     value: float
     about: str = ""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a person should look at the answer."""
+        return self.value >= _LARGE
 
 
 def find_doubt(row: LabeledAnswer, threshold: float) -> Doubt:

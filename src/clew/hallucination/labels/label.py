@@ -116,6 +116,12 @@ class LabelResult(Tabular):
         return sum(row.correction is not None for row in self.rows)
 
     @property
+    def doubtful(self) -> int:
+        """Answers that a person should look at."""
+        doubts = (find_doubt(row, self.score_threshold) for row in self.rows)
+        return sum(doubt.is_large for doubt in doubts)
+
+    @property
     def hallucinated_share(self) -> float:
         """Of the answers that are correct or hallucinated."""
         return self.hallucinated / max(1, self.hallucinated + self.correct)
@@ -164,6 +170,17 @@ def label_store(
         spans_path=spans_beside(out) if spans else None,
         unclear=[a.question_id for a in usable if a.global_example_id not in scored],
         lost_corrections=lost,
+    )
+
+
+def apply_corrections(result: LabelResult) -> LabelResult:
+    """The result with what the scores file says by now, after a review."""
+    rows, _ = _keep_corrections(result.path, result.rows)
+    return replace(
+        result,
+        rows=rows,
+        categories=_count_categories(rows, result.score_threshold),
+        examples=choose_examples(rows, result.score_threshold),
     )
 
 

@@ -22,6 +22,9 @@ def label(
     judge_url: str | None = None,
     judge_model: str | None = None,
     judge_key_env: str = "OPENAI_API_KEY",
+    review: bool = False,
+    port: int = 0,
+    browser: bool = True,
     reporter: Reporter | None = None,
 ) -> "LabelResult":
     """Score each answer in a store against its accepted answers: 0 (hallucinated) to 1 (correct).
@@ -41,6 +44,9 @@ def label(
         judge_url: Use an LLM judge at this OpenAI-compatible URL, such as http://host/v1.
         judge_model: Name of the judge model.
         judge_key_env: Environment variable that contains the API key, if one is required.
+        review: Then correct labels on a page in the browser, the most doubtful first.
+        port: Port for the page; 0 picks any free port.
+        browser: Open the page in the browser.
         reporter: Called with progress events. [default: the log]
 
     Returns:
@@ -48,18 +54,23 @@ def label(
 
     Raises:
         InputError: No answer can be scored, or the file contains different scores.
+        StoreLockedError: Another review of the same file is running.
         StoreError: There is no trace store in this folder.
 
     Examples:
         >>> scores = clew.label("traces_data", out="ground_truth_scores.csv")
         >>> scores.to_pandas().score.mean()
     """
-    from clew.hallucination.labels.label import label_store
+    from clew.hallucination.labels.label import apply_corrections, label_store
+    from clew.hallucination.labels.review import run_review
+    from clew.pages.server import require_web
     from clew.progress import log_event
 
+    if review:
+        require_web()
     judge = _read_judge(method, judge_url, judge_model, judge_key_env)
     with _JudgeReport(reporter or log_event) as report:
-        return label_store(
+        result = label_store(
             store,
             out,
             method=method or "alias",
@@ -68,6 +79,10 @@ def label(
             overwrite=overwrite,
             on_judged=report,
         )
+    if not review:
+        return result
+    run_review(result.path, score_threshold=score_threshold, port=port, browser=browser)
+    return apply_corrections(result)
 
 
 class _JudgeReport:

@@ -1,0 +1,181 @@
+"""A running review of labels: one answer after the other, the most doubtful first. Every decision
+is in the scores file when it returns."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import filelock
+
+from clew.errors import InputError, StoreLockedError
+from clew.hallucination.labels.answers import Label, LabeledAnswer
+from clew.hallucination.labels.doubt import Doubt, find_doubt
+from clew.hallucination.labels.table import BETWEEN, ScoresTable, label_into
+from clew.storage.lock import lock_file
+from clew.storage.text_files import csv_text
+from clew.storage.writing import replace_file
+
+Decided = Literal["correct", "hallucinated", "refused", "excluded", "skipped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewedAnswer:
+    """An answer to look at: `line` is its row in the file, `label` its class so far."""
+
+    line: int
+    row: LabeledAnswer
+    label: Label
+    doubt: Doubt
+
+
+class _Decision(NamedTuple):
+    action: Decided
+    before: str  # what the column held
+
+
+class ScoresFile:
+    """A scores file whose corrections change one by one. The file is replaced as a whole, so that
+    it is complete at every moment. Raises InputError if `clew label` did not write it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        table = ScoresTable(path, None)
+        if table.correction_place is None:
+            raise InputError(
+                f'"{path}" has no column for corrections: label the store again with ',
+                label_into(path),
+                ".",
+            )
+        self.table, self._place = table, table.correction_place
+        self.rows = [row for _, row in table.rows()]
+        self._header = csv_text([table.columns])
+        self._lines = [csv_text([row]) for row in self.rows]
+        self._state = self._look()
+
+    def correct(self, line: int, text: str) -> str:
+        """Write a correction, "" for none; returns the one before. Raises InputError if something
+        else has changed the file."""
+        if self._look() != self._state:
+            raise InputError(
+                f'"{self.path}" was changed by something else. Nothing was saved: finish, and '
+                "start the review again."
+            )
+        row = [*self.rows[line]]
+        before, row[self._place] = row[self._place], text
+        lines = [*self._lines[:line], csv_text([row]), *self._lines[line + 1 :]]
+        replace_file(self.path, "".join([self._header, *lines]).encode())
+        self._state, self._lines, self.rows[line] = self._look(), lines, row
+        return before
+
+    def _look(self) -> tuple[int, int, int]:
+        state = os.stat(self.path)
+        return state.st_ino, state.st_size, state.st_mtime_ns
+
+    def read(self, line: int) -> LabeledAnswer:
+        row, place = self.rows[line], self.table.columns.index
+        score = row[self.table.score_place].strip()
+        return LabeledAnswer(
+            question_id=row[self.table.id_place],
+            global_example_id=int(row[place("global_example_id")]),
+            score=float(score) if score else None,
+            method=row[place("method")],
+            answer=row[place("answer")],
+            accepted_answer=row[place("accepted_answer")],
+            question=row[place("question")],
+            category=row[place("category")] or None,
+            reason=row[place("reason")],
+            accepted_answers=tuple(row[place("accepted_answers")].split(BETWEEN)),
+            correction=self.table.parse_correction(line + 2, row),
+        )
+
+
+class LabelReview:
+    """The answers that nobody has corrected yet, the most doubtful first. Threads that share it
+    hold `lock`."""
+
+    def __init__(self, file: ScoresFile, score_threshold: float) -> None:
+        self.file = file
+        self.lock = threading.RLock()
+        self.queue = _list_answers(file, score_threshold)
+        self.doubtful = sum(one.doubt.is_large for one in self.queue)
+        self._decisions: list[_Decision] = []
+
+    @property
+    def place(self) -> int:
+        """The number of decisions, which is the index of the open answer."""
+        return len(self._decisions)
+
+    @property
+    def current(self) -> ReviewedAnswer | None:
+        return self.queue[self.place] if self.place < len(self.queue) else None
+
+    def counts(self) -> Counter[str]:
+        """How many this review put into each class, excluded and skipped."""
+        return Counter(decision.action for decision in self._decisions)
+
+    def decide(self, label: Label) -> str:
+        """Label the open answer; returns a sentence about it."""
+        answer = self._open_answer()
+        before = self.file.correct(answer.line, label)
+        self._decisions.append(_Decision(label, before))
+        kept = "confirmed" if label == answer.label else f"was {answer.label}"
+        return f"Saved: {label} ({kept})"
+
+    def keep(self) -> str:
+        """Confirm the label that the open answer has."""
+        return self.decide(self._open_answer().label)
+
+    def skip(self) -> str:
+        self._open_answer()
+        self._decisions.append(_Decision("skipped", ""))
+        return "Skipped"
+
+    def undo(self) -> str:
+        """Take the last decision back. Raises InputError when there is none."""
+        if not self._decisions:
+            raise InputError("there is nothing to undo: no answer has been reviewed yet.")
+        last = self._decisions[-1]
+        if last.action != "skipped":
+            self.file.correct(self.queue[self.place - 1].line, last.before)
+        self._decisions.pop()
+        return "Undone"
+
+    def _open_answer(self) -> ReviewedAnswer:
+        if self.current is None:
+            raise InputError("all answers have been reviewed.")
+        return self.current
+
+
+def _list_answers(file: ScoresFile, threshold: float) -> list[ReviewedAnswer]:
+    found = []
+    for line in range(len(file.rows)):
+        row = file.read(line)
+        if row.correction is None:
+            doubt = find_doubt(row, threshold)
+            answer = ReviewedAnswer(line=line, row=row, label=row.label(threshold), doubt=doubt)
+            found.append(answer)
+    return sorted(found, key=_by_doubt)
+
+
+def _by_doubt(answer: ReviewedAnswer) -> tuple[float, int]:
+    return -answer.doubt.value, answer.line
+
+
+@contextmanager
+def open_review(path: Path, score_threshold: float = 0.5) -> Iterator[LabelReview]:
+    """Review a scores file. Raises InputError if `clew label` did not write it, StoreLockedError if
+    another review of it is running."""
+    file = ScoresFile(path)
+    lock = path.with_name(f".{path.name}.review.lock")
+    try:
+        with lock_file(lock, timeout_seconds=0):
+            yield LabelReview(file, score_threshold)
+    except filelock.Timeout:
+        raise StoreLockedError(
+            f'another review of "{path}" is running: finish that one first.'
+        ) from None

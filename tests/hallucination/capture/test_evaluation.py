@@ -128,3 +128,22 @@ def test_a_model_that_cannot_be_asked_is_refused(
 def test_a_question_without_room_for_its_evaluation_is_excluded(capture: Any) -> None:
     with pytest.raises(InputError, match="tokens of self-evaluation, exceed the model's limit"):
         capture(self_evaluation=True, num_samples=1, max_new_tokens=190)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"phrasings": []},
+        {"phrasings": [{"text": "", "true": "Yes", "false": "No"}]},
+        {"layers": [2, 1]},
+        {"layers": [1, 3]},
+        {"layers": [-1]},
+        {"version": 2},
+        {"more": 1},
+    ],
+)
+def test_a_description_that_does_not_fit_the_model_is_refused(change: dict[str, Any]) -> None:
+    described = SelfEvaluation.of_model(3).describe()
+    assert SelfEvaluation.read(described, 3) == SelfEvaluation.of_model(3)
+    with pytest.raises(ValueError, match="self_evaluation"):
+        SelfEvaluation.read(described | change, 3)

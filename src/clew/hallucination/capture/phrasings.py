@@ -41,8 +41,8 @@ class SelfEvaluation:
     """What a model is asked about its answers, as manifests record it. The states after the two
     replies to the first phrasing are kept in `layers`."""
 
-    phrasings: tuple[Phrasing, ...]
-    layers: tuple[Count, ...]
+    phrasings: Annotated[tuple[Phrasing, ...], Bounds(least=1, most=20)]
+    layers: Annotated[tuple[Count, ...], Bounds(least=1, most=64)]
     version: Literal[1] = 1
 
     @classmethod
@@ -54,8 +54,9 @@ class SelfEvaluation:
     def read(cls, described: Mapping[str, Any], num_layers: int) -> "SelfEvaluation":
         """As described in a file. Raises ValueError if it does not fit the model."""
         found = read_as(cls, dict(described), "self_evaluation")
-        if not found.phrasings or not found.layers or max(found.layers) >= num_layers:
-            raise ValueError(f"self_evaluation.layers is {list(found.layers)[:20]}")
+        layers = list(found.layers)
+        if layers != sorted({*layers}) or layers[-1] >= num_layers:
+            raise ValueError(f"self_evaluation.layers is {layers}")
         return found
 
     def describe(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from clew.settings import find_differences
 from clew.typed_json import Bounds, read_as
 
 TOKENS = "token_logprobs"
-_Draws = Annotated[int, Bounds(least=0, most=100)]
+_Draws = Annotated[int, Bounds(least=0, most=1000)]
 # As close to 0 and 1 as a float32 can represent.
 _SURE = 1e-7
 _UNFINISHED = {

@@ -16,7 +16,7 @@ _LOG_EVERY_SECONDS = 30.0
 _DRAW_EVERY_SECONDS = 0.1
 _NARROW, _BAR_WIDTH, _NARROW_BAR_WIDTH = 120, 40, 15
 # What a narrow terminal omits, the first first: the bar and the time left matter more.
-_OMITTED = ("memory", "written", "tokens", "in work")
+_OMITTED = ("memory", "written", "tokens", "in progress")
 
 
 def say(console: Console, message: str) -> None:
@@ -159,10 +159,10 @@ class WorkBar:
         seconds = max(1e-9, time.monotonic() - self._started)
         done, reached = self._before + self._made, self._reached
         left = (self._planned - self._before - reached) * seconds / max(0.1, reached)
-        in_work = f"{self._together:,} in work: {self._share:.0%}" if self._together else ""
+        in_progress = f"{self._together:,} in progress: {self._share:.0%}" if self._together else ""
         parts = {
             "done": f"{done:,}/{self._planned:,} {self._noun}{self._verb}",
-            "in work": in_work,
+            "in progress": in_progress,
             "rate": f"{reached / seconds:,.1f} {self._noun}/s",
             "tokens": f"{self._tokens / seconds:,.0f} tokens/s" if self._tokens else "",
             "written": f"{bytes_text(self._bytes)} written" if self._bytes else "",

@@ -22,6 +22,7 @@ from clew.errors import (
     StoreError,
 )
 from clew.hallucination.capture import ExtractConfig, LoadedModel, job
+from clew.hallucination.capture.store import TraceStore
 from clew.progress import Event, StepStarted, WorkAdvanced, WorkEnded, WorkUnderway
 from clew.storage import (
     Part,
@@ -48,6 +49,19 @@ def test_store_has_one_trace_per_question_in_order_with_its_text(
     assert [t["accepted_answers"] for t in traces] == [q["answer"] for q in asked]
     places = [(t["batch_number"], t["example_id"]) for t in traces]
     assert places == [divmod(i, 20) for i in range(70)]
+
+
+def test_another_chat_template_is_refused_but_an_unrecorded_one_is_not(tmp_path: Path) -> None:
+    def open_store(name: str, **more: str) -> None:
+        prompt = {"template": "{question}", "chat": True, **more}
+        store = TraceStore(tmp_path / name, rows_per_shard=8, part=Part())
+        store.open(settings={"prompt": prompt}, rows=4, skipped=())
+
+    open_store("old")
+    open_store("old", chat_template_sha256="ab")
+    open_store("new", chat_template_sha256="ab")
+    with pytest.raises(SettingsMismatchError, match="chat_template_sha256: was 'ab', is now 'cd'"):
+        open_store("new", chat_template_sha256="cd")
 
 
 @pytest.mark.parametrize("draws", [0, 2])

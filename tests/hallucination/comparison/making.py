@@ -29,7 +29,13 @@ def write_data(folder: Path, **changes: Any) -> Path:
     return write_samples(folder, **sizes | changes)
 
 
-def write_set(folder: Path, write: Callable[..., Path] = write_data, **changes: Any) -> Path:
+def write_set(
+    folder: Path,
+    write: Callable[..., Path] = write_data,
+    *,
+    basis: str | None = None,
+    **changes: Any,
+) -> Path:
     """A question set with the name of its folder: its questions are in no other set."""
     plain = samples.answer_of
 
@@ -39,16 +45,18 @@ def write_set(folder: Path, write: Callable[..., Path] = write_data, **changes: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples, "answer_of", own)
         write(folder, **changes)
-    describe_capture(folder, questions={"name": f"{folder.name} (made up 1.0)"}, **CAPTURE)
+    questions = {"name": f"{folder.name} (made up 1.0)"}
+    describe_capture(folder, basis=basis, questions=questions, **CAPTURE)
     return folder
 
 
-def describe_capture(folder: Path, **capture: Any) -> None:
-    """Record in the samples how their traces were made."""
+def describe_capture(folder: Path, *, basis: str | None = None, **capture: Any) -> None:
+    """Record in the samples how their traces were made; `basis` is the hash of theirs."""
     for store in folder.iterdir():
         if store.is_dir():
             manifest = read_manifest(store)
             source = {"store": "traces", "sha256": folder.name, "capture": capture}
+            source |= {"basis": basis} if basis else {}
             settings = {**manifest.settings, "source": source}
             change_settings(store, settings)
 

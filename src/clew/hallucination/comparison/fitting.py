@@ -63,7 +63,7 @@ def _fit_probe(
 def _fit_once(method: Method, trial: Trial, tests: Sequence[Store], *, seed: int) -> SeedScores:
     data = trial.train.data
     if list(tests) == [trial.train]:
-        outcome = method.run(data, seed=seed)
+        outcome = method.run(trial.data_for(method), seed=seed)
         return SeedScores(
             validation=outcome.validation,
             tests={trial.train.name: outcome.test},

@@ -37,6 +37,7 @@ from clew.hallucination.comparison.trial import (
 from clew.hallucination.comparison.writing import write_comparison
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.loading import KEPT, load_detector
+from clew.hallucination.samples.reading.memory import FieldMemory
 from clew.progress import Note, Reporter, log_event
 from clew.tables import Tabular
 
@@ -121,7 +122,10 @@ def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> Plan:
         )
     if any(method.family == "network" for method in methods):
         plan_hardware(config.request)  # rejects a device that does not exist
-    stores = open_stores([*config.train_on, *config.test_on], config.names)
+    folders = [*config.train_on, *config.test_on]
+    # Several trials read the same fields.
+    memory = FieldMemory() if config.folds or len(config.train_on) > 1 else None
+    stores = open_stores(folders, config.names, memory)
     plan = make_plan(config, stores)
     make_folder(config.out)
     return plan

@@ -12,10 +12,10 @@ from clew.errors import InputError
 from clew.hallucination.detectors.training.samples import Balance, hash_questions
 from clew.hallucination.detectors.training.sources import DataSource, MixedData, PreprocessedData
 from clew.hallucination.samples.reading.answers import AnswerData, AnswerFeatures
+from clew.hallucination.samples.reading.memory import FieldMemory
 from clew.hallucination.samples.reading.mixed import MixedAnswers, Portion, share_basis
 from clew.hallucination.samples.splits import group_questions
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import read_manifest
 from clew.storage.hashing import hash_text
 
 _HASH_LETTERS = 16
@@ -43,6 +43,14 @@ class Store:
         return (self.data,)
 
     @property
+    def fitted_folders(self) -> tuple[AnswerFeatures, ...]:
+        """The folders with answers to train or choose on."""
+        if not isinstance(self.data, MixedAnswers):
+            return self.folders
+        portions = (*self.data.splits["train"], *self.data.splits["validation"])
+        return tuple(dict.fromkeys(one.data for one in portions))
+
+    @property
     def source(self) -> DataSource:
         """The same answers as samples for networks."""
         if isinstance(self.data, MixedAnswers):
@@ -64,9 +72,8 @@ class Store:
         """A hash that changes with any value in these kinds of samples."""
         held = [kind for kind in sorted(set(kinds)) if kind in self.data.samples]
         # A folder may itself be a store of sequences.
-        each = ([one.folder / kind for kind in held] or [one.folder] for one in self.folders)
-        shards = [shard for paths in each for path in paths for shard in read_manifest(path).shards]
-        return hash_text(*held, *(shard.sha256 for shard in shards))[:_HASH_LETTERS]
+        hashes = [one.shard_hashes(kind) for one in self.folders for kind in held or ["sequences"]]
+        return hash_text(*held, *(sha256 for some in hashes for sha256 in some))[:_HASH_LETTERS]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +96,15 @@ class CommonFields:
         return self.data.read(field, split, layer=layer)
 
 
-def open_stores(folders: Sequence[Path], names: Sequence[str] = ()) -> dict[Path, Store]:
+def open_stores(
+    folders: Sequence[Path], names: Sequence[str] = (), memory: FieldMemory | None = None
+) -> dict[Path, Store]:
     """Open each folder once, however its path is written. `names` are those of the folders, in
     their order; without them, a store has the name of its question set. Raises InputError for a
     folder that cannot be used, or whose samples come from another model than the first folder's."""
     unique = {folder.resolve(): folder for folder in reversed(folders)}
     paths = [folder for folder in dict.fromkeys(folders) if folder in unique.values()]
-    opened = [_open(folder) for folder in paths]
+    opened = [_open(folder, memory) for folder in paths]
     for other in opened[1:]:
         _refuse_other_model(opened[0], other)
     named = zip(paths, _name_stores(opened, names), opened, strict=True)
@@ -190,13 +199,13 @@ def _questions(data: AnswerData, split: str, field: str | None) -> list[str]:
     return [text or one for one, text in zip(ids, texts, strict=True)]
 
 
-def _open(folder: Path) -> AnswerFeatures:
+def _open(folder: Path, memory: FieldMemory | None) -> AnswerFeatures:
     if not folder.exists():
         raise InputError(
             f'there is no folder "{folder}": create it with "clew preprocess", or set '
             "`preprocessed_dir` to the folder of the samples."
         )
-    return AnswerFeatures(folder)
+    return AnswerFeatures(folder, memory=memory)
 
 
 def _refuse_other_model(first: AnswerFeatures, other: AnswerFeatures) -> None:

@@ -145,6 +145,13 @@ class Trial:
         more = frozenset(method.learns_from) - self.features.fields
         return CommonFields(self.train.data, self.features.fields | more) if more else self.features
 
+    def data_for(self, method: AnyMethod) -> Features:
+        """All fields of `train`, if that is also what is tested: of several stores, only those that
+        it is fitted on need the fields that the method only learns from."""
+        data = self.train.data
+        more = frozenset(method.learns_from) - data.fields
+        return CommonFields(data, data.fields | more) if more else data
+
     def identify(self, method: AnyMethod) -> dict[str, Any]:
         """Everything that determines a method's scores."""
         kinds = find_kinds(method)
@@ -176,12 +183,11 @@ class Trial:
         """Why the method cannot run here and what to do about it; None if it can."""
         if reads_nodes(method) and not have_one_basis([self.train]):
             return OTHER_BASIS
-        stores = dict.fromkeys([self.train, *self.tests])
-        for store in stores:
-            is_fitted = store is self.train
-            reason = explain_missing(method, store.data, is_fitted=is_fitted)
+        folders = dict.fromkeys(one for s in (self.train, *self.tests) for one in s.folders)
+        for data in folders:
+            reason = explain_missing(method, data, is_fitted=data in self.train.fitted_folders)
             if reason is not None:
-                return reason if len(stores) == 1 else f'in "{store.place}" {reason}'
+                return reason if len(folders) == 1 else f'in "{data.name}" {reason}'
         return None
 
     def can_be_tested(self, method: AnyMethod, store: Store) -> bool:

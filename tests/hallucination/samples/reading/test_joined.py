@@ -11,6 +11,7 @@ from clew.errors import InputError
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.detectors.training.sources import MixedData, PreprocessedData
 from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.reading.memory import FieldMemory
 from clew.hallucination.samples.reading.mixed import MixedAnswers, Portion
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
@@ -107,3 +108,16 @@ def test_samples_of_other_shapes_are_rejected(folders: list[Path], tmp_path: Pat
     wide = write_samples(tmp_path / "wide", shards=1, dim=12, answers=True)
     with pytest.raises(InputError, match=r'"sequence" of .* has shape .* use samples made with'):
         MixedData(answers=mix([folders[0], wide])).open("sequences", "train")
+
+
+def test_fields_in_memory_are_those_of_the_files(folders: list[Path]) -> None:
+    plain = AnswerFeatures(folders[0])
+    size = plain.read("sequence", "train").nbytes // 2 * 2
+    kept = AnswerFeatures(folders[0], memory=FieldMemory(size))
+    rows = np.array([3, 1, 30])
+    for field in ("sequence", "lookback", "laplacian_top"):  # the last does not fit
+        for layer in (None, 2):
+            found, expected = (one.read_rows(field, rows, layer=layer) for one in (kept, plain))
+            assert found.dtype == np.float32 and np.array_equal(found, expected)
+    kept.read("sequence", "train")[:] = 0  # a copy: methods scale in place
+    assert np.array_equal(kept.read("sequence", "train"), plain.read("sequence", "train"))

@@ -14,6 +14,7 @@ from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.reading.index import find_store, read_index
+from clew.hallucination.samples.reading.memory import FieldMemory
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS, TokenNodes
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis
 from clew.hallucination.traces.schema import id_fields
@@ -81,8 +82,9 @@ class AnswerData(Protocol):
 class StoredFields:
     """Reads columns of a store whose samples are those of `index`."""
 
-    def __init__(self, path: Path, index: SampleIndex) -> None:
+    def __init__(self, path: Path, index: SampleIndex, memory: FieldMemory | None = None) -> None:
         self.store, self._index = StoreReader(path, check=check_samples), index
+        self._memory = memory
         if not self.store.shards:
             raise StoreError(f"{path} has no samples yet: rerun the command that writes it.")
         for shard in self.store.shards:  # otherwise a long comparison would only fail at its end
@@ -122,6 +124,9 @@ class StoredFields:
         reader = self._reader(name)
         shape, dtype = reader.columns[name].item_shape, reader.columns[name].dtype
         first, size = 0, reader.columns[name].item_bytes
+        whole = self._remember(name, reader)
+        if whole is not None:
+            return (whole[rows] if layer is None else whole[rows, layer]).astype(np.float32)
         if layer is not None:
             shape, size = shape[1:], size // shape[0]
             first = layer * size
@@ -132,6 +137,19 @@ class StoredFields:
             content = _copy_pieces(reader, name, some, first, size)
             out[start : start + at_once] = content.view(dtype).reshape(len(some), *shape)
         return out
+
+    def _remember(self, name: str, reader: SampleReader) -> np.ndarray | None:
+        """All rows of a field, if there is memory for them."""
+        column, every = reader.columns[name], np.arange(reader.rows)
+
+        def read() -> np.ndarray:
+            content = _copy_pieces(reader, name, every, 0, column.item_bytes)
+            return content.view(column.dtype).reshape(len(every), *column.item_shape)
+
+        if self._memory is None:
+            return None
+        key = (self.store.path.resolve(), name)
+        return self._memory.take(key, len(every) * column.item_bytes, read)
 
     def _read_ragged(self, name: str, rows: Rows) -> list[np.ndarray]:
         reader = self._reader(name)
@@ -184,17 +202,21 @@ class AnswerFeatures:
     each answer token) if there are graphs/; `samples` are the kinds of samples in the folder.
     `labels` (1 is hallucinated), `question_ids` and `ids` (`global_example_id`) have one array per
     split. The rows of a split have the same order in every field: that of the map-style datasets.
+    With `memory`, fields are kept there as far as they fit.
     Raises InputError for a folder without answers and sequences, StoreError for an incomplete one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, memory: FieldMemory | None = None) -> None:
         self.folder = Path(folder)
         held: list[str] = [kind for kind in KINDS if (self.folder / kind / MANIFEST_NAME).exists()]
-        self.samples = frozenset(held)
+        self.samples = self._held = frozenset(held)
+        self._hashes: dict[str, list[str]] = {}
         paths = {k: find_store(self.folder, k) for k in self._choose_stores()}
         self.samples |= {*paths}
         indices = {kind: read_index(path, kind) for kind, path in paths.items()}
-        self._stores = {kind: StoredFields(path, indices[kind]) for kind, path in paths.items()}
+        self._stores = {
+            kind: StoredFields(path, indices[kind], memory) for kind, path in paths.items()
+        }
         self._manifest = next(iter(self._stores.values())).store.manifest
         self.fields = self._list_fields()
         self._index = index = next(iter(indices.values()))
@@ -247,6 +269,13 @@ class AnswerFeatures:
             name: value for name, value in self._manifest.settings.items() if name not in not_said
         }
         return {"capture": self._source.get("capture") or {}, "preprocess": made}
+
+    def shard_hashes(self, kind: str) -> list[str]:
+        """The hashes of the files with this kind of samples, which change with any value."""
+        if kind not in self._hashes:
+            path = self.folder / kind if kind in self._held else self.folder
+            self._hashes[kind] = [shard.sha256 for shard in read_manifest(path).shards]
+        return self._hashes[kind]
 
     @property
     def basis_hash(self) -> str | None:

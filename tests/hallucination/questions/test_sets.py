@@ -14,14 +14,14 @@ from clew.hallucination.questions import Question, QuestionSet, built_in_names, 
 # Of the whole set, as a store's manifest records it. A change here makes stores that users have
 # started grow no further: change a set only for a reason that is worth that.
 HASHES = {
-    "elements": "2f608c547cbb7e65",
-    "arithmetic": "936c8f36d2dfa615",
-    "languages": "b903d3d4f1c1782a",
-    "abbreviations": "be20d45257b01a7f",
-    "everyday": "62991d1ef307214a",
-    "reading": "a27d50aa858eab6c",
-    "statements": "55765f75e6be3743",
-    "words": "33b69143d6503cc6",
+    "elements": "4749e8f415384b4b",
+    "arithmetic": "5398baf1b7fab809",
+    "languages": "11da06377c96e7c6",
+    "abbreviations": "fcc81ab4cc3a14d5",
+    "everyday": "15f0c2a36e7c030e",
+    "reading": "5cb4949785435261",
+    "statements": "41e387aa1121938d",
+    "words": "8de77b10fc167a5e",
     "culture": "c88315ca44c48a14",
 }
 GENERATED = sorted(HASHES)
@@ -71,8 +71,8 @@ def test_questions_have_clean_texts_and_different_wordings(name: str) -> None:
         ("elements", "by-number-al", "13", "aluminium"),
         ("elements", "compound-h2o", "H2O", "water"),
         ("elements", "atoms-c2h6-H", "C2H6", "six"),
-        ("languages", "calendar-in-fr-days-0", "Monday", "lundi"),
-        ("languages", "spoken-br", "Brazil", "Portuguese"),
+        ("languages", "calendar-fr-days-0", "lundi", "Monday"),
+        ("languages", "official-be", "Belgium", "Dutch"),
         (
             "abbreviations",
             "organization-nasa",

@@ -33,21 +33,21 @@ General Motors; AT&T = American Telephone and Telegraph; UPS = United Parcel Ser
 Fried Chicken; MIT = Massachusetts Institute of Technology; UCLA = University of California, Los
 Angeles|University of California Los Angeles; NYU = New York University; IRS = Internal Revenue
 Service; FDA = Food and Drug Administration; EPA = Environmental Protection Agency; CDC = Centers
-for Disease Control; DEA = Drug Enforcement Administration; NSA = National Security Agency; DOJ =
-Department of Justice; DHS = Department of Homeland Security; FAA = Federal Aviation Administration;
-FCC = Federal Communications Commission; FEMA = Federal Emergency Management Agency; SEC =
-Securities and Exchange Commission; NIH = National Institutes of Health; NOAA = National Oceanic and
-Atmospheric Administration; NYPD = New York Police Department|New York City Police Department; LAPD
-= Los Angeles Police Department; YMCA = Young Men's Christian Association; NAACP = National
-Association for the Advancement of Colored People; ACLU = American Civil Liberties Union; NRA =
-National Rifle Association; PETA = People for the Ethical Treatment of Animals; WWF = World Wildlife
-Fund|World Wide Fund for Nature; ESA = European Space Agency; IAEA = International Atomic Energy
-Agency; ASEAN = Association of Southeast Asian Nations; OECD = Organisation for Economic
-Co-operation and Development|Organization for Economic Cooperation and Development; KGB = Committee
-for State Security|Komitet Gosudarstvennoy Bezopasnosti; USSR = Union of Soviet Socialist Republics;
-UAE = United Arab Emirates; UK = United Kingdom; USA = United States of America; NYSE = New York
-Stock Exchange; IEEE = Institute of Electrical and Electronics Engineers; ISO = International
-Organization for Standardization|International Standards Organization
+for Disease Control and Prevention|Centers for Disease Control; DEA = Drug Enforcement
+Administration; NSA = National Security Agency; DOJ = Department of Justice; DHS = Department of
+Homeland Security; FAA = Federal Aviation Administration; FCC = Federal Communications Commission;
+FEMA = Federal Emergency Management Agency; SEC = Securities and Exchange Commission; NIH = National
+Institutes of Health; NOAA = National Oceanic and Atmospheric Administration; NYPD = New York Police
+Department|New York City Police Department; LAPD = Los Angeles Police Department; YMCA = Young Men's
+Christian Association; NAACP = National Association for the Advancement of Colored People; ACLU =
+American Civil Liberties Union; NRA = National Rifle Association; PETA = People for the Ethical
+Treatment of Animals; WWF = World Wildlife Fund|World Wide Fund for Nature; ESA = European Space
+Agency; IAEA = International Atomic Energy Agency; ASEAN = Association of Southeast Asian Nations;
+OECD = Organisation for Economic Co-operation and Development|Organization for Economic Cooperation
+and Development; KGB = Committee for State Security|Komitet Gosudarstvennoy Bezopasnosti; USSR =
+Union of Soviet Socialist Republics; UAE = United Arab Emirates; UK = United Kingdom; USA = United
+States of America; NYSE = New York Stock Exchange; IEEE = Institute of Electrical and Electronics
+Engineers; ISO = International Organization for Standardization|International Standards Organization
 """
 _TECHNOLOGY = """
 CPU = central processing unit; GPU = graphics processing unit; RAM = random access

@@ -42,15 +42,17 @@ class _Task:
 
 
 _TASKS = {
-    "sum": _Task(_SUM, range(2, 30), _SMALL, lambda a, b: a + b),
+    "sum": _Task(_SUM, range(2, 30), range(2, 10), lambda a, b: a + b),
     "sum-of-tens": _Task(_SUM, _TENS, _TENS, lambda a, b: a + b),
-    "sum-with-ten": _Task(_SUM, range(11, 100), (10, 20), lambda a, b: a + b),
+    "sum-with-ten": _Task(
+        _SUM, [a for a in range(11, 100) if a % 10], (10, 20), lambda a, b: a + b
+    ),
     "difference": _Task(_DIFFERENCE, _SMALL, range(2, 20), lambda a, b: a + b, "b"),
     "difference-of-tens": _Task(_DIFFERENCE, _TENS, _TENS, lambda a, b: a + b, "b"),
-    "product": _Task(_PRODUCT, _SMALL, _SMALL, lambda a, b: a * b),
+    "product": _Task(_PRODUCT, _SMALL, (*range(2, 10), 11, 12), lambda a, b: a * b),
     "product-with-tens": _Task(_PRODUCT, _SMALL, (10, 20, 30, 50, 100), lambda a, b: a * b),
     "quotient": _Task(_QUOTIENT, _SMALL, _SMALL, lambda a, b: a * b, "b"),
-    "quotient-of-tens": _Task(_QUOTIENT, (2, 5, 10), range(10, 60), lambda a, b: a * b, "b"),
+    "quotient-of-tens": _Task(_QUOTIENT, (2, 5, 10), range(13, 60), lambda a, b: a * b, "b"),
     "square": _Task(
         ("What is the square of {a}?", "What is {a} squared?", "What is {a} to the power of two?"),
         range(3, 33),
@@ -58,7 +60,7 @@ _TASKS = {
         lambda a, _: a * a,
     ),
     "double": _Task(
-        ("What is twice {a}?", "What is {a} plus {a}?", "What is 2 times {a}?"),
+        ("What is twice {a}?", "What is {a} doubled?", "What is the double of {a}?"),
         range(3, 60),
         (1,),
         lambda a, _: 2 * a,

@@ -147,7 +147,7 @@ _TEMPLATES = {
         "What is the name of the compound {formula}?",
     ),
     "atoms": (
-        "How many {element} atoms are in one unit of {formula}?",
+        "How many {element} atoms are in {formula}?",
         "How many atoms of {element} does the formula {formula} contain?",
     ),
 }

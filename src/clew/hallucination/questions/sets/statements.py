@@ -1,7 +1,7 @@
 """Statements to confirm or deny, one half of them true and one half false."""
 
 from collections.abc import Iterable, Iterator
-from itertools import combinations, product
+from itertools import combinations
 
 from clew.hallucination.questions.records import Question
 from clew.hallucination.questions.sets.making import (
@@ -13,7 +13,7 @@ from clew.hallucination.questions.sets.making import (
     listed,
     word_questions,
 )
-from clew.hallucination.questions.sets.word_lists import KINDS, SPELLED, with_article
+from clew.hallucination.questions.sets.word_lists import KINDS, with_article
 
 _YES = ("Yes", "true", "correct")
 _NO = ("No", "false", "incorrect", "not true", "not correct")
@@ -40,29 +40,30 @@ _ORDERS = {
     "later in the year than": "January; March; April; June; August; October; December",
     "worth more than": "a penny; a nickel; a dime; a quarter; a dollar",
 }
-_CAPITALS = {
-    **{
-        "France": "Paris",
-        "Italy": "Rome",
-        "Spain": "Madrid",
-        "Germany": "Berlin",
-        "Japan": "Tokyo",
-    },
-    **{"Egypt": "Cairo", "Peru": "Lima", "Canada": "Ottawa", "Australia": "Canberra"},
-    **{"Brazil": "Brasília", "Turkey": "Ankara", "Poland": "Warsaw", "Austria": "Vienna"},
-    **{"Hungary": "Budapest", "Norway": "Oslo", "Sweden": "Stockholm", "Finland": "Helsinki"},
-    **{"Denmark": "Copenhagen", "Greece": "Athens", "Portugal": "Lisbon", "Ireland": "Dublin"},
-    **{"Russia": "Moscow", "Ukraine": "Kyiv", "China": "Beijing", "India": "New Delhi"},
-    **{"Thailand": "Bangkok", "Vietnam": "Hanoi", "Kenya": "Nairobi", "Cuba": "Havana"},
-    **{"Chile": "Santiago", "Argentina": "Buenos Aires", "Colombia": "Bogotá", "Iran": "Tehran"},
-    **{"Iraq": "Baghdad", "Morocco": "Rabat", "Ethiopia": "Addis Ababa", "Nepal": "Kathmandu"},
-}
-_CONTINENTS = {
-    "Africa": "Egypt Kenya Nigeria Ghana Morocco Ethiopia Tanzania Senegal Uganda Zambia",
-    "Asia": "Japan China Thailand Vietnam Nepal Mongolia Cambodia Pakistan Laos India",
-    "Europe": "France Italy Poland Norway Portugal Austria Belgium Hungary Greece Finland",
-    "South America": "Brazil Peru Chile Argentina Bolivia Ecuador Uruguay Paraguay Colombia",
-}
+_CAPITALS = """
+France: Paris; Italy: Rome; Spain: Madrid; Germany: Berlin; Japan: Tokyo; Egypt: Cairo; Peru: Lima;
+Canada: Ottawa; Australia: Canberra; Brazil: Brasília; Turkey: Ankara; Poland: Warsaw;
+Austria: Vienna; Hungary: Budapest; Norway: Oslo; Sweden: Stockholm; Finland: Helsinki;
+Denmark: Copenhagen; Greece: Athens; Portugal: Lisbon; Ireland: Dublin; Russia: Moscow;
+Ukraine: Kyiv; China: Beijing; India: New Delhi; Thailand: Bangkok; Vietnam: Hanoi; Kenya: Nairobi;
+Cuba: Havana; Chile: Santiago; Argentina: Buenos Aires; Colombia: Bogotá; Iran: Tehran;
+Iraq: Baghdad; Morocco: Rabat; Ethiopia: Addis Ababa; Nepal: Kathmandu; Belgium: Brussels;
+Bulgaria: Sofia; Romania: Bucharest; Serbia: Belgrade; Croatia: Zagreb; Latvia: Riga;
+Estonia: Tallinn; Lithuania: Vilnius; Iceland: Reykjavik; Pakistan: Islamabad; Bangladesh: Dhaka;
+Afghanistan: Kabul; Lebanon: Beirut; Syria: Damascus; Jordan: Amman; Saudi Arabia: Riyadh;
+Nigeria: Abuja; Ghana: Accra; Senegal: Dakar; Uganda: Kampala; Zimbabwe: Harare; Indonesia: Jakarta;
+Philippines: Manila; Malaysia: Kuala Lumpur; South Korea: Seoul; Mongolia: Ulaanbaatar;
+Venezuela: Caracas; Ecuador: Quito; Uruguay: Montevideo; New Zealand: Wellington; Jamaica: Kingston
+"""
+_CONTINENTS = """
+Africa: Egypt, Kenya, Nigeria, Ghana, Morocco, Ethiopia, Tanzania, Senegal, Uganda, Zambia, Angola,
+Mali, Niger, Sudan, Libya, Algeria, Tunisia, Namibia, Botswana, Cameroon;
+Asia: Japan, China, Thailand, Vietnam, Nepal, Mongolia, Cambodia, Pakistan, Laos, India, Iran, Iraq,
+Bangladesh, Sri Lanka, Myanmar, Jordan, Yemen, Oman, Bhutan, South Korea;
+Europe: France, Italy, Poland, Norway, Portugal, Austria, Belgium, Hungary, Greece, Finland, Spain,
+Sweden, Denmark, Ireland, Romania, Bulgaria, Croatia, Latvia, Estonia, Germany;
+South America: Brazil, Peru, Chile, Argentina, Bolivia, Ecuador, Uruguay, Paraguay, Colombia, Guyana
+"""
 # What is true, and what is false.
 _SENTENCES = """
 the {heart|liver} pumps blood through the body; water boils at {100|50} degrees Celsius at sea
@@ -111,11 +112,11 @@ make {orange|blue}
 """
 _TEMPLATES = (
     "Is it true that {statement}? Answer yes or no.",
-    "True or false: {statement}.",
-    "Is the following true or false? {capitalized}.",
     "{capitalized}. Is that correct? Answer yes or no.",
+    "{question} Answer yes or no.",
+    "{question} Answer yes or no.",
 )
-_PER_CATEGORY = 160
+_PER_CATEGORY = 300
 # A key, a true statement, and a false one that resembles it.
 _Pair = tuple[str, str, str]
 
@@ -127,10 +128,7 @@ def _questions() -> list[Question]:
         "capital": _capitals,
         "continent": _continents,
         "knowledge": _sentences,
-        "sum": _sums,
-        "comparison": _comparisons,
-        "multiple": _multiples,
-        "letter": _letters,
+        "number": _comparisons,
     }
     entries = [one for category, make in makers.items() for one in _ask_half(category, make())]
     return word_questions(dict.fromkeys(makers, _TEMPLATES), entries)
@@ -141,7 +139,15 @@ def _ask_half(category: str, pairs: Iterable[_Pair]) -> Iterator[Entry]:
     for place, (key, true, false) in enumerate(draw(pairs, _PER_CATEGORY, category)):
         statement, answers = (true, _YES) if place % 2 == 0 else (false, _NO)
         capitalized = statement[0].upper() + statement[1:]
-        yield entry(category, key, answers, statement=statement, capitalized=capitalized)
+        values = {"statement": statement, "capitalized": capitalized}
+        yield entry(category, key, answers, **values, question=_invert(statement))
+
+
+def _invert(statement: str) -> str:
+    """ "a carp is a fish" as "Is a carp a fish?"."""
+    if " is " in statement:
+        return f"Is {statement.replace(' is ', ' ', 1)}?"
+    return f"Is it right that {statement}?"
 
 
 def _kinds() -> Iterator[_Pair]:
@@ -163,16 +169,18 @@ def _orders() -> Iterator[_Pair]:
 
 
 def _capitals() -> Iterator[_Pair]:
-    for country, capital in _CAPITALS.items():
-        other = choose([city for city in _CAPITALS.values() if city != capital], country)
+    capitals = dict(line.split(": ") for line in listed(_CAPITALS))
+    for country, capital in capitals.items():
+        other = choose([city for city in capitals.values() if city != capital], country)
         true, false = (f"{city} is the capital of {country}" for city in (capital, other))
         yield country.lower(), true, false
 
 
 def _continents() -> Iterator[_Pair]:
-    for continent, countries in _CONTINENTS.items():
-        others = [other for other in _CONTINENTS if other != continent]
-        for country in countries.split():
+    continents = dict(line.split(": ") for line in listed(_CONTINENTS))
+    for continent, countries in continents.items():
+        others = [other for other in continents if other != continent]
+        for country in countries.split(", "):
             other = choose(others, country)
             yield country.lower(), f"{country} is in {continent}", f"{country} is in {other}"
 
@@ -185,36 +193,12 @@ def _sentences() -> Iterator[_Pair]:
         yield true.lower().replace(" ", "-"), true, false
 
 
-def _sums() -> Iterator[_Pair]:
-    for a, b in product(range(3, 40), range(3, 30)):
-        wrong = a + b + choose((-10, -2, -1, 1, 2, 10), a, b)
-        yield f"{a}-{b}", f"{a} + {b} = {a + b}", f"{a} + {b} = {wrong}"
-
-
 def _comparisons() -> Iterator[_Pair]:
-    for less, more in combinations(range(4, 130, 3), 2):
+    for less, more in combinations(range(4, 90, 7), 2):
         word = choose(("greater", "less"), less, more)
         first, second = (more, less) if word == "greater" else (less, more)
         true, false = f"{first} is {word} than {second}", f"{second} is {word} than {first}"
         yield f"{less}-{more}", true, false
-
-
-def _multiples() -> Iterator[_Pair]:
-    for size, times in product(range(3, 10), range(2, 15)):
-        other = size * times + choose(range(1, size), size, times)
-        true, false = (f"{number} is a multiple of {size}" for number in (size * times, other))
-        yield f"{size}-{times}", true, false
-
-
-def _letters() -> Iterator[_Pair]:
-    for word in SPELLED.split():
-        missing = [letter for letter in "abcdefghilmnoprstu" if letter not in word]
-        inside, outside = choose(word, word, "in"), choose(missing, word, "out")
-        true, false = (
-            f"the word “{word}” contains the letter {letter.upper()}"
-            for letter in (inside, outside)
-        )
-        yield word, true, false
 
 
 STATEMENTS = BuiltInSet(

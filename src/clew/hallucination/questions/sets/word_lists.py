@@ -155,25 +155,13 @@ Iraq Iraqi; Israel Israeli; Egypt Egyptian; Morocco Moroccan; Kenya Kenyan; Nige
 Ethiopia Ethiopian; Ghana Ghanaian; Senegal Senegalese; Sudan Sudanese; Brazil Brazilian; Argentina
 Argentine|Argentinian|Argentinean; Peru Peruvian; Chile Chilean; Mexico Mexican; Canada Canadian;
 Cuba Cuban; Jamaica Jamaican; Australia Australian; Malta Maltese; Cyprus Cypriot; Lebanon Lebanese;
-Monaco Monégasque|Monacan; Madagascar Malagasy|Madagascan; Philippines Filipino|Filipina|Philippine;
-Slovakia Slovak|Slovakian; Slovenia Slovene|Slovenian; Latvia Latvian; Lithuania Lithuanian; Estonia
-Estonian; Luxembourg Luxembourger|Luxembourgish; Burma Burmese; Congo Congolese; Taiwan Taiwanese;
-Hawaii Hawaiian; Texas Texan; London Londoner; Paris Parisian; Moscow Muscovite; Sydney Sydneysider;
-Liverpool Liverpudlian|Scouser; Manchester Mancunian; Glasgow Glaswegian; Naples Neapolitan; Venice
-Venetian; Florence Florentine; Vienna Viennese; Milan Milanese; Berlin Berliner; Dublin Dubliner
-"""
-SPELLED = """
-table house garden window bread cloud river mountain school teacher summer winter orange banana
-kitchen doctor planet bridge castle forest island jacket ladder market number office pencil rabbit
-silver ticket umbrella village whisper yellow zebra animal bottle candle dragon engine flower guitar
-hammer insect jungle kettle letter mirror needle ocean picture quarter rocket shadow tunnel valley
-wallet anchor basket circle desert eagle finger ghost hunter journey knight lemon monster nature
-oyster pepper queen rhythm spider thunder uncle violin wizard yogurt bicycle calendar diamond
-elephant festival gravity hospital iceberg justice kingdom library machine network octopus penguin
-question rainbow sandwich treasure universe vacation weather absolute beautiful challenge dangerous
-education furniture geography happiness important knowledge landscape medicine necessary operation
-president quality restaurant signature telephone umpire vegetable wonderful adventure butterfly
-chocolate democracy
+Monaco Monégasque|Monacan; Madagascar Malagasy|Madagascan; the_Philippines
+Filipino|Filipina|Philippine; Slovakia Slovak|Slovakian; Slovenia Slovene|Slovenian; Latvia Latvian;
+Lithuania Lithuanian; Estonia Estonian; Luxembourg Luxembourger|Luxembourgish; Burma Burmese; Congo
+Congolese; Taiwan Taiwanese; Hawaii Hawaiian; Texas Texan; London Londoner; Paris Parisian; Moscow
+Muscovite; Sydney Sydneysider; Liverpool Liverpudlian|Scouser; Manchester Mancunian; Glasgow
+Glaswegian; Naples Neapolitan; Venice Venetian; Florence Florentine; Vienna Viennese; Milan
+Milanese; Berlin Berliner; Dublin Dubliner
 """
 # Things of each kind.
 KINDS = """

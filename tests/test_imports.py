@@ -63,13 +63,12 @@ def test_public_names_are_loaded_on_first_use() -> None:
 
 
 @pytest.mark.slow
-def test_photos_load_no_http_client_and_no_string_matcher() -> None:
+def test_photos_and_samples_load_no_http_client_and_no_string_matcher() -> None:
     """Of clew's own; torchmetrics, which the engine loads on start, may bring its own."""
-    loaded = loaded_by(PHOTOS)
+    loaded = loaded_by(f"import clew.datasets\n{PHOTOS}")
     assert sorted(loaded & {"httpx2", "rapidfuzz", "transformers", "torch"}) == ["torch"]
 
 
 @pytest.mark.slow
-def test_samples_are_read_without_an_http_client_or_a_string_matcher() -> None:
-    loaded = loaded_by("import clew.datasets")
-    assert sorted(loaded & {"httpx2", "rapidfuzz", "transformers"}) == []
+def test_stores_are_inspected_and_preprocessed_without_torch() -> None:
+    assert "torch" not in loaded_by("import clew.hallucination.samples.making.summary")

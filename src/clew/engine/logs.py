@@ -26,6 +26,8 @@ _EVENTS = "events.out.tfevents.*"
 # Distinguishable with color blindness, and in print.
 _TRAIN, _VALIDATION, _BEST = "#0072B2", "#D55E00", "#555555"
 _MARKED_EPOCHS = 40
+# Given instead of computed, which takes as long as drawing does.
+_MARGINS = {"left": 0.09, "right": 0.98, "bottom": 0.14, "top": 0.88, "wspace": 0.25}
 
 
 class Logs:
@@ -97,9 +99,9 @@ def draw_curves(
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.6), dpi=150, layout="constrained")
+    figure = Figure(figsize=(9, 3.6), dpi=150)
     figure.suptitle(title)
-    loss, reached = figure.subplots(1, 2)
+    loss, reached = figure.subplots(1, 2, gridspec_kw=_MARGINS)
     _draw(loss, history, "train_loss", label="training", color=_TRAIN)
     _draw(loss, history, "val_loss", label="validation", color=_VALIDATION)
     column = f"val_{figure_name.lower()}"

@@ -15,10 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.errors import StoreError
+from clew.hallucination.traces.schema import BASIS_NAME
 from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.writing import replace_file
-
-BASIS_NAME = "basis.arrow"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from clew.storage.arrow import is_list
 
 Keep = Literal["compact", "full"]
 
+BASIS_NAME = "basis.arrow"
 SHAPE_KEY = b"shape"
 TOKENS = "tokens"
 ANSWER = "answer"

@@ -13,9 +13,9 @@ from jaxtyping import Int
 
 from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.flat import lengths
-from clew.hallucination.traces.basis import BASIS_NAME
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
+    BASIS_NAME,
     CONTEXT,
     EVALUATION,
     NO_EVALUATION,

@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ os.environ["NO_PROXY"] = "127.0.0.1"
 if not os.environ.get("CLEW_TEST_GPU"):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Started in the background of a script, which ignores Ctrl-C: some tests send it to children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:  # the process that only distributes the tests need not load the libraries
     from clew.hallucination.capture import LoadedModel

@@ -1,6 +1,7 @@
 """Imports everything that a command may need, so that processes forked from here start at once."""
 
 import contextlib
+import gc
 import importlib
 import pkgutil
 
@@ -14,7 +15,8 @@ _FOREIGN = (
     *("fastapi", "uvicorn", "uvicorn.protocols.http.auto", "anyio._backends._asyncio"),
     *("uvicorn.loops.auto", "uvicorn.lifespan.off", "pydantic.v1", "pydantic.dataclasses"),
     *("pyarrow.pandas_compat", "rich._emoji_codes", "typer._adapters", "tomllib"),
-    *("encodings.idna", "encodings.utf_8_sig", "openai"),
+    *("encodings.idna", "encodings.utf_8_sig", "openai", "lightning_fabric", "scipy.signal"),
+    *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
 
 for _name in _FOREIGN:
@@ -23,3 +25,6 @@ Image.init()
 for _module in pkgutil.walk_packages(clew.__path__, "clew."):
     with contextlib.suppress(ImportError):  # kernels for a GPU
         importlib.import_module(_module.name)
+# Collecting garbage would go through, and copy, all that was imported, in every process.
+gc.collect()
+gc.freeze()

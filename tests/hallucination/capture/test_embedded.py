@@ -41,14 +41,14 @@ def test_second_use_downloads_nothing(
 def test_states_beyond_single_precision_are_recorded_faithfully(embedded: LoadedModel) -> None:
     """Its states reach 23,000, where float32 itself is coarser than 1e-4: a ragged batch must be as
     close to the exact (float64) values as a plain float32 pass."""
-    questions = [f"What is the capital of {'the old ' * (i % 4)}country {i}?" for i in range(12)]
+    questions = [f"What is the capital of {'the old ' * (i % 4)}country {i}?" for i in range(6)]
     prompt = choose_prompt(embedded.tokenizer, None, None)
     prompts = list(PromptTokenizer(embedded.tokenizer, prompt, 8192).tokenize(questions))
     decoder = make_decoder(
         embedded, prefix=shared_prefix(prompts), max_new_tokens=6, cut="sentence"
     )
     answers, reduced = decoder.answer(prompts)
-    checked = (0, 5, 11)
+    checked = (0, 5)
     tokens = {row: [*prompts[row], *answers[row].tokens] for row in checked}
     plain = {row: pass_plainly(embedded.model, tokens[row]) for row in checked}
     exact_model = embedded.model.double()

@@ -36,7 +36,7 @@ from tests.hallucination.detectors.training.making import PLAIN, SMALL, small_ru
 
 pytestmark = pytest.mark.slow
 
-ONLY_LSTM = {"networks": ("lstm",)}
+ONLY_LSTM = {"networks": ("lstm",), "train": TrainConfig(epochs=1)}
 
 
 def ended(events: list[Event]) -> list[tuple[str, bool]]:
@@ -97,7 +97,7 @@ def test_second_run_trains_nothing(trained: Path, learnable: Path) -> None:
 
 def test_networks_can_be_added_to_existing_ones(learnable: Path, tmp_path: Path) -> None:
     for name in ("gvae", "lstm"):
-        train_detectors(small_run(learnable, tmp_path, networks=(name,)))
+        train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM | {"networks": (name,)}))
     assert [run["model"] for run in read_results(tmp_path)["runs"]] == ["lstm", "gvae"]
 
 
@@ -210,13 +210,13 @@ def test_network_without_its_checkpoint_is_trained_again(learnable: Path, tmp_pa
     """As the error about a damaged one advises; the old result must not be used for the new run."""
     train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
     (tmp_path / "lstm" / "last.safetensors").unlink()
-    longer = small_run(learnable, tmp_path, **ONLY_LSTM, train=TrainConfig(epochs=5, lr=0.01))
+    longer = small_run(learnable, tmp_path, **ONLY_LSTM | {"train": TrainConfig(epochs=2)})
     with pytest.raises(TrainingStoppedError):
         train_detectors(longer, should_stop=Later(3))
     events: list[Event] = []
     train_detectors(longer, events.append)
     assert ended(events) == [("lstm", True)]
-    assert read_results(tmp_path)["runs"][0]["epochs_run"] == 5
+    assert read_results(tmp_path)["runs"][0]["epochs_run"] == 2
 
 
 def test_malformed_results_file_is_named(learnable: Path, tmp_path: Path) -> None:
@@ -241,8 +241,7 @@ def test_loss_settings_are_applied(
     learnable: Path, tmp_path: Path, loss: LossSettings, name: str, value: float
 ) -> None:
     """One in three is hallucinated."""
-    short = TrainConfig(epochs=1)
-    [run] = train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM, loss=loss, train=short))
+    [run] = train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM, loss=loss))
     assert run["loss"][name] == value
 
 

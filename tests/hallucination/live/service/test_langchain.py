@@ -5,18 +5,22 @@ import contextlib
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from langchain_openai import ChatOpenAI
 
 from tests.hallucination.live.service.serving import MODEL, Served
+
+if TYPE_CHECKING:
+    from langchain_openai import ChatOpenAI
 
 QUESTION = "What is the capital of France?"
 GUIDE = Path(__file__).parents[4] / "docs/guides/serve.md"
 
 
-def chat(served: Served, **options: Any) -> ChatOpenAI:
+def chat(served: Served, **options: Any) -> "ChatOpenAI":
+    from langchain_openai import ChatOpenAI  # takes a second, which only these tests should wait
+
     given = {"model": MODEL, "api_key": "none", "max_retries": 0, "logprobs": True, **options}
     return ChatOpenAI(base_url=f"{served.address}v1", **given)
 

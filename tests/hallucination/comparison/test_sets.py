@@ -129,11 +129,14 @@ def test_questions_of_other_sets_are_not_tested(
     """A second capture of the same questions."""
     tell(Told(name="perplexity"))
     again = write_data(tmp_path / "again", rows=75)
-    describe_capture(again, questions={"name": "again"}, **CAPTURE)
+    prompt = {"template": "Q: {question}", "chat": False}
+    describe_capture(again, questions={"name": "again"}, **CAPTURE | {"prompt": prompt})
     twice = write_data(tmp_path / "twice", rows=75)
     describe_capture(twice, questions={"name": "twice"}, **CAPTURE)
     config = sets_config((stores[0], again, twice), tmp_path / "out", methods=None, pairs=False)
-    sets = compare_methods(config).results["leave_one_out"]
+    events: list[Any] = []
+    sets = compare_methods(config, events.append).results["leave_one_out"]
+    assert "were captured with different prompts" in " ".join(map(str, events))
     assert sets["excluded"][0] == 0 and sets["excluded"][1] == sets["excluded"][2] > 100
 
 

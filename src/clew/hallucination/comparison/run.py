@@ -25,7 +25,7 @@ from clew.hallucination.comparison.keeping import keep_detectors, names_to_keep,
 from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
 from clew.hallucination.comparison.plan import Plan, make_plan, tell_shared
 from clew.hallucination.comparison.rows import measure_method
-from clew.hallucination.comparison.stores import Store, open_stores
+from clew.hallucination.comparison.stores import Store, open_stores, tell_prompts
 from clew.hallucination.comparison.tables import make_table
 from clew.hallucination.comparison.trial import (
     OTHER_BASIS,
@@ -162,6 +162,9 @@ def _keep(
     final = evaluation.plan.final
     names = names_to_keep(config, evaluation.measured)
     result = evaluation.find(final)
+    if names:
+        for sentence in tell_prompts(final.train):
+            run.reporter(Note(sentence))
     if result is None:
         result = run.run(final, [method for method in methods if method.name in names.values()])
     return keep_detectors(config, evaluation, result, names, run.reporter)
@@ -174,12 +177,12 @@ class _Run:
         self.reporter, self._should_stop = reporter, should_stop
         last = () if plan.final in plan.trials else (plan.final,)
         self._trials = (*plan.trials, *last)
-        self._done, self._seconds = 0, 0.0
+        self._done, self._seconds = 0.0, 0.0
 
     def run(self, trial: Trial, methods: Sequence[AnyMethod]) -> TrialResult:
         if len(self._trials) > 1 and methods:
             self._tell(trial)
-        started = time.monotonic()
+        started, fitted = time.monotonic(), 0
         result = TrialResult(trial=trial, measured={s.name: [] for s in trial.tests}, excluded=[])
         for number, method in enumerate(methods, start=1):
             if self._should_stop():
@@ -188,13 +191,14 @@ class _Run:
                 )
             self.reporter(MethodStarted(title=method.title, number=number, count=len(methods)))
             try:
-                _run_method(trial, method, result, self.reporter, self._should_stop)
+                fitted += _run_method(trial, method, result, self.reporter, self._should_stop)
             except Exception as error:
                 gone = explain_failure(method.name, method.title, error, folder=trial.saved.folder)
                 result.excluded.append(gone)
                 self.reporter(MethodExcluded(title=gone.title, reason=gone.reason))
-        self._done += trial.size
-        self._seconds += time.monotonic() - started
+        if fitted:  # what an earlier run has finished says nothing about the time left
+            self._done += trial.size * fitted / len(methods)
+            self._seconds += time.monotonic() - started
         return result
 
     def _tell(self, trial: Trial) -> None:
@@ -213,8 +217,9 @@ def _run_method(
     result: TrialResult,
     reporter: Reporter,
     should_stop: Callable[[], bool],
-) -> None:
-    """Run a method and add its rows to the result. Any error it raises excludes the method."""
+) -> bool:
+    """Run a method and add its rows to the result. Any error it raises excludes the method. Returns
+    False if an earlier run had finished it."""
     reason = trial.refuse_reason(method)
     if reason is not None:
         raise InputError(reason)
@@ -245,6 +250,7 @@ def _run_method(
         result.measured[store.name].append(measured)
     seconds = time.monotonic() - started
     reporter(MethodEnded(row=rows[0].row, seconds=seconds, is_new=is_new))
+    return is_new
 
 
 def _left_untested(trial: Trial, method: AnyMethod, tests: Sequence[Store]) -> Excluded:

@@ -160,6 +160,21 @@ def leave_out(store: Store, others: Sequence[Store]) -> tuple[Store, int]:
     return Store(name=store.name, data=answers), int(shared.sum())
 
 
+def tell_prompts(store: Store) -> list[str]:
+    """A sentence if the folders of a store were captured with different prompts: a detector is for
+    one."""
+    prompts = [one.settings["capture"].get("prompt") for one in store.folders]
+    other = next(
+        (one for one, p in zip(store.folders, prompts, strict=True) if p != prompts[0]), None
+    )
+    if other is None:
+        return []
+    return [
+        f'"{store.folders[0].name}" and "{other.name}" were captured with different prompts: the '
+        "detector is for that of the first"
+    ]
+
+
 def have_one_basis(stores: Sequence[Store]) -> bool:
     """Whether the nodes of all stores are comparable."""
     return share_basis(tuple(dict.fromkeys(one for store in stores for one in store.folders)))

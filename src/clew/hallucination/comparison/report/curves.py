@@ -154,7 +154,7 @@ def curves_section(comparison: Comparison) -> Section:
         "the lowest risk, the share that is hallucinated; lower is better (drawn from a "
         "coverage of 2%). Calibration: on the diagonal, 70% of the answers with a risk "
         "of 0.7 are hallucinated; above it, the method underestimates the risk. Bins "
-        f"with fewer than {_LEAST_ANSWERS} answers are not drawn.",
+        f"with fewer than {_LEAST_ANSWERS} answers are not drawn.{_tell_pooled(comparison)}",
         pictures=("roc", "risk_coverage", "calibration"),
     )
     return section.if_there(
@@ -185,3 +185,9 @@ def _chip(comparison: Comparison, method: MethodResult, *, is_shown: bool) -> Ht
         aria_pressed="true" if is_shown else "false",
         data_key=method.name,
     )
+
+
+def _tell_pooled(comparison: Comparison) -> str:
+    if not comparison.raw.get("leave_one_out"):
+        return ""
+    return " The curves are over all sets together, so their area differs from the mean AUROC."

@@ -53,8 +53,10 @@ def asks_for_list(question: str) -> bool:
 
 def parse_list(text: str) -> list[str]:
     """The items of a list, normalized; empty if the text is no list."""
-    items = [split_words(item).without_articles().text for item in _SEPARATOR.split(text)]
-    items = [item for item in items if item]
+    parts = _SEPARATOR.split(text)
+    if len(parts) == 1:
+        return []
+    items = [item for part in parts if (item := split_words(part).without_articles().text)]
     return items if len(items) > 1 else []
 
 
@@ -129,12 +131,20 @@ class Alternatives:
         if mine.text[:1].isdigit():
             return other.text[:1].isdigit() and link != ","
         if mine.is_name:
+            if after and link == "and" and self._is_title(mention):
+                return False
             return other.is_name and (link != "," or self._is_list(place, mention, after=after))
         if other.text in _CLAUSES:
             return False
         if link == ",":
             return after and self._continues(place)
         return self._is_short_after(place) if after else self._is_short_before(place)
+
+    def _is_title(self, mention: Place) -> bool:
+        """Whether the mention is a title that "and" may continue: "Centers for Disease Control and
+        Prevention"."""
+        words = self._answer.join(*mention).split()
+        return len(words) > 2 and not {"of", "for", "to"}.isdisjoint(words[1:-1])
 
     def _has_verb(self, mention: Place) -> bool:
         first, end = (

@@ -50,13 +50,15 @@ _OTHERS_SAY = re.compile(
     r"|mistakenly|falsely|incorrectly|wrongly|erroneously|frequently)"
     r" (?:\w+ ){0,2}?(?:think|thinks|thought|believe|believes|believed|assume|assumed|say|says"
     r"|claim|claimed|confuse|confused|mistaken|called|cited|stated)\b"
+    r"|\b(?:not|n t|never) (?:\w+ )?(?:say|state|mention|specify|indicate)\b"
 )
 _COMPASS_OF = r"(?:north|south|east|west|northeast|northwest|southeast|southwest) of"
 _ASIDE = re.compile(
     r"\b(?:near|nearby|close to|next to|adjacent to|bordering|borders|border with|bordered by"
     r"|neighbou?ring|derivative of|derived from|pegged to|similar to"
     r"|compared (?:to|with)|named (?:after|for)|succeeded by|preceded by|followed by|replaced by"
-    r"|across from|far from|away from|outside(?: of)?|type of|kind of"
+    r"|across from|far from|away from|outside(?: of)?"
+    r"|(?:days?|weeks?|months?|years?|hours?|minutes?) (?:after|before|from)"
     r"|(?:contemporary|friend|rival|pupil|student|disciple|colleague|successor|predecessor|reign"
     r"|son|daughter) of"
     r"|(?:larger|smaller|longer|shorter|taller|bigger|greater|less|more|older|younger|fewer) than"
@@ -260,6 +262,8 @@ class Claims:
             return True
         if f" {name} or " in self._asked or f" or {name} " in self._asked:
             return False
+        if name.isdigit():  # "One molecule has two atoms" may ask for either
+            return self.answer[first].starts_sentence
         return end < len(self.answer) and not self._follows_verb(first)
 
     def _follows_verb(self, first: int) -> bool:

@@ -1,6 +1,7 @@
 """Methods to score an answer against the accepted ones: alias match and word overlap (token F1,
 ROUGE-L), where a correct answer in a long sentence scores low."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -98,7 +99,7 @@ def _match_words(answer: str, accepted: Sequence[str], question: str) -> Match:
     spelled = [_spell(alias) for alias in accepted]
     said = _spell_text(answer)
     worst = None
-    for view in _VIEWS:
+    for view in _VIEWS[:2] if _ASKS_NUMBER.search(question) else _VIEWS:
         aliases = [texts[view] for texts in spelled]
         if said[view] in aliases:
             return Match(1.0, accepted[aliases.index(said[view])], "equal")
@@ -113,7 +114,10 @@ def _match_words(answer: str, accepted: Sequence[str], question: str) -> Match:
     return _match_values(answer, accepted, question) or Match(0.0, accepted[0], "absent")
 
 
+# With articles, without them, without the s of plurals; the last not where the question is about
+# singular and plural.
 _VIEWS = (0, 1, 2)
+_ASKS_NUMBER = re.compile(r"\b(?:singular|plural|more than one)\b", re.IGNORECASE)
 
 
 def _spell_text(text: str) -> tuple[str, str, str]:
@@ -138,14 +142,23 @@ def _open_claims(answer: str, aliases: Sequence[str], question: str, view: int) 
 def _match_values(answer: str, accepted: Sequence[str], question: str) -> Match | None:
     """An accepted quantity in another unit, or without it; an accepted list in another order."""
     for alias in accepted:
-        value = canonical_values(alias)
-        if parse_list(value) or parse_quantity(value) or is_date(value):
-            claims = _open_claims(answer, [], question, 1)
-            if claims.states_quantity(value) or claims.states_year(value):
-                return Match(1.0, alias, "same value")
-            if claims.states_list(value):
-                return Match(1.0, alias, "same list")
+        value = _read_value(alias)
+        if value is None:
+            continue
+        claims = _open_claims(answer, [], question, 1)
+        if claims.states_quantity(value) or claims.states_year(value):
+            return Match(1.0, alias, "same value")
+        if claims.states_list(value):
+            return Match(1.0, alias, "same list")
     return None
+
+
+@lru_cache(maxsize=1 << 14)
+def _read_value(alias: str) -> str | None:
+    """An accepted answer in canonical form, if it is a quantity, a date or a list."""
+    value = canonical_values(alias)
+    is_value = parse_quantity(value) or is_date(value) or parse_list(value)
+    return value if is_value else None
 
 
 def match_tokens(answer: str, accepted: Sequence[str]) -> Match:

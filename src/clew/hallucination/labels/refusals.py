@@ -18,7 +18,7 @@ _DECLINES = re.compile(
     r"|\bi (?:cannot|can t|can not|could not|couldn t|won t|will not|am not allowed)\b"
     r"(?! (?:stress|emphasize|wait))"
     r"|\bi have no (?:idea|information|knowledge|way|data|record)\b"
-    rf"|\bas an? (?:\w+ ){{0,2}}{_MACHINE}\b|\bi (?:am|m) an? (?:\w+ ){{0,2}}{_MACHINE}\b"
+    rf"|\b(?:as|i am|i m) an? (?:\w+ ){{0,4}}{_MACHINE}\b"
     r"|\b(?:there is|there s|there was|i have|i found|we have) (?:no|not enough|insufficient)"
     r" (?:\w+ )?(?:information|data|evidence|answer|record|context|mention|details)\b"
     rf"|\b{_TEXT} (?:above |given |provided )?(?:does not|doesn t|did not|didn t|never|is not"

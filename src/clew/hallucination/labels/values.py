@@ -65,6 +65,7 @@ _PRONOUN_AFTER = re.compile(r"\s+(?:of|who|which|that|can|should|another|day)\b"
 _PRONOUN_BEFORE = re.compile(
     r"\b(?:the|this|that|no|any|every|each|which|another|some)\s+$", re.IGNORECASE
 )
+_DIGIT = re.compile(r"\d")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[,\u00a0\u202f' ]\d{3})+(?![\d,])(?=\D|$)")
 _SCALED = re.compile(
     rf"(?<![\w.])(\d+(?:\.\d+)?)(?:\s*-?\s*)({'|'.join(_SCALES)}|hundred)\b", re.IGNORECASE
@@ -171,7 +172,7 @@ def canonical_values(text: str, *, day_first: bool = False) -> str:
     The year comes first, so that "May 1990" is found in "May 4, 1990", and "4" is not, since a day
     is another word. `day_first` is how to read 4/5/1990.
     """
-    if not any(character.isdigit() for character in text):
+    if not _DIGIT.search(text):
         return _spell_out(text)
     for pattern in _DATES:
         text = pattern.sub(_plain_date, text)

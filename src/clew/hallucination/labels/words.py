@@ -164,6 +164,8 @@ def _is_name(piece: str) -> bool:
 
 
 def _starts_sentence(before: Sequence[Word], gap: str, piece: str) -> bool:
+    if gap == " " and before:
+        return False
     if not before or "\n" in gap or any(mark in gap for mark in "!?;:。！？；："):
         return True
     if "." not in gap:

@@ -137,11 +137,12 @@ def _choose_columns(cells: dict[str, list[str]], room: int) -> list[_Column]:
 def _describe_data(data: dict[str, Any]) -> str:
     counts = [f"{sum(data[split].values()):,} {split}" for split in _SPLITS]
     where = data["name"]
+    refused = f"; {data['refused']:,} refused and excluded" if data.get("refused") else ""
     if data["train_on"] != data["test_on"] and data["train_on"] != "the other sets":
         where = f"trained on {data['train_on']}, tested on {data['test_on']}"
     return (
         f"{where}: {', '.join(counts)} answers ({data['test']['hallucinated']:,} of the test "
-        "answers hallucinated)"
+        f"answers hallucinated{refused})"
     )
 
 

@@ -190,7 +190,9 @@ def _print_skipped(console: Console, summary: Any) -> None:
     if summary.skipped:
         by_command = {"convert": ("file or record", "files or records"), "preprocess": ("trace",)}
         nouns = by_command.get(summary.settings.get("command"), ("question",))
-        console.print(f"\nexcluded: {counted(len(summary.skipped), *nouns)}")
+        refused = sum(entry.get("label") == "refused" for entry in summary.skipped)
+        of_them = f", {refused:,} of them refused by the model" if refused else ""
+        console.print(f"\nexcluded: {counted(len(summary.skipped), *nouns)}{of_them}")
         for entry in summary.skipped[:10]:
             text = for_terminal(f"  {_where(entry)}: {with_flags(entry['reason'])}")
             console.print(text, soft_wrap=True)

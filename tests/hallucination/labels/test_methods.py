@@ -79,6 +79,45 @@ def test_two_accepted_answers_joined_by_or_are_correct() -> None:
     assert alias_score("Burma or Laos", ["Myanmar", "Burma"]) == 0.0
 
 
+DENTIST = "Who is the dentist? If the text does not say it, answer “not stated”."
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted", "question", "reason"),
+    [
+        ("Lithuania and Latvia", "Latvia", "Which country?", "one of several"),
+        ("Norway, Sweden, and Denmark", "Norway", "Which country?", "one of several"),
+        ("a carnivore, but some can be omnivores", "carnivore", "", "hedged"),
+        ("It is Rome. No, wait, it is Oslo.", "Rome", "", "contradicted"),
+        ("Many people think it is Rome.", "Rome", "", "denied"),
+        ("A town near Rome", "Rome", "", "aside"),
+        ("South Sudan", "Sudan", "", "other name"),
+        ("2 carbon atoms and 4 sulfur atoms", "2", "How many sulfur atoms?", "other number"),
+        ("Paris, France", "Paris", "Where was it?", "stated"),
+        ("Haiti and Cuba", "Haiti", "Which countries are islands?", "stated"),
+        (
+            "the Centers for Disease Control and Prevention",
+            "Centers for Disease Control",
+            "",
+            "stated",
+        ),
+        ("red, white and blue", "blue, white and red", "", "same list"),
+        ("26.2 miles", "42.195 km", "", "same value"),
+        ("It was in 1990.", "May 4, 1990", "When was it?", "same value"),
+        ("1990-05-04", "May 4, 1990", "", "equal"),
+        ("He cannot swim.", "no", "Can he swim?", "says no"),
+        ("beliefs", "belief", "What is the singular of beliefs?", "absent"),
+        ("I'm sorry, but I cannot say.", "Rome", "", "refused"),
+        ("The text does not say it.", "not stated", DENTIST, "declines"),
+        ("Not stated.", "Anna", DENTIST, "absent"),
+    ],
+)
+def test_reason_says_why_an_answer_is_correct_or_not(
+    answer: str, accepted: str, question: str, reason: str
+) -> None:
+    assert match_answer("alias", answer, [accepted], question).reason == reason
+
+
 @pytest.mark.parametrize(
     ("method", "score", "accepted"),
     [

@@ -179,7 +179,17 @@ def _describe_data(evaluation: Evaluation) -> dict[str, Any]:
         "test": asdict(Balance.of(evaluation.labels.test)),
         **names,
         "test_on": trial.name if evaluation.plan.kind == "folds" else list_names(tested),
+        **_count_refused(evaluation),
     }
+
+
+def _count_refused(evaluation: Evaluation) -> dict[str, int]:
+    """The answers of all folders that the model refused, and that are in no split; nothing if there
+    are none."""
+    stores = (evaluation.trial.train, *(one.store for one in evaluation.tested))
+    folders = {one.folder: one.refused for store in stores for one in store.folders}
+    count = sum(folders.values())
+    return {"refused": count} if count else {}
 
 
 def _describe_settings(

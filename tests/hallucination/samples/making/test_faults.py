@@ -12,6 +12,7 @@ import pytest
 from clew.errors import DiskFullError, InputError, StoreError
 from clew.hallucination.labels.label import label_store
 from clew.hallucination.samples.making import preprocess_store
+from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.hallucination.samples.splits import read_splits
 from clew.storage import read_manifest, verify_store
 from clew.storage.manifest import write_manifest
@@ -142,6 +143,7 @@ def test_refused_answers_are_excluded_and_counted_or_hallucinated(
     result = preprocess_store(config)
     assert (result.samples, result.refused, result.complete) == (samples, 69 - samples, True)
     assert sum(split["hallucinated"] for split in result.splits.values()) == hallucinated
+    assert AnswerFeatures(out).refused == 69 - samples
 
 
 def test_single_class_is_preprocessed_with_a_warning(compact_store: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
+from clew.hallucination.samples.making.store import is_refused
 from clew.hallucination.samples.reading.index import find_store, read_index
 from clew.hallucination.samples.reading.memory import FieldMemory
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS, TokenNodes
@@ -276,6 +277,11 @@ class AnswerFeatures:
             path = self.folder / kind if kind in self._held else self.folder
             self._hashes[kind] = [shard.sha256 for shard in read_manifest(path).shards]
         return self._hashes[kind]
+
+    @property
+    def refused(self) -> int:
+        """The number of answers that the model refused, which are not among these."""
+        return sum(map(is_refused, self._manifest.skipped))
 
     @property
     def basis_hash(self) -> str | None:

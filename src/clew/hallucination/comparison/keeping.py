@@ -59,7 +59,8 @@ def names_to_keep(config: CompareConfig, measured: Sequence[Measured]) -> dict[s
     chosen = [one for one in measured if one.row["family"] != "baseline"]
     if not chosen or config.keep_detectors == "none":
         return {}
-    best = pick_best([one for one in chosen if _can_be_saved(one)] or chosen)
+    unsaved = _find_unsaved()
+    best = pick_best([one for one in chosen if one.row["method"] not in unsaved] or chosen)
     kept = {KEPT: best.row["method"]}
     if config.keep_detectors == "all":
         names = [one.row["method"] for one in chosen]
@@ -67,10 +68,10 @@ def names_to_keep(config: CompareConfig, measured: Sequence[Measured]) -> dict[s
     return kept
 
 
-def _can_be_saved(one: Measured) -> bool:
-    """Whether a method says how it is saved, as all of clew do."""
-    own = find_own_methods().get(one.row["method"])
-    return not isinstance(own, OwnMethod) or own.given.scorer is not None
+def _find_unsaved() -> set[str]:
+    """The methods that do not say how they are saved, as all of clew do."""
+    own = [one for one in find_own_methods().values() if isinstance(one, OwnMethod)]
+    return {one.name for one in own if one.given.scorer is None}
 
 
 def keep_detectors(
@@ -104,9 +105,10 @@ def keep_detectors(
 def _tell_unsaved(config: CompareConfig, measured: Sequence[Measured], reporter: Reporter) -> None:
     """With `keep_detectors="all"`, every method is tried and says so itself."""
     chosen = [one for one in measured if one.row["family"] != "baseline"]
-    if config.keep_detectors == "best" and chosen and not _can_be_saved(pick_best(chosen)):
-        title = pick_best(chosen).row["title"]
-        reporter(Note(f"{title} is not kept as a detector: {_UNSAVED}"))
+    if config.keep_detectors == "best" and chosen:
+        best = pick_best(chosen).row
+        if best["method"] in _find_unsaved():
+            reporter(Note(f"{best['title']} is not kept as a detector: {_UNSAVED}"))
 
 
 @dataclass(frozen=True, kw_only=True)

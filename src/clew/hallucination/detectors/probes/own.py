@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
+from tokenize import TokenError
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -181,7 +182,7 @@ def _find_source(given: DetectionMethod) -> str:
     for part in (given.fit, given.scorer):
         try:
             texts.append(inspect.getsource(part))  # type: ignore[arg-type]
-        except (OSError, TypeError):
+        except (OSError, TypeError, SyntaxError, TokenError):
             texts.append(getattr(part, "__qualname__", type(part).__name__))
     return "\n".join(texts)
 

@@ -31,6 +31,7 @@ class SampleSizes:
     max_tokens: int
     signal: float = 0.0
     spans: bool = False
+    draws: int = 3
 
 
 def write_samples(
@@ -49,6 +50,7 @@ def write_samples(
     attention_heads: int = 2,
     signal: float = 0.0,
     spans: bool = False,
+    draws: int = 3,
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
     """A folder as `clew preprocess` writes it: sequences, graphs, splits.csv; answers and heads
@@ -65,6 +67,7 @@ def write_samples(
         max_tokens=max_tokens,
         signal=signal,
         spans=spans,
+        draws=draws,
     )
     if answers:
         write_answers(folder / "answers", shards, rows, batch_rows, sizes)
@@ -163,11 +166,13 @@ def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
         "node_max": draw(*by_node),
         "node_prompt": draw(*by_node),
         "state_mean": draw(sizes.layers, sizes.dim),
-        "samples": [f"It is {number + i % (1 + number % 3)}." for i in range(3)],
+        "samples": [f"It is {number + i % (1 + number % 3)}." for i in range(sizes.draws)],
         "p_true": 1 / (1 + np.exp(draw(3))),
         "contrast_true": draw(2, sizes.dim),
         "contrast_false": -draw(2, sizes.dim),
-        "entailment": np.maximum(np.eye(3), np.clip(0.5 - 0.2 * draw(3, 3), 0, 1)),
+        "entailment": np.maximum(
+            np.eye(sizes.draws), np.clip(0.5 - 0.2 * draw(sizes.draws, sizes.draws), 0, 1)
+        ),
     }
 
 
@@ -215,7 +220,7 @@ def write_answers(store: Path, shards: int, rows: int, batch_rows: int, sizes: S
         *(fixed(name, *by_node) for name in ("node_mean", "node_max", "node_prompt")),
         fixed("state_mean", sizes.layers, sizes.dim),
         pa.field("samples", pa.list_(pa.string())),
-        *evaluation_fields(EvaluationShape(phrasings=3, layers=2, draws=3), sizes.dim),
+        *evaluation_fields(EvaluationShape(phrasings=3, layers=2, draws=sizes.draws), sizes.dim),
     ]
     return _write_each(store, "answers", fields, answer_of, shards, rows, batch_rows, sizes)
 

@@ -121,3 +121,11 @@ def test_fields_in_memory_are_those_of_the_files(folders: list[Path]) -> None:
             assert found.dtype == np.float32 and np.array_equal(found, expected)
     kept.read("sequence", "train")[:] = 0  # a copy: methods scale in place
     assert np.array_equal(kept.read("sequence", "train"), plain.read("sequence", "train"))
+
+
+def test_fields_of_different_shapes_are_not_mixed(folders: list[Path], tmp_path: Path) -> None:
+    """One capture has drawn three answers per question, the other four."""
+    other = write_samples(tmp_path / "other", shards=2, rows=20, answers=True, draws=4)
+    fields = mix([folders[0], other]).fields
+    assert "entailment" not in fields and {"samples", "p_true", "contrast_true"} <= fields
+    assert "entailment" in mix(folders).fields

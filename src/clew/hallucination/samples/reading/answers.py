@@ -316,6 +316,11 @@ class AnswerFeatures:
             return self._token_nodes.read(rows, layer)
         return self._store_of(field).read(field, rows, layer)
 
+    def shape_of(self, field: str) -> tuple[int, ...]:
+        """The shape of one answer's values; () for ragged values, scalars and text. Raises
+        InputError for an unknown field."""
+        return self._store_of(field).shape_of(field)
+
     def bytes_of(self, field: str) -> float:
         """The average number of bytes stored per answer for a field, or for a kind of samples
         ("graphs", "heads")."""

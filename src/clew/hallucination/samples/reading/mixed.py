@@ -10,6 +10,7 @@ import numpy as np
 
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.schema import EVALUATION
 from clew.loading.reader import Rows
 from clew.loading.samples import SampleIndex
 from clew.loading.splits import SPLIT_NAMES
@@ -109,7 +110,12 @@ class MixedAnswers:
 
     def _in_common(self, what: str) -> frozenset[str]:
         common = frozenset.intersection(*(getattr(one, what) for one in self.folders))
+        common -= {name for name in common & {*EVALUATION} if not self._have_one_shape(name)}
         return common if self.shares_basis else frozenset(n for n in common if not is_of_nodes(n))
+
+    def _have_one_shape(self, field: str) -> bool:
+        """Captures may have drawn different numbers of answers, or asked different questions."""
+        return len({one.shape_of(field) for one in self.folders}) == 1
 
     def _join(self, name: str, change: Any = lambda values: values) -> dict[str, np.ndarray]:
         empty = getattr(self._first.index, name)[:0]

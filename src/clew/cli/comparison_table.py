@@ -88,7 +88,9 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     say(_describe_data(results["data"]))
     console.print(table)
     notes = [f"> best on {results['best']['chosen_on']}"] if best else []
-    notes.append("vs ppl: AUROC difference from perplexity, * p < 0.05")
+    tested = [row["versus_perplexity"] for row in rows if row["versus_perplexity"]]
+    star = ", * p < 0.05" if any(one["p_value"] is not None for one in tested) else ""
+    notes.append(f"vs ppl: AUROC difference from perplexity{star}")
     if "per answer" not in hidden:
         notes.append("per answer: time to compute the risk, excluding capture")
     if hidden:

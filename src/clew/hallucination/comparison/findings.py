@@ -29,6 +29,7 @@ class Where:
 
     chosen_on: str = "validation"
     measured: str = "a test AUROC of {}"
+    is_folded: bool = False
 
 
 def find_sentences(
@@ -45,6 +46,7 @@ def find_sentences(
         "layers": _tell_layers(measured, labels),
         "few_to_choose_on": _tell_few_to_choose_on(labels.validation),
         "few_to_measure_on": _tell_few_to_measure_on(labels.test),
+        "advice": _advise(labels, where),
     }
     return {about: sentence for about, sentence in told.items() if sentence is not None}
 
@@ -147,7 +149,7 @@ def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
         return None
     return (
         f"The validation answers include only {few}: methods, their layers and their thresholds "
-        f"are chosen on them, so the choice is uncertain.{_advise(labels)}"
+        "are chosen on them, so the choice is uncertain."
     )
 
 
@@ -159,18 +161,20 @@ def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
         return None
     return (
         f"The test answers include only {few}: the confidence intervals are unreliable with so few "
-        f"answers. Use more questions before relying on these results.{_advise(labels)}"
+        f"answers. Use more questions before relying on these results."
     )
 
 
-def _advise(labels: np.ndarray) -> str:
+def _advise(labels: Labels, where: Where) -> str | None:
     """What to do about a class with hardly any answers."""
-    if count_rarer(labels) >= FEWEST:
-        return ""
+    if labels.supports_choice and labels.supports_tests:
+        return None
+    lacks_correct = 2 * (labels.test > 0).sum() >= len(labels.test)
+    easier = "a larger model, easier questions" if lacks_correct else "harder questions"
+    folds = "" if where.is_folded else ", or test every answer once with `folds=5`"
     return (
-        f" With fewer than {FEWEST} there are no p-values and there is no best method. Use a model "
-        "that gets more answers right, easier questions or more of them, or test every answer "
-        "once with `folds=5`."
+        f"With fewer than {FEWEST} answers of a class there are no p-values, and no method is "
+        f"called the best. Use {easier} or more questions{folds}."
     )
 
 

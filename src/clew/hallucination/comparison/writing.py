@@ -115,7 +115,7 @@ def _find_where(evaluation: Evaluation) -> Where:
         )
     if evaluation.plan.kind == "folds":
         measured = f"an AUROC of {{}} on all answers, in {count} folds"
-        return Where(chosen_on="the validation folds", measured=measured)
+        return Where(chosen_on="the validation folds", measured=measured, is_folded=True)
     return Where()
 
 

@@ -23,6 +23,7 @@ from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.hallucination.traces.schema import check_traces
 from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.manifest import MANIFEST_NAME
+from clew.wording import counted
 
 _NAMED = 5
 Kind = Literal["correct", "hallucinated"]
@@ -186,13 +187,19 @@ def judge_answers(loader: TraceBatchLoader, scores_file: Path, threshold: float)
     matched = require_scores(scores, question_ids, numbers, allow_missing=True)
     missing = int(matched.missing.sum())
     without = (f"{missing:,} of {len(numbers):,} answers have no score in {scores_file}",)
+    refused = int(matched.refused.sum())
+    declined = (f"{counted(refused, 'answer')} in {scores_file} were refused: they have no label",)
     return Judged(
         numbers=np.array(numbers, np.int64),
         scores=matched.values,
         questions=[text or "" for text in questions],
         categories=categories,
         threshold=threshold,
-        notes=(*scores.notes, *matched.notes, *(without if missing else ())),
+        notes=(
+            *(*scores.notes, *matched.notes),
+            *(without if missing else ()),
+            *(declined if refused else ()),
+        ),
     )
 
 

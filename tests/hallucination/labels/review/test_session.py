@@ -74,3 +74,19 @@ def test_scores_of_other_tools_cannot_be_reviewed(tmp_path: Path) -> None:
     file.write_text("question_id,score\nq,1\n")
     with pytest.raises(InputError, match="has no column for corrections"), open_review(file):
         pass
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("q1,1,0.0", "q1,x,0.0", 'line 3: global_example_id "x" is not an integer'),
+        ("q1,1,0.0", "q1,1,no", 'line 3: score "no" is not a number'),
+        ("one of several,", "one of several,maybe", 'line 3: the correction "maybe" is not known'),
+    ],
+)
+def test_files_that_were_edited_wrongly_are_rejected_with_the_line(
+    scores: Path, before: str, after: str, message: str
+) -> None:
+    scores.write_text(scores.read_text().replace(before, after))
+    with pytest.raises(InputError, match=message), open_review(scores):
+        pass

@@ -75,7 +75,7 @@ function drawAnswer() {
   at("accepted").replaceChildren(...accepted.map((text) => element("li", {}, text)));
   at("label").textContent = label;
   at("label").className = label;
-  at("why").textContent = `by ${method} (${reason || "no reason"})${doubt ? `: ${doubt}` : ""}`;
+  at("why").textContent = `by ${method}: ${doubt || reason || "no reason is known"}`;
   at("keep").firstElementChild.textContent = `Keep: ${label}`;
   at("undo").disabled = !state.can_undo;
 }

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import filelock
 
 from clew.errors import InputError, StoreLockedError
-from clew.hallucination.labels.answers import Label, LabeledAnswer
+from clew.hallucination.labels.answers import REFUSED, Label, LabeledAnswer
 from clew.hallucination.labels.doubt import Doubt, find_doubt
 from clew.hallucination.labels.table import BETWEEN, ScoresTable, label_into
 from clew.storage.lock import lock_file
@@ -52,7 +52,9 @@ class ScoresFile:
                 ".",
             )
         self.table, self._place = table, table.correction_place
-        self.rows = [row for _, row in table.rows()]
+        numbered = list(table.rows())
+        self._numbers = [number for number, _ in numbered]
+        self.rows = [row for _, row in numbered]
         self._header = csv_text([table.columns])
         self._lines = [csv_text([row]) for row in self.rows]
         self._state = self._look()
@@ -77,20 +79,23 @@ class ScoresFile:
         return state.st_ino, state.st_size, state.st_mtime_ns
 
     def read(self, line: int) -> LabeledAnswer:
-        row, place = self.rows[line], self.table.columns.index
-        score = row[self.table.score_place].strip()
+        """A row of the file. Raises InputError naming its line if it was edited wrongly."""
+        row, number, table = self.rows[line], self._numbers[line], self.table
+        cells = dict(zip(table.columns, row, strict=True))
+        example = table.parse_example(number, row, table.columns.index("global_example_id"))
+        has_score = bool(cells["score"].strip()) or cells["reason"].strip() != REFUSED
         return LabeledAnswer(
-            question_id=row[self.table.id_place],
-            global_example_id=int(row[place("global_example_id")]),
-            score=float(score) if score else None,
-            method=row[place("method")],
-            answer=row[place("answer")],
-            accepted_answer=row[place("accepted_answer")],
-            question=row[place("question")],
-            category=row[place("category")] or None,
-            reason=row[place("reason")],
-            accepted_answers=tuple(row[place("accepted_answers")].split(BETWEEN)),
-            correction=self.table.parse_correction(line + 2, row),
+            question_id=table.parse_id(number, row),
+            global_example_id=example,
+            score=table.parse_score(number, row) if has_score else None,
+            method=cells["method"],
+            answer=cells["answer"],
+            accepted_answer=cells["accepted_answer"],
+            question=cells["question"],
+            category=cells["category"] or None,
+            reason=cells["reason"],
+            accepted_answers=tuple(cells["accepted_answers"].split(BETWEEN)),
+            correction=table.parse_correction(number, row),
         )
 
 

@@ -7,7 +7,7 @@ DEMO := demo
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 MINUTES ?= 30
 
-.PHONY: demo test test-fast fuzz check docs pictures wheel clean
+.PHONY: demo test tests test-fast fuzz check docs pictures wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,9 +37,12 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+test: $(READY)  # mypy beside the tests: both cores work from the start
+	$(MAKE) --no-print-directory --jobs 2 check tests
 	@if command -v nvidia-smi > /dev/null; then CLEW_TEST_GPU=1 $(BIN)/python -m pytest -k cuda; fi
+
+tests: $(READY)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 test-fast: $(READY)  # no slow test: under a minute, for while you work
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"

@@ -23,7 +23,7 @@ from tests.loading.reading import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
-WORKERS = [0, 1, 2, 4]
+WORKERS = [0, 1, 3]
 EVERY = list(range(COUNT))
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from clew.hallucination.labels.label import label_store
 from clew.hallucination.samples.making import PreprocessConfig
 from clew.hallucination.traces import Trace
 from clew.storage import ShardReader, ShardWriter, StoreReader, add_shard, read_manifest, read_value
 from clew.storage.manifest import write_manifest
 from clew.storage.origin import describe_in_schema
+from clew.storage.text_files import csv_text, read_csv
 
 KINDS = ("sequences", "graphs", "answers")
 
@@ -27,6 +29,16 @@ def write_scores(path: Path, count: int, **changes: float) -> Path:
     scores = {f"q{number}": score_of(number) for number in range(count)} | changes
     lines = [f"{name},{score}" for name, score in scores.items()]
     path.write_text("\n".join(["question_id,score", *lines]) + "\n")
+    return path
+
+
+def write_corrected(path: Path, store: Path, labels: Mapping[int, str]) -> Path:
+    """A scores file of `clew label`, corrected by hand: every answer is correct, but for these."""
+    label_store(store, path)
+    rows = read_csv(path)
+    for number, row in enumerate(rows):
+        row["correction"] = labels.get(number, "correct")
+    path.write_text(csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))
     return path
 
 

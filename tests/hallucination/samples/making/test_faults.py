@@ -16,7 +16,6 @@ from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.hallucination.samples.splits import read_splits
 from clew.storage import read_manifest, verify_store
 from clew.storage.manifest import write_manifest
-from clew.storage.text_files import csv_text, read_csv
 from tests.hallucination.samples.making.making import (
     KINDS,
     overwrite_value,
@@ -24,6 +23,7 @@ from tests.hallucination.samples.making.making import (
     read_traces,
     rewrite_rows,
     tiny_preprocess,
+    write_corrected,
     write_scores,
 )
 
@@ -131,14 +131,10 @@ def test_missing_scores_are_rejected_or_skipped(compact_store: Path, tmp_path: P
 def test_refused_answers_are_excluded_and_counted_or_hallucinated(
     compact_store: Path, tmp_path: Path, refused: str, samples: int, hallucinated: int
 ) -> None:
-    scores, out = tmp_path / "scores.csv", tmp_path / "out"
-    label_store(compact_store, scores)
-    labels = {0: "refused", 1: "refused", 2: "refused", 3: "excluded"}
-    rows = [
-        row | {"correction": labels.get(i, "hallucinated" if i < 30 else "correct")}
-        for i, row in enumerate(read_csv(scores))
-    ]
-    scores.write_text(csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))
+    labels = dict.fromkeys(range(3), "refused") | {3: "excluded"}
+    labels |= dict.fromkeys(range(4, 30), "hallucinated")
+    scores = write_corrected(tmp_path / "scores.csv", compact_store, labels)
+    out = tmp_path / "out"
     config = tiny_preprocess(compact_store, scores, out, kinds=("answers",), refused=refused)
     result = preprocess_store(config)
     assert (result.samples, result.refused, result.complete) == (samples, 69 - samples, True)

@@ -19,7 +19,12 @@ from clew.datasets import (
 from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making import preprocess_store
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
-from tests.hallucination.samples.making.making import overwrite_value, tiny_preprocess, write_scores
+from tests.hallucination.samples.making.making import (
+    overwrite_value,
+    tiny_preprocess,
+    write_corrected,
+    write_scores,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +63,19 @@ def test_sequences_labels_and_splits_equal_preprocessed_ones(
     for one, other in zip(raw, made, strict=True):
         assert one["question_id"] == other["question_id"]
         assert one["label"] == other["label"]
+        assert torch.equal(one["sequence"], other["sequence"])
+
+
+def test_refused_answers_are_excluded_as_in_preprocessing(
+    compact_store: Path, tmp_path: Path
+) -> None:
+    labels = {0: "refused", 5: "hallucinated", 6: "excluded", 9: "hallucinated"}
+    scores = write_corrected(tmp_path / "scores.csv", compact_store, labels)
+    preprocess_store(tiny_preprocess(compact_store, scores, tmp_path / "out", kinds=("sequences",)))
+    raw, made = RawLSTMDataset(compact_store, scores), PreprocessedLSTMMapDataset(tmp_path / "out")
+    assert len(raw) == len(made) == 68
+    for one, other in zip(raw, made, strict=True):
+        assert (one["question_id"], one["label"]) == (other["question_id"], other["label"])
         assert torch.equal(one["sequence"], other["sequence"])
 
 

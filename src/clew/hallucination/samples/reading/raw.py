@@ -39,7 +39,8 @@ class RawTraces:
     split: str | None = None
 
     def read_index(self) -> SampleIndex:
-        """Join the traces' ids with their scores; raises InputError if one has none."""
+        """Join the traces' ids with their scores; raises InputError if one has none. Answers that
+        the model refused, or that a person excluded, are excluded."""
         scores = read_scores(self.scores_file)
         shards, notes = label_shards(
             TraceSource(self.store).read_tables(), scores, threshold=self.score_threshold
@@ -47,12 +48,15 @@ class RawTraces:
         for note in (*scores.notes, *notes):
             logger.info(note)
         tables = [shard.table for shard in shards]
-        ids = np.concatenate([table.global_example_id for table in tables])
-        question_ids = [name for table in tables for name in table.question_id]
-        questions = [text for table in tables for text in table.question]
-        labels = np.concatenate([shard.labels for shard in shards])
+        rows = np.flatnonzero(np.concatenate([shard.labeled for shard in shards]))
+        ids = np.concatenate([table.global_example_id for table in tables])[rows]
+        every_id = [name for table in tables for name in table.question_id]
+        every_question = [text for table in tables for text in table.question]
+        question_ids = [every_id[row] for row in rows.tolist()]
+        questions = [every_question[row] for row in rows.tolist()]
+        labels = np.concatenate([shard.labels for shard in shards])[rows]
         index = SampleIndex(
-            rows=np.arange(len(ids)),
+            rows=rows,
             example_ids=ids,
             question_ids=to_strings(question_ids),
             labels=labels,

@@ -14,7 +14,7 @@ SOURCE = Path(clew.__file__).parent
 # What everyone may import: small modules that import nothing but each other.
 SHARED = {
     *("errors", "version", "wording", "progress", "memory", "threads", "settings", "lazy"),
-    *("tables", "run_file", "names", "foreign_text", "typed_json", "terminal", "cpu"),
+    *("tables", "run_file", "names", "foreign_text", "typed_json", "terminal", "cpu", "cores"),
 }
 # What each folder may import besides itself and what everyone shares.
 ALLOWED: dict[str, set[str]] = {

@@ -29,7 +29,7 @@ _FILLERS = frozenset(
         *("called", "named", "city", "country", "state", "island", "province", "town", "region"),
         *("continent", "river", "kingdom", "republic", "year", "number", "answer", "really"),
         *("actually", "necessarily", "considered", "known", "be", "about", "around", "even"),
-        *("king", "queen", "president", "emperor"),
+        *("king", "queen", "president", "emperor", "typically", "usually", "generally", "often"),
     )
 )
 _COPULAS = frozenset(("is", "was", "are", "were"))

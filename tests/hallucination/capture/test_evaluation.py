@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from clew import TraceBatchLoader
 from clew.errors import InputError, SettingsMismatchError
@@ -92,6 +93,23 @@ def test_batches_change_the_evaluation_only_by_rounding(
     for one, other in zip(*traces, strict=True):
         for name in COLUMNS:
             assert np.allclose(one[name], other[name], atol=5e-3), name
+
+
+def test_out_of_device_memory_while_evaluating_halves_the_batch(
+    capture: Any, evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = Evaluator.evaluate
+
+    def limited(evaluator: Evaluator, model: Any, sequences: Any, plan: BatchPlan) -> Any:
+        if len(sequences) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return evaluate(evaluator, model, sequences, plan)
+
+    monkeypatch.setattr(Evaluator, "evaluate", limited)
+    capture(self_evaluation=True, num_samples=12)
+    found, expected = (read_columns(path) for path in (tmp_path / "new", evaluated))
+    assert found["answer"] == expected["answer"] and found.keys() == expected.keys()
+    assert any("4 prompts at a time" in note for note in read_manifest(tmp_path / "new").notes)
 
 
 def test_a_store_continues_only_with_the_same_self_evaluation(capture: Any, tmp_path: Path) -> None:

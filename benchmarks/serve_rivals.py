@@ -16,8 +16,10 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import psutil
+from tokenizers import Tokenizer
 
 from clew.hallucination.capture.embedded import embedded_model_folder
 from clew.hallucination.questions import load_questions
@@ -120,7 +122,8 @@ def wait_until_up(process, port, model):
 
 
 def ask_all(port, model, questions, clients, args):
-    """All questions, by that many clients; returns tokens, seconds and latencies."""
+    """All questions, by that many clients; returns tokens, seconds and latencies. Tokens are those
+    of the answers' texts: servers do not agree on whether the end of an answer counts."""
     waiting, found, errors = iter(questions), [], []
     lock = threading.Lock()
 
@@ -132,11 +135,11 @@ def ask_all(port, model, questions, clients, args):
                 return
             started = time.perf_counter()
             try:
-                tokens = ask(port, model, question, args.max_new_tokens)
+                answer = ask(port, model, question, args.max_new_tokens)
             except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
                 errors.append(repr(error))
                 return
-            found.append((tokens, time.perf_counter() - started))
+            found.append((answer, time.perf_counter() - started))
 
     threads = [threading.Thread(target=work) for _ in range(clients)]
     started = time.perf_counter()
@@ -147,11 +150,13 @@ def ask_all(port, model, questions, clients, args):
     if errors:
         raise SystemExit(f"{len(errors)} clients failed, the first with {errors[0]}")
     seconds = time.perf_counter() - started
-    return sum(tokens for tokens, _ in found), seconds, [latency for _, latency in found]
+    tokens = Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
+    count = sum(len(tokens.encode(answer).ids) for answer, _ in found)
+    return count, seconds, [latency for _, latency in found]
 
 
 def ask(port, model, question, max_tokens):
-    """The number of tokens of one answer."""
+    """The text of one answer."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": question}],
@@ -163,4 +168,4 @@ def ask(port, model, question, max_tokens):
     connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
     answer = json.loads(connection.getresponse().read())
     connection.close()
-    return answer["usage"]["completion_tokens"]
+    return answer["choices"][0]["message"]["content"]

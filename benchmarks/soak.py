@@ -82,7 +82,7 @@ def serving(detector, model):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "CLEW_API_KEYS": ""},
+        env={name: value for name, value in os.environ.items() if name != "CLEW_API_KEYS"},
     )
     try:
         printed = ""

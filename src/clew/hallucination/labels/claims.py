@@ -8,6 +8,26 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from clew.hallucination.labels.alternatives import Alternatives, asks_for_list, parse_list
+from clew.hallucination.labels.phrases import (
+    ASIDE,
+    COMPASS,
+    COMPASS_NAMES,
+    COPULAS,
+    FILLERS,
+    HEDGE_AFTER,
+    HEDGE_BEFORE,
+    NOT_AFTER,
+    NOT_BEFORE,
+    NOT_NAMES,
+    NOT_ONLY,
+    OTHERS_SAY,
+    PART_OF,
+    PREFIXES,
+    SUFFIXES,
+    TURN,
+    UNSURE,
+    WEAK_TURN,
+)
 from clew.hallucination.labels.values import MONTHS, find_quantities, is_date, parse_quantity
 from clew.hallucination.labels.words import Place, Words, singular
 
@@ -22,116 +42,8 @@ Problem = Literal[
     "repeats the question",
 ]
 
-# Words that may stand between "not" and a name, or between "is" and a name.
-_FILLERS = frozenset(
-    (
-        *("a", "an", "the", "in", "on", "at", "by", "of", "from", "to", "for", "with", "as"),
-        *("called", "named", "city", "country", "state", "island", "province", "town", "region"),
-        *("continent", "river", "kingdom", "republic", "year", "number", "answer", "really"),
-        *("actually", "necessarily", "considered", "known", "be", "about", "around", "even"),
-        *("king", "queen", "president", "emperor", "typically", "usually", "generally", "often"),
-    )
-)
-_COPULAS = frozenset(("is", "was", "are", "were"))
-_NOT_BEFORE = re.compile(
-    r"(?:\b(?:not|never|neither|nor|cannot|except|excluding|unlike)|n t|\b(?:rather|other) than"
-    r"|\binstead of|\bas opposed to|\bno longer|\bdifferent from|\bdistinct from"
-    r"|\bcontrary to|\b(?:confused|mistaken) (?:with|for)|\bruled out|\bdenie[sd])$"
-)
-_NOT_ONLY = re.compile(r"(?:(?:not|n t) (?:only|just|merely|simply|sure|certain)|none other than)$")
-_NOT_AFTER = re.compile(
-    r"(?:(?:is|was|are|were|does|did|do|has|had|have|can|could|would|will)(?: \w+)?"
-    r" (?:not|never|t|no longer)|isn t|wasn t|aren t|(?:is|was) (?:incorrect|wrong|false)|never"
-    r"|is (?:often|commonly|frequently|sometimes)"
-    r" (?:thought|believed|confused|mistaken|considered))\b"
-)
-_OTHERS_SAY = re.compile(
-    r"\b(?:(?:many|most|some|other|few)(?: people| sources| of us)?|people|everyone|often|commonly"
-    r"|mistakenly|falsely|incorrectly|wrongly|erroneously|frequently)"
-    r" (?:\w+ ){0,2}?(?:think|thinks|thought|believe|believes|believed|assume|assumed|say|says"
-    r"|claim|claimed|confuse|confused|mistaken|called|cited|stated)\b"
-    r"|\b(?:not|n t|never) (?:\w+ )?(?:say|state|mention|specify|indicate)\b"
-)
-_COMPASS_OF = r"(?:north|south|east|west|northeast|northwest|southeast|southwest) of"
-_ASIDE = re.compile(
-    r"\b(?:near|nearby|close to|next to|adjacent to|bordering|borders|border with|bordered by"
-    r"|neighbou?ring|derivative of|derived from|pegged to|similar to"
-    r"|compared (?:to|with)|named (?:after|for)|succeeded by|preceded by|followed by|replaced by"
-    r"|across from|far from|away from|outside(?: of)?"
-    r"|(?:days?|weeks?|months?|years?|hours?|minutes?) (?:after|before|from)"
-    r"|(?:contemporary|friend|rival|pupil|student|disciple|colleague|successor|predecessor|reign"
-    r"|son|daughter) of"
-    r"|(?:larger|smaller|longer|shorter|taller|bigger|greater|less|more|older|younger|fewer) than"
-    rf"|(?P<compass>{_COMPASS_OF}))$"
-)
-# "In the south east of Italy" is in Italy.
-_PART_OF = re.compile(rf"\bthe (?:\w+ )?{_COMPASS_OF}$")
-_BUT = r"(?:but|although|though|however|while|whereas)"
-_POSSIBLY = (
-    r"(?:some|sometimes|others?|may|might|could|can|depends?|depending|not always|occasionally"
-    r"|also)"
-)
-_HEDGE_AFTER = re.compile(
-    rf"\b{_BUT}\b(?: \w+){{0,5}}? {_POSSIBLY}\b(?! known| called| referred)"
-    r"|\b(?:it|this|that|which|and|or) (?:may|might|could|can) also be\b(?! known| called)"
-    r"|\bor (?:possibly|perhaps|maybe|sometimes|even)\b"
-)
-_HEDGE_BEFORE = re.compile(rf"\b{_BUT}\b(?: \w+){{0,4}}? {_POSSIBLY}(?: \w+){{0,3}}$")
-_UNSURE = re.compile(r"\b(?:not (?:\w+ )?(?:sure|certain|know)|don t know|unsure)\b")
-# What takes back the words before it: alone, or only with other words after it.
-_TURN = re.compile(
-    r"\b(?:no wait|wait no|actually no|scratch that|i mean|i meant|correction|my mistake"
-    r"|i made an? (?:mistake|error)|let me correct|on second thought"
-    r"|the (?:correct|right|real|actual) answer is)\b"
-)
-_WEAK_TURN = re.compile(rf"{_TURN.pattern}|\b(?:wait|actually|sorry|i apologi[sz]e)\b")
-# A word before a name that makes it another name; a point of the compass does with some names.
-_PREFIXES = frozenset(
-    (
-        *("new", "saint", "st", "san", "santa", "fort", "port", "el", "los", "las", "lake"),
-        *("mount", "mt", "cape", "little", "great", "equatorial", "lower", "upper", "papua"),
-        *("inner", "outer", "democratic"),
-    )
-)
-_COMPASS = frozenset(
-    ("north", "south", "east", "west", "northern", "eastern", "western", "southern")
-)
-_COMPASS_NAMES = frozenset(
-    (
-        *("korea", "sudan", "carolina", "dakota", "virginia", "america", "timor", "ireland"),
-        *("macedonia", "germany", "york", "vietnam", "yemen", "cyprus", "sahara", "marianas"),
-    )
-)
-_SUFFIXES = frozenset(
-    (
-        *("city", "bissau", "university", "college", "airlines", "airport", "street", "avenue"),
-        *("jr", "junior", "hotel", "county", "tech"),
-    )
-)
-_TITLES = frozenset(
-    (
-        *("mr", "mrs", "ms", "dr", "sir", "lord", "lady", "king", "queen", "prince", "princess"),
-        *("president", "professor", "saint", "st", "pope", "emperor", "captain", "general"),
-    )
-)
-_NOT_NAMES = frozenset(
-    (
-        *(
-            *_TITLES,
-            *_FILLERS,
-            *_COMPASS,
-            "its",
-            "their",
-            "his",
-            "her",
-            "our",
-            "this",
-            "that",
-            "is",
-        ),
-        *("mainland", "central", "southeast", "northeast", "southwest", "northwest", "modern"),
-    )
-)
+
+# Of the words before "is", those that must be in the question for a sentence to repeat it.
 _LEAST_ECHO = 0.75
 
 
@@ -204,7 +116,7 @@ class Claims:
         if before and joined and before.is_name and self._has_other_first_name(span, name):
             return True
         if before and joined and before.is_name and first.is_name:
-            if before.text in _PREFIXES or (before.text in _COMPASS and name in _COMPASS_NAMES):
+            if before.text in PREFIXES or (before.text in COMPASS and name in COMPASS_NAMES):
                 return True
             if (before.text, name) == ("south", "africa"):
                 return True
@@ -212,7 +124,7 @@ class Claims:
             return True
         if self.answer.join(span.first - 1, span.end).startswith("democratic republic"):
             return True
-        is_joined = after and after.is_name and after.gap in (" ", "-") and after.text in _SUFFIXES
+        is_joined = after and after.is_name and after.gap in (" ", "-") and after.text in SUFFIXES
         if not after or not is_joined:
             return False
         is_city = after.text == "city" and not {"capital", "city"}.isdisjoint(self._asked_words)
@@ -223,7 +135,7 @@ class Claims:
         where "Alexander Fleming" is accepted; "Algerian dinar"."""
         longer = [alias for alias in self.aliases if alias.endswith(f" {name}")]
         before = self.answer[span.first - 1].text
-        if not longer or len(before) < 3 or before in _NOT_NAMES or before.endswith("ern"):
+        if not longer or len(before) < 3 or before in NOT_NAMES or before.endswith("ern"):
             return False
         theirs = {word for alias in longer for word in alias.split()}
         return theirs.isdisjoint(self.answer.join(span.first - 3, span.first).split())
@@ -268,30 +180,30 @@ class Claims:
 
     def _follows_verb(self, first: int) -> bool:
         place = first - 1
-        while place >= 0 and self.answer[place].text in _FILLERS:
+        while place >= 0 and self.answer[place].text in FILLERS:
             place -= 1
-        return place >= 0 and self.answer[place].text in _COPULAS
+        return place >= 0 and self.answer[place].text in COPULAS
 
     # Denials, and mentions of something else.
 
     def _is_denied(self, span: Place) -> bool:
-        if self._is_denied_before(span.first) or _OTHERS_SAY.search(self._clause_before(span)):
+        if self._is_denied_before(span.first) or OTHERS_SAY.search(self._clause_before(span)):
             return True
         # After "It is Paris", what follows is about something else.
-        completes = not _COPULAS.isdisjoint(self.answer.start_of_sentence(span.first).split())
+        completes = not COPULAS.isdisjoint(self.answer.start_of_sentence(span.first).split())
         rest = self.answer.rest_of_sentence(span.end)
-        return " not " not in self._asked and not completes and bool(_NOT_AFTER.match(rest))
+        return " not " not in self._asked and not completes and bool(NOT_AFTER.match(rest))
 
     def _is_denied_before(self, place: int) -> bool:
         """Over the words that may stand between "not" and the name, but not over a comma."""
         start = self.answer.sentence_start(place)
         while place > start:
             text = self.answer.join(start, place)
-            if _NOT_ONLY.search(text):
+            if NOT_ONLY.search(text):
                 return False
-            if _NOT_BEFORE.search(text):
+            if NOT_BEFORE.search(text):
                 return True
-            if "," in self.answer[place].gap or self.answer[place - 1].text not in _FILLERS:
+            if "," in self.answer[place].gap or self.answer[place - 1].text not in FILLERS:
                 return False
             place -= 1
         return False
@@ -304,11 +216,11 @@ class Claims:
         place = span.first
         while place > 0 and not self.answer[place].starts_sentence:
             text = self.answer.join(place - 5, place)
-            found = _ASIDE.search(text)
+            found = ASIDE.search(text)
             if found:
-                is_part = found["compass"] is not None and _PART_OF.search(text)
+                is_part = found["compass"] is not None and PART_OF.search(text)
                 return not is_part and f" {found[0]} " not in self._asked
-            if "," in self.answer[place].gap or self.answer[place - 1].text not in _FILLERS:
+            if "," in self.answer[place].gap or self.answer[place - 1].text not in FILLERS:
                 return False
             place -= 1
         return False
@@ -317,34 +229,34 @@ class Claims:
 
     def _is_hedged(self, span: Place) -> bool:
         rest = self.answer.rest_of_sentence(span.end)
-        found = _HEDGE_AFTER.search(rest)
+        found = HEDGE_AFTER.search(rest)
         if found and not self._mentions_any(rest[found.end() :]):
             return True
         before = self.answer.start_of_sentence(span.first)
-        if _HEDGE_BEFORE.search(before) and not _UNSURE.search(before):
+        if HEDGE_BEFORE.search(before) and not UNSURE.search(before):
             return True
         following = self.answer.sentence_end(span.end)
         text = self.answer.join(following, self.answer.sentence_end(following + 1))
-        found = _HEDGE_AFTER.match(text)
+        found = HEDGE_AFTER.match(text)
         return bool(found) and not self._mentions_any(text)
 
     def _is_contradicted(self, span: Place) -> bool:
         words = self.answer
-        for found in _WEAK_TURN.finditer(rest := words.join(span.end, len(words))):
+        for found in WEAK_TURN.finditer(rest := words.join(span.end, len(words))):
             turn = words.get(span.end + rest[: found.start()].count(" "))
             after = rest[found.end() :].strip()
             begins = turn is not None and (turn.starts_sentence or turn.gap.strip() != "")
             if begins and after and not self._mentions_any(after):
                 return True
         before = words.join(0, span.first)
-        if any(self._claims(before[: found.start()]) for found in _TURN.finditer(before)):
+        if any(self._claims(before[: found.start()]) for found in TURN.finditer(before)):
             return True
         return not self._wants_list and self._states_other(span)
 
     def _claims(self, text: str) -> bool:
         """Whether the words before a turn were an answer."""
         said = text.split()
-        is_denied = _OTHERS_SAY.search(text) or {"not", "sorry"} & {*said}
+        is_denied = OTHERS_SAY.search(text) or {"not", "sorry"} & {*said}
         return len(said) >= 3 and not is_denied
 
     def _states_other(self, span: Place) -> bool:
@@ -369,7 +281,7 @@ class Claims:
         for place, word in enumerate(self.answer.words):
             if word.starts_sentence:
                 start = place
-            if word.text in _COPULAS:
+            if word.text in COPULAS:
                 said = [one.text for one in self.answer.words[start:place]]
                 shared = sum(text in self._asked_words for text in said)
                 if len(said) >= 3 and shared >= _LEAST_ECHO * len(said):

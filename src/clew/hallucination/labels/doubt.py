@@ -1,8 +1,11 @@
 """How doubtful a label is, so that a person looks at the doubtful ones first: near misses, lists,
 hedges, refusals, long answers, scores near the threshold, and a judge that disagrees."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 from rapidfuzz import fuzz
 
 from clew.hallucination.labels.answers import JUDGED, REFUSED, LabeledAnswer
@@ -25,6 +28,7 @@ _DOUBTS = {
 # The similarity, 0 to 100, from which a text may be a spelling of an accepted answer.
 _SIMILAR = 75
 _LARGE = 0.4
+_EACH = 4  # examples of a kind
 _MANY_WORDS = 40
 _MOST_BY_LENGTH = 0.65
 
@@ -77,3 +81,40 @@ def _doubt_similarity(row: LabeledAnswer) -> Doubt:
         elif likeness >= _SIMILAR:
             best = max(best, Doubt(likeness / 120, f'it is spelled almost like "{alias}"'))
     return best
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """A few answers of each kind; the doubtful ones are not among the others."""
+
+    correct: list[LabeledAnswer]
+    hallucinated: list[LabeledAnswer]
+    doubtful: list[LabeledAnswer]
+    refused: list[LabeledAnswer] = field(default_factory=list)
+
+
+def choose_examples(rows: Sequence[LabeledAnswer], threshold: float) -> Examples:
+    """Correct and hallucinated answers from all over the store, and the doubtful ones."""
+    correct, hallucinated, refused = (
+        [row for row in rows if row.label(threshold) == label]
+        for label in ("correct", "hallucinated", "refused")
+    )
+    doubtful = [*_doubtful(correct, threshold), *_doubtful(hallucinated, threshold)]
+    shown = {row.global_example_id for row in doubtful}
+    return Examples(
+        correct=_spread([row for row in correct if row.global_example_id not in shown]),
+        hallucinated=_spread([row for row in hallucinated if row.global_example_id not in shown]),
+        doubtful=doubtful,
+        refused=_spread(refused)[: _EACH // 2],
+    )
+
+
+def _spread(rows: Sequence[LabeledAnswer]) -> list[LabeledAnswer]:
+    places = np.linspace(0, len(rows) - 1, min(_EACH, len(rows))).round().astype(int)
+    return [rows[place] for place in places]
+
+
+def _doubtful(rows: Sequence[LabeledAnswer], threshold: float) -> list[LabeledAnswer]:
+    doubts = [find_doubt(row, threshold).value for row in rows]
+    order = sorted(range(len(rows)), key=lambda place: -doubts[place])[: _EACH // 2]
+    return [rows[place] for place in order if doubts[place] > 0]

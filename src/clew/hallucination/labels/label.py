@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
 import pyarrow as pa
 
 from clew.errors import InputError
@@ -19,7 +18,7 @@ from clew.hallucination.labels.answers import (
     read_answers,
 )
 from clew.hallucination.labels.chat import ChatConfig
-from clew.hallucination.labels.doubt import find_doubt
+from clew.hallucination.labels.doubt import Examples, choose_examples, find_doubt
 from clew.hallucination.labels.judge import OnJudged, judge_answers
 from clew.hallucination.labels.methods import Method, match_answer, match_tokens
 from clew.hallucination.labels.spans import Span, SpanLabeler, score_spans
@@ -35,9 +34,6 @@ from clew.tables import Tabular
 DEFAULT_THRESHOLD = 0.5
 
 
-_EACH = 4
-
-
 @dataclass(frozen=True, kw_only=True)
 class CategoryShare:
     """The number of answers of a category, and how many of them are hallucinated or refused."""
@@ -46,16 +42,6 @@ class CategoryShare:
     answers: int
     hallucinated: int
     refused: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Examples:
-    """A few answers of each kind; the doubtful ones are not among the others."""
-
-    correct: list[LabeledAnswer]
-    hallucinated: list[LabeledAnswer]
-    doubtful: list[LabeledAnswer]
-    refused: list[LabeledAnswer] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -301,30 +287,3 @@ def _count_categories(rows: Iterable[LabeledAnswer], threshold: float) -> list[C
         )
         for name, (answers, hallucinated, refused) in sorted(counts.items())
     ]
-
-
-def choose_examples(rows: Sequence[LabeledAnswer], threshold: float) -> Examples:
-    """Correct and hallucinated answers from all over the store, and the doubtful ones."""
-    correct, hallucinated, refused = (
-        [row for row in rows if row.label(threshold) == label]
-        for label in ("correct", "hallucinated", "refused")
-    )
-    doubtful = [*_doubtful(correct, threshold), *_doubtful(hallucinated, threshold)]
-    shown = {row.global_example_id for row in doubtful}
-    return Examples(
-        correct=_spread([row for row in correct if row.global_example_id not in shown]),
-        hallucinated=_spread([row for row in hallucinated if row.global_example_id not in shown]),
-        doubtful=doubtful,
-        refused=_spread(refused)[: _EACH // 2],
-    )
-
-
-def _spread(rows: Sequence[LabeledAnswer]) -> list[LabeledAnswer]:
-    places = np.linspace(0, len(rows) - 1, min(_EACH, len(rows))).round().astype(int)
-    return [rows[place] for place in places]
-
-
-def _doubtful(rows: Sequence[LabeledAnswer], threshold: float) -> list[LabeledAnswer]:
-    doubts = [find_doubt(row, threshold).value for row in rows]
-    order = sorted(range(len(rows)), key=lambda place: -doubts[place])[: _EACH // 2]
-    return [rows[place] for place in order if doubts[place] > 0]

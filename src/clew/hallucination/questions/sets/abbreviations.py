@@ -43,11 +43,10 @@ Christian Association; NAACP = National Association for the Advancement of Color
 American Civil Liberties Union; NRA = National Rifle Association; PETA = People for the Ethical
 Treatment of Animals; WWF = World Wildlife Fund|World Wide Fund for Nature; ESA = European Space
 Agency; IAEA = International Atomic Energy Agency; ASEAN = Association of Southeast Asian Nations;
-OECD = Organisation for Economic Co-operation and Development|Organization for Economic Cooperation
-and Development; KGB = Committee for State Security|Komitet Gosudarstvennoy Bezopasnosti; USSR =
-Union of Soviet Socialist Republics; UAE = United Arab Emirates; UK = United Kingdom; USA = United
-States of America; NYSE = New York Stock Exchange; IEEE = Institute of Electrical and Electronics
-Engineers; ISO = International Organization for Standardization|International Standards Organization
+KGB = Committee for State Security|Komitet Gosudarstvennoy Bezopasnosti; USSR = Union of Soviet
+Socialist Republics; UAE = United Arab Emirates; UK = United Kingdom; USA = United States of
+America; NYSE = New York Stock Exchange; IEEE = Institute of Electrical and Electronics Engineers;
+ISO = International Organization for Standardization|International Standards Organization
 """
 _TECHNOLOGY = """
 CPU = central processing unit; GPU = graphics processing unit; RAM = random access

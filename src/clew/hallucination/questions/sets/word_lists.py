@@ -165,31 +165,43 @@ Milanese; Berlin Berliner; Dublin Dubliner
 """
 # Things of each kind.
 KINDS = """
-a mammal: dog cat horse whale dolphin bat elephant mouse tiger kangaroo goat hamster gorilla rabbit
-wolf otter camel beaver hedgehog seal; a bird: eagle sparrow penguin ostrich owl parrot duck swan
-pigeon robin crow hawk flamingo turkey seagull peacock stork goose woodpecker hummingbird; a fish:
-salmon trout tuna shark cod herring carp goldfish sardine pike eel mackerel piranha halibut anchovy
-swordfish perch catfish haddock seahorse; a reptile: snake lizard crocodile turtle alligator gecko
-iguana cobra chameleon python rattlesnake tortoise viper; an insect: ant bee butterfly beetle
-mosquito wasp moth cricket grasshopper fly dragonfly ladybug termite flea cockroach; a fruit: apple
-banana pear cherry plum mango peach lemon grape kiwi papaya fig apricot lime pineapple; a vegetable:
-carrot cabbage potato onion broccoli spinach turnip leek celery cauliflower radish beet; a tree: oak
-birch pine maple willow cedar beech elm poplar spruce; a flower: rose tulip daisy lily orchid
-daffodil carnation violet sunflower marigold; a musical instrument: violin piano trumpet flute
-guitar drum cello clarinet harp saxophone trombone banjo tuba oboe; a tool: hammer screwdriver saw
-wrench drill chisel shovel axe crowbar rake; a vehicle: car truck bus bicycle train tram motorcycle
-tractor van scooter; a piece of furniture: table chair sofa bed wardrobe desk bookcase armchair
-stool cupboard; a garment: shirt coat skirt jacket sweater dress scarf glove sock hat; a metal: iron
-copper gold silver zinc tin lead nickel aluminum platinum; a gas at room temperature: oxygen
-hydrogen nitrogen helium neon argon chlorine fluorine; a sport: tennis football hockey basketball
-swimming boxing judo rugby golf volleyball; a color: red blue green yellow purple orange pink brown
-gray turquoise; a planet: Venus Mars Jupiter Saturn Uranus Neptune; a language: Spanish French
-Italian Swahili Japanese Turkish Polish Hindi Korean Dutch; a profession: doctor lawyer plumber
-baker teacher pilot dentist carpenter butcher tailor; a part of the body: elbow knee shoulder ankle
-wrist stomach liver chin thumb heel
+a drink: coffee tea beer wine lemonade cider whiskey champagne vodka cocoa; a dance: waltz tango
+polka foxtrot rumba samba minuet mazurka flamenco salsa; a gemstone: ruby sapphire emerald diamond
+topaz amethyst opal garnet; a dog: poodle beagle dachshund bulldog dalmatian spaniel chihuahua
+rottweiler collie terrier; a fabric: silk cotton linen velvet denim satin nylon polyester wool
+flannel; a spice: cinnamon nutmeg saffron turmeric paprika cumin ginger oregano basil; a grain:
+wheat rice barley oats rye millet corn; a disease: measles malaria cholera tuberculosis influenza
+diphtheria smallpox polio leprosy pneumonia; a weapon: sword spear rifle cannon dagger pistol
+crossbow bayonet; a country: Kenya Peru Norway Thailand Cuba Poland Nepal Portugal Ghana Chile; a
+city: Chicago Vienna Mumbai Toronto Naples Osaka Hamburg Lyon Seattle Glasgow; a river: Danube Rhine
+Volga Ganges Mekong Thames Seine; a mammal: dog cat horse whale dolphin bat elephant mouse tiger
+kangaroo goat hamster gorilla rabbit wolf otter camel beaver hedgehog seal; a bird: eagle sparrow
+penguin ostrich owl parrot duck swan pigeon robin crow hawk flamingo turkey seagull peacock stork
+goose woodpecker hummingbird; a fish: salmon trout tuna shark cod herring carp goldfish sardine pike
+eel mackerel piranha halibut anchovy swordfish perch catfish haddock seahorse; a reptile: snake
+lizard crocodile turtle alligator gecko iguana cobra chameleon python rattlesnake tortoise viper; an
+insect: ant bee butterfly beetle mosquito wasp moth cricket grasshopper fly dragonfly ladybug
+termite flea cockroach; a fruit: apple banana pear cherry plum mango peach lemon grape kiwi papaya
+fig apricot lime pineapple; a vegetable: carrot cabbage potato onion broccoli spinach turnip leek
+celery cauliflower radish beet; a tree: oak birch pine maple willow cedar beech elm poplar spruce; a
+flower: rose tulip daisy lily orchid daffodil carnation violet sunflower marigold; a musical
+instrument: violin piano trumpet flute guitar drum cello clarinet harp saxophone trombone banjo tuba
+oboe; a tool: hammer screwdriver saw wrench drill chisel shovel axe crowbar rake; a vehicle: car
+truck bus bicycle train tram motorcycle tractor van scooter; a piece of furniture: table chair sofa
+bed wardrobe desk bookcase armchair stool cupboard; a garment: shirt coat skirt jacket sweater dress
+scarf glove sock hat; a metal: iron copper gold silver zinc tin lead nickel aluminum platinum; a gas
+at room temperature: oxygen hydrogen nitrogen helium neon argon chlorine fluorine; a sport: tennis
+football hockey basketball swimming boxing judo rugby golf volleyball; a color: red blue green
+yellow purple orange pink brown gray turquoise; a planet: Venus Mars Jupiter Saturn Uranus Neptune;
+a language: Spanish French Italian Swahili Japanese Turkish Polish Hindi Korean Dutch; a profession:
+doctor lawyer plumber baker teacher pilot dentist carpenter butcher tailor; a part of the body:
+elbow knee shoulder ankle wrist stomach liver chin thumb heel
 """
 _WITHOUT_ARTICLE = frozenset(
-    ("a metal", "a gas at room temperature", "a sport", "a color", "a planet", "a language")
+    (
+        *("a metal", "a gas at room temperature", "a sport", "a color", "a planet", "a language"),
+        *("a drink", "a fabric", "a spice", "a grain", "a disease", "a country", "a city"),
+    )
 )
 
 
@@ -197,4 +209,6 @@ def with_article(thing: str, kind: str) -> str:
     """ "an apple", but "tennis": a thing of the list above as a sentence names it."""
     if kind in _WITHOUT_ARTICLE:
         return thing
+    if kind == "a river":
+        return f"the {thing}"
     return f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"

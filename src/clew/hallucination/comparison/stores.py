@@ -123,7 +123,8 @@ def _name_stores(opened: Sequence[AnswerFeatures], names: Sequence[str]) -> list
             )
         return list(names)
     found = [_name_questions(data) for data in opened]
-    if all(found) and len(set(found)) == len(found):
+    # A single folder keeps its own name, by which earlier versions saved its scores.
+    if len(opened) > 1 and all(found) and len(set(found)) == len(found):
         return found
     return distinct_names([data.folder for data in opened])
 

@@ -198,7 +198,7 @@ def test_findings_of_the_comparison_are_kept_verbatim(tmp_path: Path) -> None:
 
 
 def test_best_method_that_beats_nothing_is_not_praised(tmp_path: Path) -> None:
-    folder = make_comparison(tmp_path / "out", test=20)
+    folder = make_comparison(tmp_path / "out", test=60)
     change_results(folder, best={"method": "length", "chosen_on": "validation"})
     text = read_page(folder).text
     assert "It does not beat perplexity" in text and "significantly better" not in text
@@ -213,7 +213,7 @@ def test_insignificant_difference_is_called_insignificant(
     tmp_path: Path, p_value: float | None, is_near: bool
 ) -> None:
     """Where the intervals overlap, the paired test decides."""
-    folder = make_comparison(tmp_path / "out", test=20)
+    folder = make_comparison(tmp_path / "out", test=60)
     rows = read_results(folder)["methods"]
     versus = None if p_value is None else {"difference": -0.1, "p_value": p_value}
     wide = [{**row, "test_auroc_ci": [0.6, 1.0], "versus_best": versus} for row in rows]

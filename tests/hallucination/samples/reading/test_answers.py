@@ -22,6 +22,7 @@ from tests.samples import (
 
 SIZES = SampleSizes(layers=3, heads=2, dim=8, features=5, max_tokens=7)
 TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
+SINGLE = ("p_true",)  # in single precision
 RAGGED = ("token_logprobs", "token_entropies")
 
 
@@ -41,7 +42,8 @@ def test_every_field_has_the_order_of_the_samples(told: Path, split: str) -> Non
     expected = [answer_of(number, SIZES) for number in numbers]
     assert data.fields == {"sequence", "node_tokens", *expected[0]}
     for name in data.fields - {"sequence", "node_tokens", *TEXTS, *RAGGED}:
-        values = np.array([answer[name] for answer in expected], np.float16).astype(np.float32)
+        stored = np.float32 if name in SINGLE else np.float16
+        values = np.array([answer[name] for answer in expected], stored).astype(np.float32)
         np.testing.assert_array_equal(data.read(name, split), values, strict=True)
     for name in TEXTS:
         assert data.read(name, split) == [answer[name] for answer in expected]

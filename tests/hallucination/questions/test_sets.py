@@ -16,7 +16,7 @@ from clew.hallucination.questions import Question, QuestionSet, built_in_names, 
 HASHES = {
     "elements": "4749e8f415384b4b",
     "arithmetic": "5398baf1b7fab809",
-    "languages": "56e4f1e043b3a4c0",
+    "languages": "39b4603748dd43bb",
     "abbreviations": "ffdd8ba35e986cf3",
     "everyday": "fd54788ec4e76ed2",
     "reading": "5cb4949785435261",
@@ -47,7 +47,7 @@ def test_a_set_has_hundreds_of_questions_of_several_kinds(name: str) -> None:
     questions = load(name).questions
     assert 500 <= len(questions) <= 3000
     kinds = Counter(question.category for question in questions)
-    assert len(kinds) >= 6
+    assert len(kinds) >= 5
     assert max(kinds.values()) < 0.4 * len(questions)
     first = Counter(question.category for question in questions[:300])
     assert len(first) >= len(kinds) - 1
@@ -71,7 +71,7 @@ def test_questions_have_clean_texts_and_different_wordings(name: str) -> None:
         ("elements", "by-number-al", "13", "aluminium"),
         ("elements", "compound-h2o", "H2O", "water"),
         ("elements", "atoms-c2h6-H", "C2H6", "six"),
-        ("languages", "calendar-fr-days-0", "lundi", "Monday"),
+        ("languages", "country-de-HU", "Ungarn", "Hungary"),
         ("languages", "official-be", "Belgium", "Dutch"),
         (
             "abbreviations",
@@ -116,6 +116,7 @@ def test_answers_to_texts_are_in_them_or_denied() -> None:
         assert stated != (question.category == "missing"), question
 
 
+@pytest.mark.slow
 def test_all_sets_together_ask_as_each_alone() -> None:
     together = load_questions("all", 500)
     alone = {name: load(name) for name in ("facts", *GENERATED)}

@@ -15,9 +15,9 @@ from clew.hallucination.questions.sets.making import BuiltInSet, Entry, entry, w
 from clew.hallucination.questions.sets.names import plain
 
 # Languages whose words are asked for: a small model has seen them.
-_LARGE = ("es", "fr", "de", "it", "pt")
+_LARGE = ("es", "fr", "de")
 # Languages that are to be told apart.
-_KNOWN = (*_LARGE, "nl", "sv", "pl", "fi", "tr")
+_KNOWN = (*_LARGE, "it", "pt", "nl", "sv", "pl", "fi", "tr")
 # Languages that may share a word with those: for them it is correct too.
 _RELATED = (
     *("da", "nn", "fo", "lb", "fy", "nds", "gsw", "oc", "ast", "fur", "rm", "sc", "co", "vec"),
@@ -62,7 +62,7 @@ _LANGUAGE_NAMES = {
     "fil": ("Tagalog",),
 }
 _SCRIPT_NAMES = {"Latn": ("Roman",), "Beng": ("Bengali",), "Ethi": ("Ge'ez", "Amharic")}
-_PER_CATEGORY = 140
+_PER_CATEGORY = 200
 # What each country is called in English, the usual name first.
 _Names = Mapping[str, tuple[str, ...]]
 _TEMPLATES = {
@@ -78,10 +78,6 @@ _TEMPLATES = {
     "country": (
         "Which country is called “{foreign}” in {language}?",
         "What is the English name of “{foreign}”, as the country is called in {language}?",
-    ),
-    "calendar": (
-        "What does the {language} word “{foreign}” mean in English?",
-        "Translate “{foreign}” from {language} to English.",
     ),
     "own-name": (
         "Which language do its own speakers call “{foreign}”?",
@@ -105,7 +101,7 @@ def _questions() -> list[Question]:
     others = {code: Locale.parse(code) for code in (*_FAMOUS, *_RELATED)}
     entries = [
         *_official(english, countries),
-        *_translations(english, {code: others[code] for code in _LARGE}, names),
+        *_countries(english, {code: others[code] for code in _LARGE}, names),
         *_to_tell_apart(english, others, names),
         *_own_names(english, others),
         *_scripts(english, get_global("likely_subtags")),
@@ -130,25 +126,26 @@ def _gives_away(place: str, answers: Iterable[str]) -> bool:
     return any(plain(answer)[:4] in plain(place) for answer in answers)
 
 
-def _translations(english: Any, others: Mapping[str, Any], names: _Names) -> Iterator[Entry]:
+def _countries(english: Any, others: Mapping[str, Any], names: _Names) -> Iterator[Entry]:
     for code, other in others.items():
         language = english.languages[code]
-        for kind, key, name, foreign in _words(english, other, names):
-            if plain(name) in plain(foreign) or plain(foreign) in plain(name):
-                continue  # repeating the question would look correct
-            values = {"english": name, "foreign": foreign, "language": language}
-            yield entry(kind, f"{code}-{key}", names.get(key, (name,)), **values)
+        for key, accepted in names.items():
+            name, foreign = plain(accepted[0]), other.territories[key]
+            # Not where repeating the question would look correct.
+            if name not in plain(foreign) and plain(foreign) not in name:
+                values = {"foreign": foreign, "language": language}
+                yield entry("country", f"{code}-{key}", accepted, **values)
 
 
-def _words(english: Any, other: Any, names: _Names) -> Iterator[tuple[str, str, str, str]]:
-    """The kind and key of a word, in English and in another language."""
+def _words(english: Any, other: Any, names: _Names) -> Iterator[tuple[str, str]]:
+    """Countries, days and months in English and in another language."""
     for code in _COUNTRIES:
         if code in other.territories:  # CLDR knows little of some languages
-            yield "country", code, names[code][0], other.territories[code]
+            yield names[code][0], other.territories[code]
     for kind in ("days", "months"):
         ours, theirs = (getattr(one, kind)["stand-alone"]["wide"] for one in (english, other))
         for key, name in sorted(ours.items()):
-            yield "calendar", f"{kind}-{key}", name, theirs[key]
+            yield name, theirs[key]
 
 
 def _to_tell_apart(english: Any, others: Mapping[str, Any], names: _Names) -> Iterator[Entry]:
@@ -156,7 +153,7 @@ def _to_tell_apart(english: Any, others: Mapping[str, Any], names: _Names) -> It
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     spelled: dict[tuple[str, str], str] = {}
     for code, other in others.items():
-        for _, _, name, foreign in _words(english, other, names):
+        for name, foreign in _words(english, other, names):
             word = (name, plain(foreign))
             found[word] += _names(english.languages[code], code)
             if code in _KNOWN and plain(foreign) != plain(name):

@@ -22,7 +22,7 @@ from tests.samples import (
 
 SIZES = SampleSizes(layers=3, heads=2, dim=8, features=5, max_tokens=7)
 TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
-SINGLE = ("p_true",)  # in single precision
+SINGLE = ("p_true", "entailment")  # in single precision
 RAGGED = ("token_logprobs", "token_entropies")
 
 

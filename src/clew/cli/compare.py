@@ -24,7 +24,9 @@ COMMAND = Command(
     groups={
         "Input and output": ("preprocessed_dir", "out", "keep_detectors", "overwrite"),
         "Methods": ("methods", "seeds", "epochs", "patience"),
-        "Transfer between question sets": ("stores", "train_on", "test_on", "name", "pairs"),
+        "Transfer between question sets": (
+            *("stores", "by_set", "train_on", "test_on", "name", "pairs"),
+        ),
         "Small question sets": ("folds",),
         **HARDWARE,
     },

@@ -17,6 +17,7 @@ from clew.hallucination.comparison.report.page import make_page
 from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.metrics import auroc
+from tests import samples
 from tests.hallucination.comparison.making import (
     CAPTURE,
     Told,
@@ -209,3 +210,22 @@ def test_folds_that_cannot_be_made_are_rejected(
         compare_methods(compare_config(stores[0], tmp_path, **changes))
     with pytest.raises(InputError, match="folds are of one folder"):
         sets_config(stores, tmp_path, folds=5)
+
+
+def test_sets_in_one_folder_are_told_apart_by_their_ids(
+    tmp_path: Path, tell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(Told(name="perplexity"), Told(name="graphs", needs=("graphs",)))
+    monkeypatch.setattr(samples, "question_id", lambda number: f"{NAMES[number // 3 % 3]}/{number}")
+    folder = write_data(tmp_path / "all", rows=75)
+    describe_capture(folder, questions={"name": "all"}, **CAPTURE)
+    config = compare_config(folder, tmp_path / "out", by_set=True)
+    results = compare_methods(config).results
+    sets = results["leave_one_out"]
+    assert sets["sets"] == list(NAMES) and sum(sets["answers"]) == 150
+    assert results["transfer"]["train_on"] == list(NAMES)
+    assert set(sets["methods"]) == {"perplexity", "graphs"}  # one capture has one basis
+    with pytest.raises(InputError, match="name 150 question sets"):
+        monkeypatch.setattr(samples, "question_id", str)
+        plain = write_data(tmp_path / "plain", rows=75)
+        compare_methods(compare_config(plain, tmp_path / "no", by_set=True))

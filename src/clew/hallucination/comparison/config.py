@@ -24,8 +24,8 @@ class CompareConfig:
     wrote: methods are fitted and chosen on the training and validation splits of each folder in
     `train_on`, and evaluated on each folder in `test_on`; usually both are the same folder. If both
     are the same several folders, each is tested by what is trained on the others;
-    `pairs` adds each folder alone. `folds` tests one folder fold by fold. `methods=None` runs all
-    methods."""
+    `pairs` adds each folder alone. `by_set` does the same with the question sets in one folder;
+    `folds` tests one folder fold by fold. `methods=None` runs all methods."""
 
     train_on: tuple[Path, ...]
     test_on: tuple[Path, ...]
@@ -41,6 +41,7 @@ class CompareConfig:
     names: tuple[str, ...] = ()
     pairs: bool = True
     folds: int = 0
+    by_set: bool = False
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -55,6 +56,12 @@ class CompareConfig:
             raise InputError("there is no data to compare on: give `preprocessed_dir`.")
         if self.folds:
             self._check_folds()
+        if self.by_set and (self.folds or len({*self.train_on, *self.test_on}) > 1):
+            raise InputError(
+                "it applies to the sets in one folder: give `preprocessed_dir` only.",
+                setting="by_set",
+                value=True,
+            )
 
     def _check_folds(self) -> None:
         if self.folds < _FEWEST_FOLDS:

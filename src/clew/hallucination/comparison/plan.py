@@ -11,7 +11,7 @@ import numpy as np
 
 from clew.errors import InputError
 from clew.hallucination.comparison.config import CompareConfig
-from clew.hallucination.comparison.stores import Store, leave_out, union, whole
+from clew.hallucination.comparison.stores import Store, leave_out, split_by_set, union, whole
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.training.samples import refuse_thin
 from clew.hallucination.samples.reading.mixed import MixedAnswers, Portion
@@ -27,13 +27,15 @@ _LETTERS = 60
 class Plan:
     """The table reports the test splits of `parts`: of one trial, or of one per question set or
     fold. `pairs` are the trials of the transfer matrix. `final` is the trial whose detectors are
-    kept. `excluded` are the numbers of answers that parts are not tested on, by store."""
+    kept. `excluded` are the numbers of answers that parts are not tested on, by store. `notes` say
+    what is missing."""
 
     kind: Kind
     parts: tuple[Trial, ...]
     final: Trial
     pairs: tuple[Trial, ...] = ()
     excluded: Mapping[str, int] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -53,6 +55,8 @@ def make_plan(config: CompareConfig, stores: Mapping[Path, Store]) -> Plan:
     planner = _Planner(config)
     if config.folds:
         plan = planner.fold(fitted[0])
+    elif config.by_set:
+        plan = planner.leave_each_out(split_by_set(fitted[0]))
     elif fitted == tested and len(fitted) > 1:
         plan = planner.leave_each_out(fitted)
     else:
@@ -80,16 +84,19 @@ class _Planner:
     def leave_each_out(self, stores: Sequence[Store]) -> Plan:
         """Each store by detectors trained on the others, beside all pairs."""
         parts, excluded = [], {}
+        alone = [store for store in stores if self.config.pairs and not _lacks_class(store)]
+        others = [store.name for store in stores if store not in alone]
+        note = f"without both classes in every split, not trained alone: {', '.join(others)}"
         for store in stores:
-            others = [other for other in stores if other is not store]
-            mixed, excluded[store.name] = leave_out(store, others)
+            mixed, excluded[store.name] = leave_out(store, [s for s in stores if s is not store])
             name = f"all sets but {store.name}"
             parts.append(self._trial(name, mixed, (mixed,), f"{_LEFT_OUT}/{_plain(store.name)}"))
         every = union(f"all {len(stores)} sets", stores)
         return Plan(
             kind="sets",
             parts=tuple(parts),
-            pairs=tuple(self._pairs(stores, stores)) if self.config.pairs else (),
+            pairs=tuple(self._pairs(alone, stores)),
+            notes=(note,) if self.config.pairs and others else (),
             final=self._trial(every.name, every, (every,), _UNION),
             excluded=excluded,
         )
@@ -147,6 +154,10 @@ def _plain(name: str) -> str:
     return plain if plain == name else f"{plain}-{hash_text(name)[:6]}"
 
 
+def _lacks_class(store: Store) -> bool:
+    return not all(one.correct and one.hallucinated for one in store.balance.values())
+
+
 def _refuse_thin(trial: Trial) -> None:
     refuse_thin(trial.train.place, trial.train.balance, ("train", "validation"))
     for store in trial.tests:
@@ -166,10 +177,8 @@ def _refuse_thin(trial: Trial) -> None:
 def tell_shared(plan: Plan) -> list[str]:
     """Sentences about the answers that are excluded because their question was trained on."""
     told = [
-        f"{count:,} answers of {name} are excluded, because another set has their questions in its "
-        "training or validation split"
-        for name, count in (plan.excluded or {}).items()
-        if count
+        *plan.notes,
+        *_tell_excluded(plan),
     ]
     return told + [
         f"{int(shared.sum()):,} of {len(shared):,} questions of {name} are excluded, "
@@ -177,4 +186,13 @@ def tell_shared(plan: Plan) -> list[str]:
         for trial in plan.pairs
         for name, shared in trial.shared.items()
         if shared.any()
+    ]
+
+
+def _tell_excluded(plan: Plan) -> list[str]:
+    return [
+        f"{count:,} answers of {name} are excluded, because another set has their questions in its "
+        "training or validation split"
+        for name, count in (plan.excluded or {}).items()
+        if count
     ]

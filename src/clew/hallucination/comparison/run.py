@@ -124,7 +124,8 @@ def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> Plan:
         plan_hardware(config.request)  # rejects a device that does not exist
     folders = [*config.train_on, *config.test_on]
     # Several trials read the same fields.
-    memory = FieldMemory() if config.folds or len(config.train_on) > 1 else None
+    is_repeated = config.folds or config.by_set or len(config.train_on) > 1
+    memory = FieldMemory() if is_repeated else None
     stores = open_stores(folders, config.names, memory)
     plan = make_plan(config, stores)
     make_folder(config.out)

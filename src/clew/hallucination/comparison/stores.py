@@ -19,6 +19,7 @@ from clew.loading.splits import SPLIT_NAMES
 from clew.storage.hashing import hash_text
 
 _HASH_LETTERS = 16
+_MOST_SETS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,30 +136,63 @@ def _name_questions(data: AnswerFeatures) -> str:
     return name.partition(" (")[0]
 
 
+def split_by_set(store: Store) -> list[Store]:
+    """The question sets of one store, as `questions="all"` captures them: the part of a question's
+    id before the slash names its set. Raises InputError if there is only one."""
+    [data] = store.folders
+    names = np.array([str(one).partition("/")[0] for one in data.index.question_ids], dtype=object)
+    found = list(dict.fromkeys(names.tolist()))
+    if len(found) < 2 or len(found) > _MOST_SETS:
+        raise InputError(
+            f'the question ids of "{store.place}" name {len(found):,} question sets, but 2 to '
+            f"{_MOST_SETS} are needed: use ids such as facts/capital-fr, or give one folder per "
+            "set with `stores`.",
+            setting="by_set",
+            value=True,
+        )
+    return [Store(name=name, data=_select(data, name, names == name)) for name in found]
+
+
+def _select(data: AnswerFeatures, name: str, chosen: np.ndarray) -> MixedAnswers:
+    portions = {split: Portion.of(data, split).rows for split in SPLIT_NAMES}
+    splits = {s: [Portion(data=data, rows=rows[chosen[rows]])] for s, rows in portions.items()}
+    return MixedAnswers(f"{name} in {data.name}", splits)
+
+
+def _portions(store: Store, split: str) -> tuple[Portion, ...]:
+    if isinstance(store.data, MixedAnswers):
+        return store.data.splits[split]
+    return tuple(Portion.of(data, split) for data in store.folders)
+
+
 def whole(store: Store) -> Store:
     """All answers of a store as its test split, for methods that were not trained on any."""
-    portions = [Portion.of(data) for data in store.folders]
-    return Store(name=store.name, data=MixedAnswers(store.place, {"test": portions}))
+    every = [one for split in SPLIT_NAMES for one in _portions(store, split)]
+    return Store(name=store.name, data=MixedAnswers(store.place, {"test": every}))
 
 
 def union(name: str, stores: Sequence[Store]) -> Store:
     """The splits of several stores, each put together."""
-    folders = [data for store in stores for data in store.folders]
-    splits = {split: [Portion.of(data, split) for data in folders] for split in SPLIT_NAMES}
+    splits = {
+        split: [one for store in stores for one in _portions(store, split)] for split in SPLIT_NAMES
+    }
     return Store(name=name, data=MixedAnswers(name, splits))
 
 
 def leave_out(store: Store, others: Sequence[Store]) -> tuple[Store, int]:
     """The training and validation splits of the other stores, and as the test split all answers of
     `store` whose question is not among them; and how many that excludes."""
-    folders = [data for other in others for data in other.folders]
-    splits = {s: [Portion.of(data, s) for data in folders] for s in ("train", "validation")}
-    rest = Store(name=store.name, data=MixedAnswers(f"all but {store.name}", splits))
-    shared = find_shared(rest, whole(store))
-    [data] = store.folders
-    kept = Portion(data=data, rows=np.flatnonzero(~shared))
-    answers = MixedAnswers(f"all but {store.name}", {**splits, "test": [kept]})
-    return Store(name=store.name, data=answers), int(shared.sum())
+    rest = union(f"all but {store.name}", others)
+    assert isinstance(rest.data, MixedAnswers)
+    every = whole(store)
+    shared = find_shared(rest, every)
+    kept, start = [], 0
+    for one in _portions(every, "test"):
+        end = start + len(one.rows)
+        kept.append(Portion(data=one.data, rows=one.rows[~shared[start:end]]))
+        start = end
+    splits = {**rest.data.splits, "test": kept}
+    return Store(name=store.name, data=MixedAnswers(rest.name, splits)), int(shared.sum())
 
 
 def tell_prompts(store: Store) -> list[str]:

@@ -30,6 +30,7 @@ def compare(
     test_on: Sequence[str | Path] = (),
     stores: Sequence[str | Path] = (),
     name: str | Sequence[str] | None = None,
+    by_set: bool = False,
     pairs: bool = True,
     folds: int = 0,
     epochs: int = 50,
@@ -67,7 +68,9 @@ def compare(
             trained on the others.
         name: Names of the question sets, in the order of the folders, such as "facts,trivia".
             [default: those under which they were captured]
-        pairs: With several stores, also train on each alone and evaluate it on each.
+        by_set: Do the same with the question sets in one folder, such as all built-in ones that
+            were captured together: the part of the question IDs before the slash names the set.
+        pairs: With several sets, also train on each alone and evaluate it on each.
         folds: Evaluate every answer once, in this many folds by question, for small sets; 0
             evaluates the test split.
         epochs: Maximum number of epochs.
@@ -129,6 +132,7 @@ def compare(
         overwrite=overwrite,
         keep_detectors=keep_detectors,
         names=_split(name),
+        by_set=by_set,
         pairs=pairs,
         folds=folds,
     )

@@ -98,10 +98,13 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 def _example_ids(table: pa.Table) -> np.ndarray:
     """-1 if unknown, and for answers of several stores, whose numbers overlap."""
-    if "global_example_id" not in table.schema.names or "set" in table.schema.names:
-        return np.full(len(table), -1)
+    unknown = np.full(len(table), -1)
+    if "global_example_id" not in table.schema.names:
+        return unknown
     column = table.column("global_example_id").fill_null(-1)
-    return column.to_numpy().astype(np.int64)
+    numbers = column.to_numpy().astype(np.int64)
+    has_sets = "set" in table.schema.names
+    return unknown if has_sets and len(np.unique(numbers)) < len(numbers) else numbers
 
 
 def _texts(table: pa.Table, name: str, old_name: str) -> list[str | None]:

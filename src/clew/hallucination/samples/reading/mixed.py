@@ -4,6 +4,7 @@ Nothing is copied on disk; a field is read from its folders, one by one, when it
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any, Self
 
 import numpy as np
@@ -46,7 +47,7 @@ class MixedAnswers:
 
     def __init__(self, name: str, splits: Mapping[str, Sequence[Portion]]) -> None:
         self.name = name
-        self.splits = {split: tuple(splits.get(split, ())) for split in SPLIT_NAMES}
+        self.splits = {split: _merge(splits.get(split, ())) for split in SPLIT_NAMES}
         every = [portion.data for portions in self.splits.values() for portion in portions]
         self.folders: tuple[AnswerFeatures, ...] = tuple(dict.fromkeys(every))
         self.shares_basis = share_basis(self.folders)
@@ -123,6 +124,16 @@ class MixedAnswers:
             split: change(np.concatenate([empty, *(getattr(one.index, name) for one in portions)]))
             for split, portions in self.splits.items()
         }
+
+
+def _merge(portions: Sequence[Portion]) -> tuple[Portion, ...]:
+    """Adjacent portions of one folder as one, so that it is opened once."""
+    merged = []
+    for _, some in groupby(portions, key=lambda one: id(one.data)):
+        first, *others = some
+        rows = np.concatenate([first.rows, *(one.rows for one in others)])
+        merged.append(Portion(data=first.data, rows=rows))
+    return tuple(merged)
 
 
 def is_of_nodes(name: str) -> bool:

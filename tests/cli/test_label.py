@@ -80,7 +80,8 @@ def test_review_page_saves_corrections_until_it_ends(
     store: Path, tmp_path: Path, number: int | None
 ) -> None:
     out = tmp_path / "scores.csv"
-    command = [sys.executable, "-m", "clew", "label", str(store), "--out", str(out), "--review"]
+    command = [sys.executable, "-m", "clew", "label", str(store), "--out", str(out)]
+    command += ["--review", "--no-browser"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

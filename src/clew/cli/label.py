@@ -37,6 +37,11 @@ COMMAND = Command(
     is_resumable=True,
 )
 _CELL_CHARACTERS = 160
+_SCORED_BY = {
+    "method": "--method",
+    "judge_url": "--judge-url",
+    "judge_model": "--judge-model",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -70,9 +75,11 @@ def _next_command(call: Call, result: "LabelResult") -> str:
 
 
 def _review_command(call: Call) -> str:
+    """With what decides the scores: with other scores, the file would be refused."""
     words = ["clew", "label", Path(call.settings["store"]), "--out", Path(call.settings["out"])]
-    method = call.settings["method"]
-    return for_shell([*words, *(["--method", method] if method else []), "--review"])
+    for name, flag in _SCORED_BY.items():
+        words += [flag, str(call.settings[name])] if call.settings[name] else []
+    return for_shell([*words, "--review"])
 
 
 def _review(call: Call, result: "LabelResult", *, port: int, browser: bool) -> "LabelResult":

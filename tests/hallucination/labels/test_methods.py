@@ -26,6 +26,11 @@ CHOICE = "Which is larger, New York or Chicago?"
         ("首都是北京。", "北京"),
         ("عاصمة فرنسا هي باريس.", "باريس"),
         ("It is São Paulo", "Sao Paulo"),
+        ("राजधानी दिल्ली है", "दिल्ली"),
+        ("It is Me\u0301xico now", "México"),
+        ("It is C, from the Latin carbo", "C"),
+        ("It is −40 °F there", "-40 °C"),
+        ("It is 5.0.", "5"),
     ],
 )
 def test_answer_that_contains_an_accepted_one_is_correct(answer: str, accepted: str) -> None:
@@ -46,6 +51,8 @@ def test_answer_that_contains_an_accepted_one_is_correct(answer: str, accepted: 
         ("in the 1900s", "1900"),
         ("It is 3.5", "5"),
         ("2 million", "2"),
+        ("40 degrees", "-40 degrees"),
+        ("It is -40.", "40"),
         ("A dog", "A"),
         ("I think so", "I"),
         ("Vitamin C", "Vitamin A"),
@@ -77,6 +84,26 @@ def test_words_repeated_from_the_question_do_not_count(
 def test_two_accepted_answers_joined_by_or_are_correct() -> None:
     assert alias_score("Burma or Myanmar", ["Myanmar", "Burma"]) == 1.0
     assert alias_score("Burma or Laos", ["Myanmar", "Burma"]) == 0.0
+    assert alias_score("James Watson and Francis Crick", ["Watson", "Crick"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        *("not Rome ", "near Rome, ", "the of city ", "is Rome. Wait, ", "I mean Rome "),
+        *("1,", "one ", "000 ", "4 May 1990, ", "e\u0301", "is true "),
+    ],
+)
+def test_long_answers_that_repeat_themselves_are_labeled(repeated: str) -> None:
+    answer = repeated * (5_000 // len(repeated)) + " end"
+    for accepted in (["Rome", "1", "é"], ["yes"]):
+        found = match_answer("alias", answer, accepted, "How many cities are there?")
+        assert found.score in (0, 1)
+
+
+@pytest.mark.parametrize("answer", ["1." + "0" * 20_000 + "1", "1" + " " * 20_000, "1" * 20_000])
+def test_long_runs_of_one_character_are_labeled(answer: str) -> None:
+    assert match_answer("alias", answer, ["2 km"], "").score == 0.0
 
 
 DENTIST = "Who is the dentist? If the text does not say it, answer “not stated”."
@@ -106,6 +133,9 @@ DENTIST = "Who is the dentist? If the text does not say it, answer “not stated
         ("It was in 1990.", "May 4, 1990", "When was it?", "same value"),
         ("1990-05-04", "May 4, 1990", "", "equal"),
         ("He cannot swim.", "no", "Can he swim?", "says no"),
+        ("That isn't true.", "no", "Can he swim?", "says no"),
+        ("That is not false.", "yes", "Can he swim?", "says yes"),
+        ("True or false", "yes", "He can swim: true or false?", "contradicted"),
         ("beliefs", "belief", "What is the singular of beliefs?", "absent"),
         ("I'm sorry, but I cannot say.", "Rome", "", "refused"),
         ("The text does not say it.", "not stated", DENTIST, "declines"),

@@ -66,6 +66,7 @@ class Alternatives:
 
     def __init__(self, answer: Words, aliases: Sequence[str], asked: str) -> None:
         self._answer, self._aliases, self._asked = answer, aliases, asked
+        self._longest = max((alias.count(" ") + 1 for alias in aliases), default=1)
 
     def surround(self, mention: Place) -> bool:
         """Whether the mention is one of several items."""
@@ -87,7 +88,8 @@ class Alternatives:
             last -= 1
         if link is None or last < 0 or words[last].depth < words[mention.first].depth:
             return False
-        if any(f" {words.join(0, last + 1)}".endswith(f" {alias}") for alias in self._aliases):
+        said = f" {words.join(last + 1 - self._longest, last + 1)}"
+        if any(said.endswith(f" {alias}") for alias in self._aliases):
             return False
         return self._is_alternative(last, mention, link, after=False)
 
@@ -104,7 +106,11 @@ class Alternatives:
         if link is None or start >= len(words):
             return False
         following = f"{words.join(start, start + 8)} "
-        if any(following.startswith(f"{alias} ") for alias in self._aliases):
+        name = f" {words.join(start, self._name_end(start))}"  # "Watson and Francis Crick"
+        if any(
+            following.startswith(f"{alias} ") or name.endswith(f" {alias}")
+            for alias in self._aliases
+        ):
             return False
         return self._is_alternative(start, mention, link, after=True)
 
@@ -191,6 +197,13 @@ class Alternatives:
             return (self._link(mention.first) is None) == (self._link(mention.end) is None)
         if not after or not any(word in self._asked for word in _ONE_PLACE):
             return False
+        end = self._name_end(place)
+        word = self._answer.get(end)
+        is_whole = word is None or word.starts_sentence or "," in word.gap
+        return is_whole and self._answer[place].text not in _REGIONS and end - place <= 3
+
+    def _name_end(self, place: int) -> int:
+        """The word after the name that begins at `place`."""
         end = place
         while (
             (word := self._answer.get(end))
@@ -198,9 +211,7 @@ class Alternatives:
             and not (end > place and (word.starts_sentence or "," in word.gap))
         ):
             end += 1
-        word = self._answer.get(end)
-        is_whole = word is None or word.starts_sentence or "," in word.gap
-        return is_whole and self._answer[place].text not in _REGIONS and end - place <= 3
+        return end
 
     def _count_names(self, mention: Place) -> tuple[int, bool]:
         """The number of names between commas, the mention included, and whether "and" joins

@@ -5,6 +5,7 @@ among others, hedges, corrects itself, or only repeats the question.
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from clew.hallucination.labels.alternatives import Alternatives, asks_for_list, parse_list
@@ -29,7 +30,7 @@ from clew.hallucination.labels.phrases import (
     WEAK_TURN,
 )
 from clew.hallucination.labels.values import MONTHS, find_quantities, is_date, parse_quantity
-from clew.hallucination.labels.words import Place, Words, singular
+from clew.hallucination.labels.words import LONGEST_SENTENCE, Place, Words, singular
 
 Problem = Literal[
     "denied",
@@ -45,6 +46,11 @@ Problem = Literal[
 
 # Of the words before "is", those that must be in the question for a sentence to repeat it.
 _LEAST_ECHO = 0.75
+# A model that repeats itself says nothing new; without bounds, the time would be quadratic.
+_MOST_MENTIONS = 64
+_MOST_AROUND = 400
+# The words of the longest phrase that denies what follows it.
+_LONGEST_DENIAL = 4
 
 
 class Finding(NamedTuple):
@@ -62,6 +68,7 @@ class Claims:
         self.answer, self.aliases = answer, aliases
         self._asked = f" {question.text} "
         self._asked_words = {*question.text.split()}
+        self._asked_singular = {singular(word) for word in self._asked_words}
         self._wants_list = asks_for_list(question.text)
         self._alternatives = Alternatives(answer, aliases, self._asked)
 
@@ -76,26 +83,26 @@ class Claims:
 
     @cached_property
     def _mentions(self) -> list[tuple[Place, int]]:
-        """Where accepted answers are mentioned, without those inside a longer one."""
+        """Where accepted answers are first mentioned, without those inside a longer one."""
         found: dict[Place, int] = {}
         for place, alias in enumerate(self.aliases):
-            for span in self.answer.find(alias):
+            for span in islice(self.answer.find(alias), _MOST_MENTIONS):
                 found.setdefault(span, place)
-        return [
-            (span, place)
-            for span, place in sorted(found.items())
-            if not any(o != span and o.first <= span.first and span.end <= o.end for o in found)
-        ]
+        kept: list[tuple[Place, int]] = []
+        for span, place in sorted(found.items(), key=lambda one: (one[0].first, -one[0].end)):
+            if not kept or span.end > kept[-1][0].end:
+                kept.append((span, place))
+        return kept[:_MOST_MENTIONS]
 
     def _find_problem(self, span: Place) -> Problem | None:
         text = self.answer.join(*span)
-        if len(text) == 1 and not text.isdigit() and span.end < len(self.answer):
+        if len(text) == 1 and not text.isdigit() and not self._is_whole_letter(span):
             return "other name"
         if self._is_other_name(span, text):
             return "other name"
         if self._repeats_question(span, text):
             return "repeats the question"
-        if self._counts_other(span):
+        if self._has_other_sign(span) or self._counts_other(span):
             return "other number"
         if self._is_denied(span):
             return "denied"
@@ -140,6 +147,22 @@ class Claims:
         theirs = {word for alias in longer for word in alias.split()}
         return theirs.isdisjoint(self.answer.join(span.first - 3, span.first).split())
 
+    def _is_whole_letter(self, span: Place) -> bool:
+        """Whether a letter is the last word, or "is C" ends before a comma or a sentence."""
+        after = self.answer.get(span.end)
+        if after is None:
+            return True
+        is_end = after.starts_sentence or "," in after.gap
+        return is_end and self.answer[span.first].is_name and self._follows_verb(span.first)
+
+    def _has_other_sign(self, span: Place) -> bool:
+        """Whether it is a number after a minus that is not between two numbers."""
+        before, left = self.answer.get(span.first - 1), self.answer.get(span.first - 2)
+        if not self.answer[span.first].text[:1].isdigit() or not before:
+            return False
+        is_minus = singular(before.text) == singular("minus")
+        return is_minus and (left is None or not left.text[:1].isdigit())
+
     def _counts_other(self, span: Place) -> bool:
         """Whether another number of the sentence counts what is asked for, and this one does not:
         "2 carbon atoms and 4 sulfur atoms"."""
@@ -156,9 +179,8 @@ class Claims:
 
     def _count_asked(self, place: int) -> int:
         """How many of the two words after a number are in the question."""
-        asked = {singular(word) for word in self._asked_words}
         after = self.answer.words[place + 1 : place + 3]
-        return sum(singular(word.text) in asked for word in after)
+        return sum(singular(word.text) in self._asked_singular for word in after)
 
     # Words of the question.
 
@@ -198,7 +220,7 @@ class Claims:
         """Over the words that may stand between "not" and the name, but not over a comma."""
         start = self.answer.sentence_start(place)
         while place > start:
-            text = self.answer.join(start, place)
+            text = self.answer.join(max(start, place - _LONGEST_DENIAL), place)
             if NOT_ONLY.search(text):
                 return False
             if NOT_BEFORE.search(text):
@@ -242,13 +264,13 @@ class Claims:
 
     def _is_contradicted(self, span: Place) -> bool:
         words = self.answer
-        for found in WEAK_TURN.finditer(rest := words.join(span.end, len(words))):
+        for found in WEAK_TURN.finditer(rest := words.join(span.end, span.end + _MOST_AROUND)):
             turn = words.get(span.end + rest[: found.start()].count(" "))
             after = rest[found.end() :].strip()
             begins = turn is not None and (turn.starts_sentence or turn.gap.strip() != "")
             if begins and after and not self._mentions_any(after):
                 return True
-        before = words.join(0, span.first)
+        before = words.join(span.first - _MOST_AROUND, span.first)
         if any(self._claims(before[: found.start()]) for found in TURN.finditer(before)):
             return True
         return not self._wants_list and self._states_other(span)
@@ -281,6 +303,7 @@ class Claims:
         for place, word in enumerate(self.answer.words):
             if word.starts_sentence:
                 start = place
+            start = max(start, place - LONGEST_SENTENCE)
             if word.text in COPULAS:
                 said = [one.text for one in self.answer.words[start:place]]
                 shared = sum(text in self._asked_words for text in said)
@@ -303,7 +326,7 @@ class Claims:
             return False
         if any(wanted.equals(one) for _, _, one in find_quantities(self.answer.text)):
             return True
-        number = alias.split()[0]
+        number = alias.removesuffix(f" {wanted.unit}")
         return any(
             span.end == len(self.answer) and self._find_problem(span) is None
             for span in self.answer.find(number)

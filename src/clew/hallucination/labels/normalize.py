@@ -23,7 +23,7 @@ UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u309f\u3400-\u4dbf\u4
 _UNSPACED_CHARACTER = re.compile(rf"([{UNSPACED}])")
 
 
-class _Translation(dict[int, str]):
+class Translation(dict[int, str]):
     """The replacement of each character, cached."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
@@ -58,8 +58,8 @@ def _is_accent(character: str) -> bool:
     )
 
 
-_WITHOUT_ACCENTS = _Translation(lambda character: "" if _is_accent(character) else character)
-_PLAIN = _Translation(_plain_character)
+_WITHOUT_ACCENTS = Translation(lambda character: "" if _is_accent(character) else character)
+_PLAIN = Translation(_plain_character)
 
 
 def normalize_answer(text: str) -> str:

@@ -65,12 +65,15 @@ _PRONOUN_AFTER = re.compile(r"\s+(?:of|who|which|that|can|should|another|day)\b"
 _PRONOUN_BEFORE = re.compile(
     r"\b(?:the|this|that|no|any|every|each|which|another|some)\s+$", re.IGNORECASE
 )
+_LONGEST_BEFORE = 16
 _DIGIT = re.compile(r"\d")
+# Not the hyphen of "1914-1918", of "COVID-19" or before a list's item.
+_SIGN = re.compile(r"(?<![^\s=(])(?:[-−]|negative )(?=\d)", re.IGNORECASE)
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[,\u00a0\u202f' ]\d{3})+(?![\d,])(?=\D|$)")
 _SCALED = re.compile(
-    rf"(?<![\w.])(\d+(?:\.\d+)?)(?:\s*-?\s*)({'|'.join(_SCALES)}|hundred)\b", re.IGNORECASE
+    rf"(?<![\w.])(\d+(?:\.\d+)?)(?:\s*-\s*|\s*)({'|'.join(_SCALES)}|hundred)\b", re.IGNORECASE
 )
-_TRAILING_ZEROS = re.compile(r"(?<![\d.])(\d+)\.(\d*?)0+(?![\d.]|\.\d)")
+_DECIMAL = re.compile(r"(?<![\d.])(\d+\.\d+)(?!\d|\.\d)")
 _MONEY = re.compile(r"(?:US|U\.S\.)?([$€£¥])\s?(\d[\d.,]*\d|\d)")
 _CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¥": "yen"}
 _PERCENT = re.compile(r"(?<=\d)\s*(?:%|per\s?cent\b|percent\b)", re.IGNORECASE)
@@ -120,7 +123,9 @@ _UNIT = re.compile(
     + r")(?![\w°])(?!²|\^2)",
     re.IGNORECASE,
 )
-_QUANTITY = re.compile(rf"(?<![\w.])(-?\d+(?:\.\d+)?)(?: ({'|'.join(_UNITS)}))?(?![\w.]*\d)")
+_QUANTITY = re.compile(
+    rf"(?<![\w.])((?:minus )?\d+(?:\.\d+)?)(?: ({'|'.join(_UNITS)}))?(?![\w.]*\d)"
+)
 # The same length in miles and in kilometers, as people round it.
 _ROUNDING = 0.01
 
@@ -154,13 +159,17 @@ class Quantity(NamedTuple):
 def parse_quantity(text: str) -> Quantity | None:
     """The quantity that a canonical text consists of."""
     found = _QUANTITY.fullmatch(text.strip(" ."))
-    return Quantity(float(found[1]), found[2] or "") if found else None
+    return _read_quantity(found) if found else None
+
+
+def _read_quantity(found: re.Match[str]) -> Quantity:
+    return Quantity(float(found[1].replace("minus ", "-")), found[2] or "")
 
 
 def find_quantities(text: str) -> list[tuple[int, int, Quantity]]:
     """(start, end, quantity) of those in a canonical text that have a unit."""
     return [
-        (found.start(), found.end(), Quantity(float(found[1]), found[2]))
+        (found.start(), found.end(), _read_quantity(found))
         for found in _QUANTITY.finditer(text)
         if found[2]
     ]
@@ -177,10 +186,11 @@ def canonical_values(text: str, *, day_first: bool = False) -> str:
     for pattern in _DATES:
         text = pattern.sub(_plain_date, text)
     text = _NUMERIC_DATE.sub(lambda found: _plain_numeric_date(found, day_first), text)
+    text = _SIGN.sub("minus ", text)
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _spell_out(text)
     text = _SCALED.sub(_multiply, text)
-    text = _TRAILING_ZEROS.sub(lambda m: f"{m[1]}.{m[2]}" if m[2] else m[1], text)
+    text = _DECIMAL.sub(lambda found: found[1].rstrip("0").rstrip("."), text)
     text = _MONEY.sub(lambda found: f"{found[2]} {_CURRENCIES[found[1]]}", text)
     return _name_units(text)
 
@@ -260,8 +270,9 @@ def _read_words(found: re.Match[str]) -> str:
 
 
 def _is_pronoun(found: re.Match[str]) -> bool:
+    start = max(0, found.start() - _LONGEST_BEFORE)
     after = _PRONOUN_AFTER.match(found.string, found.end())
-    return bool(after or _PRONOUN_BEFORE.search(found.string, 0, found.start()))
+    return bool(after or _PRONOUN_BEFORE.search(found.string, start, found.start()))
 
 
 def _read_ordinal(found: re.Match[str]) -> str:

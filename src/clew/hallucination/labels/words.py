@@ -2,13 +2,19 @@
 it is written as a name, and where sentences begin."""
 
 import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from clew.hallucination.labels.normalize import ARTICLES, UNSPACED, normalize_words
+from clew.hallucination.labels.normalize import (
+    ARTICLES,
+    UNSPACED,
+    Translation,
+    normalize_words,
+)
 
 _CHUNK = re.compile(r"\S+")
 # Inside a chunk: anything between letters, but not the comma of "12,500" or the point of "U.S.".
@@ -17,6 +23,9 @@ _UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED}]")
 _KATAKANA = re.compile(r"[\u30a0-\u30ff]")
 # After these, a point does not end a sentence.
 _SHORT = frozenset(("st", "mr", "mrs", "ms", "dr", "mt", "ft", "jr", "sr", "vs", "no", "eg", "ie"))
+# Of a sentence without an end, this many words around a place are read.
+LONGEST_SENTENCE = 200
+_MARKS_AS_LETTERS = Translation(lambda one: "x" if unicodedata.category(one)[0] == "M" else one)
 _PLURAL = re.compile(r"(?<=[^\W\d]{3})s$")
 
 
@@ -98,13 +107,15 @@ class Words:
             start = text.find(alias, start + 1)
 
     def sentence_start(self, place: int) -> int:
-        while place > 0 and not self.words[place].starts_sentence:
+        first = max(0, place - LONGEST_SENTENCE)
+        while place > first and not self.words[place].starts_sentence:
             place -= 1
         return place
 
     def sentence_end(self, place: int) -> int:
         """The word after the sentence that goes on at `place`."""
-        while place < len(self.words) and not self.words[place].starts_sentence:
+        end = min(len(self.words), place + LONGEST_SENTENCE)
+        while place < end and not self.words[place].starts_sentence:
             place += 1
         return place
 
@@ -126,7 +137,7 @@ def split_words(text: str) -> Words:
     for chunk in _CHUNK.finditer(text):
         space = text[before : chunk.start()]
         gap, before = gap + ("\n" if "\n" in space else space[:1]), chunk.end()
-        for piece in _INNER.split(chunk[0]):
+        for piece in _split_chunk(chunk[0]):
             words = _read_piece(piece)
             if words is None:
                 gap += piece
@@ -135,6 +146,18 @@ def split_words(text: str) -> Words:
             found += _place_words(words, piece, gap, depth, found)
             gap = piece[-1] if piece[-1] in ",." else ""
     return Words(found)
+
+
+def _split_chunk(chunk: str) -> Iterator[str]:
+    """The pieces of a chunk: words, and what is between them. A mark, such as a vowel sign of
+    Hindi, is part of a word."""
+    shape = chunk if chunk.isascii() else chunk.translate(_MARKS_AS_LETTERS)
+    place = 0
+    for found in _INNER.finditer(shape):
+        yield chunk[place : found.start()]
+        yield found[0]
+        place = found.end()
+    yield chunk[place:]
 
 
 def _place_words(

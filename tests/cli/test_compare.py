@@ -151,7 +151,9 @@ def _only(name: str, broken: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_transfer_prints_one_matrix_per_method(run: Any, tmp_path: Path) -> None:
+def test_transfer_prints_sets_not_trained_on_and_the_matrix_of_the_best(
+    run: Any, tmp_path: Path
+) -> None:
     folders = [write_data(tmp_path / name, rows=rows) for name, rows in (("a", 100), ("b", 120))]
     for one in folders:
         describe_capture(one, model={"id": "tiny", "fingerprint": "abc"})
@@ -161,8 +163,10 @@ def test_transfer_prints_one_matrix_per_method(run: Any, tmp_path: Path) -> None
         *("--methods", "perplexity,lookback"),
     )
     assert ended.code == 0, ended.err
-    assert re.search(rf"^Lookback Lens +a +{FIGURE} +{FIGURE} *$", ended.out, re.M), ended.out
-    assert re.search(rf"^ +b +{FIGURE} +{FIGURE} *$", ended.out, re.M)
+    interval = rf"{FIGURE} \[{FIGURE}, {FIGURE}\]"
+    assert re.search(rf"^  Lookback Lens +{interval} +{interval}", ended.out, re.M), ended.out
+    for name in "ab":
+        assert re.search(rf"^  trained on {name} +{interval}", ended.out, re.M)
     pair = run(
         *("compare", "--train-on", folders[0], "--test-on", folders[1], "--output-dir", out / "p"),
         *("--methods", "perplexity"),

@@ -174,7 +174,7 @@ def _advise(labels: Labels, where: Where) -> str | None:
     folds = "" if where.is_folded else ", or test every answer once with `folds=5`"
     return (
         f"With fewer than {FEWEST} answers of a class there are no p-values, and no method is "
-        f"called the best. Use {easier} or more questions{folds}."
+        f"called the best. Use {easier} or more of them{folds}."
     )
 
 

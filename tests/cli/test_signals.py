@@ -51,6 +51,7 @@ def signaled(
     [
         (signal.SIGINT, "clew.cli", ("--help",), SAFE),
         (signal.SIGTERM, "typer", ("compare",), SAFE),
+        (signal.SIGTERM, "clew.engine", ("compare",), "To resume: clew compare\n"),
         (signal.SIGINT, "pyarrow", ("preprocess", "a b"), "To resume: clew preprocess 'a b'\n"),
         (signal.SIGINT, "numpy", ("convert", "a", "--out", "b"), "clew convert a --out b\n"),
         (signal.SIGTERM, "pyarrow", ("inspect", "a"), OVER),

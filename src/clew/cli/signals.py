@@ -69,9 +69,11 @@ class StopRequest:
         return typer.Exit(128 + self.number)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
+        if _is_importing(frame):  # mostly at the start, when nothing has to be finished
+            _end_now(self.number or number, f"stopped.{self._resume}")
         if self.number:
             if time.monotonic() - self._received >= self._same_seconds:
-                if self._has_raised or _is_importing(frame):
+                if self._has_raised:
                     _end_now(self.number, f"stopped.{self._resume}")
                 self._has_raised = True
                 raise Interrupted(self.number)
@@ -84,9 +86,9 @@ class StopRequest:
 def stop_on_signal(
     console: Console, message: str, *, resume: str = "", is_passed_on: bool = False
 ) -> Iterator[StopRequest]:
-    """The first Ctrl-C or SIGTERM asks the run to stop, the second stops it at once. The previous
-    handlers are restored afterwards. `resume` is the hint that a run without time to clean up
-    prints.
+    """The first Ctrl-C or SIGTERM asks the run to stop; the second stops it at once, as does the
+    first one during an import. The previous handlers are restored afterwards. `resume` is the hint
+    that a run without time to clean up prints.
 
     Set `is_passed_on` under torchrun, which forwards a Ctrl-C that its processes have already
     received.

@@ -12,10 +12,14 @@ import pytest
 from clew.errors import InputError, TrainingStoppedError
 from clew.hallucination.comparison import CompareConfig, ComparisonResult, compare_methods
 from clew.hallucination.comparison.events import StoreStarted
+from clew.hallucination.comparison.plan import make_plan
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page
+from clew.hallucination.comparison.stores import open_stores, union
 from clew.hallucination.detectors.loading import load_detector
+from clew.hallucination.detectors.probes import PROBES
 from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import auroc
 from tests import samples
 from tests.hallucination.comparison.making import (
@@ -122,6 +126,7 @@ def test_report_names_the_sets(made: ComparisonResult) -> None:
     assert "on question sets not trained on: facts, elements and trivia</title>" in page
     assert "On question sets that it was not trained on" in page
     assert 'id="left_out"' in page and "150 (" in page
+    assert "Nothing was chosen on the test answers" not in page
 
 
 def test_questions_of_other_sets_are_not_tested(
@@ -139,6 +144,43 @@ def test_questions_of_other_sets_are_not_tested(
     sets = compare_methods(config, events.append).results["leave_one_out"]
     assert "were captured with different prompts" in " ".join(map(str, events))
     assert sets["excluded"][0] == 0 and sets["excluded"][1] == sets["excluded"][2] > 100
+
+
+def test_question_of_two_sets_is_in_one_split_of_their_union(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second set has the questions of the first under other ids, so in other splits."""
+    plain, folders = samples.answer_of, []
+    for shift in (0, 1):
+        monkeypatch.setattr(
+            samples, "answer_of", lambda n, s, k=shift: plain(n, s) | {"question": f"Q {n + k}?"}
+        )
+        folders.append(write_data(tmp_path / str(shift), rows=30))
+    stores = open_stores(folders)
+    both = union("both", list(stores.values())).data
+    train, validation, test = ({*both.read("question", split)} for split in SPLIT_NAMES)
+    assert train.isdisjoint(validation | test) and validation.isdisjoint(test)
+    whole = sum(len(one.data.labels["train"]) for one in stores.values())
+    assert len(both.labels["train"]) == whole and len(validation) and len(test)
+
+
+def test_set_of_one_class_is_named(stores: tuple[Path, ...], tmp_path: Path) -> None:
+    again = write_set(tmp_path / "again", rows=75)
+    splits = (again / "splits.csv").read_text()
+    (again / "splits.csv").write_text(splits.replace(",1,0\n", ",0,1\n"))
+    config = sets_config((*stores, again), tmp_path)
+    with pytest.raises(InputError, match=r'test split of ".*again" has no hallucinated answers'):
+        make_plan(config, open_stores(config.train_on))
+
+
+def test_sets_with_different_numbers_of_drawn_answers_are_told_so(
+    stores: tuple[Path, ...], tmp_path: Path
+) -> None:
+    config = sets_config((*stores[:2], write_set(tmp_path / "more", rows=75, draws=4)), tmp_path)
+    first, second, _ = make_plan(config, open_stores(config.train_on)).parts
+    reason = second.refuse_reason(PROBES["entailment_entropy"])
+    assert reason is not None and "capture them with the same `draws`" in reason
+    assert first.refuse_reason(PROBES["p_true"]) is None
 
 
 def test_sets_are_resumed_and_can_be_named(

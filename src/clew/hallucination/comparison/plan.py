@@ -88,7 +88,10 @@ class _Planner:
         others = [store.name for store in stores if store not in alone]
         note = f"without both classes in every split, not trained alone: {', '.join(others)}"
         for store in stores:
-            mixed, excluded[store.name] = leave_out(store, [s for s in stores if s is not store])
+            refuse_thin(store.place, whole(store).balance, ("test",))
+            mixed, shared = leave_out(store, [s for s in stores if s is not store])
+            _refuse_few_left(store.place, mixed.data.labels["test"], shared, "the other sets")
+            excluded[store.name] = shared
             name = f"all sets but {store.name}"
             parts.append(self._trial(name, mixed, (mixed,), f"{_LEFT_OUT}/{_plain(store.name)}"))
         every = union(f"all {len(stores)} sets", stores)
@@ -162,13 +165,18 @@ def _refuse_thin(trial: Trial) -> None:
     refuse_thin(trial.train.place, trial.train.balance, ("train", "validation"))
     for store in trial.tests:
         refuse_thin(store.place, store.balance, ("test",))
-        left = trial.labels(store).test
-        if left.any() and (left == 0).any():
-            continue
         shared = int(trial.shared[store.name].sum())
+        trained_on = f'"{trial.train.place}"'
+        _refuse_few_left(store.place, trial.labels(store).test, shared, trained_on)
+
+
+def _refuse_few_left(place: str, left: np.ndarray, shared: int, trained_on: str) -> None:
+    """Raises InputError if the answers whose question was not trained on do not have both
+    classes."""
+    if not (left.any() and (left == 0).any()):
         raise InputError(
-            f'{shared:,} of the questions of "{store.place}" were used for training or '
-            f'validation in "{trial.train.place}"; the remaining ones have '
+            f'{shared:,} of the questions of "{place}" were used for training or '
+            f"validation in {trained_on}; the remaining ones have "
             f"{int((left == 0).sum()):,} correct and {int(left.sum()):,} hallucinated answers, "
             "but both are required: use other questions."
         )

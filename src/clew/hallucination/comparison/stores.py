@@ -2,7 +2,7 @@
 the stores put together from them, such as the union of several."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +173,7 @@ def whole(store: Store) -> Store:
 
 def union(name: str, stores: Sequence[Store]) -> Store:
     """The splits of several stores, each put together."""
-    splits = {
-        split: [one for store in stores for one in _portions(store, split)] for split in SPLIT_NAMES
-    }
-    return Store(name=name, data=MixedAnswers(name, splits))
+    return Store(name=name, data=MixedAnswers(name, _put_together(stores)))
 
 
 def leave_out(store: Store, others: Sequence[Store]) -> tuple[Store, int]:
@@ -193,6 +190,25 @@ def leave_out(store: Store, others: Sequence[Store]) -> tuple[Store, int]:
         start = end
     splits = {**rest.data.splits, "test": kept}
     return Store(name=store.name, data=MixedAnswers(rest.name, splits)), int(shared.sum())
+
+
+def _put_together(stores: Sequence[Store]) -> dict[str, list[Portion]]:
+    """The splits of several stores. A question that one of them has in its training split and
+    another in a later one stays only in the training split: nothing is chosen or tested on it."""
+    has_texts = all("question" in store.data.fields for store in stores)
+    mixed: dict[str, list[Portion]] = {}
+    known: list[str] = []
+    for split in SPLIT_NAMES:
+        mixed[split] = [one for store in stores for one in _portions(store, split)]
+        if not has_texts:  # two sets may use the same ids
+            continue
+        asked = [_texts_of(one) for one in mixed[split]]
+        mixed[split] = [
+            replace(one, rows=one.rows[~_are_known(known, texts, by_text=True)])
+            for one, texts in zip(mixed[split], asked, strict=True)
+        ]
+        known += [text for texts in asked for text in texts]
+    return mixed
 
 
 def tell_prompts(store: Store) -> list[str]:
@@ -236,17 +252,27 @@ def find_shared(train: Store, test: Store) -> np.ndarray:
     known = [
         text for split in ("train", "validation") for text in _questions(train.data, split, field)
     ]
-    every = [*known, *_questions(test.data, "test", field)]
-    groups = group_questions(every, every if field else None)
+    return _are_known(known, _questions(test.data, "test", field), by_text=field is not None)
+
+
+def _are_known(known: Sequence[str], asked: Sequence[str], *, by_text: bool) -> np.ndarray:
+    """Which of the asked questions are among those that are known."""
+    every = [*known, *asked]
+    groups = group_questions(every, every if by_text else None)
     return np.isin(groups[len(known) :], groups[: len(known)])
 
 
 def _questions(data: AnswerData, split: str, field: str | None) -> list[str]:
-    ids = [str(one) for one in data.question_ids[split]]
-    if field is None:
-        return ids
-    texts = data.read(field, split)
-    return [text or one for one, text in zip(ids, texts, strict=True)]
+    ids = data.question_ids[split]
+    return _or_ids(ids, data.read(field, split)) if field else [str(one) for one in ids]
+
+
+def _texts_of(portion: Portion) -> list[str]:
+    return _or_ids(portion.index.question_ids, portion.data.read_rows("question", portion.rows))
+
+
+def _or_ids(ids: np.ndarray, texts: Sequence[str | None]) -> list[str]:
+    return [text or str(one) for one, text in zip(ids, texts, strict=True)]
 
 
 def _open(folder: Path, memory: FieldMemory | None) -> AnswerFeatures:

@@ -188,6 +188,13 @@ class Trial:
             reason = explain_missing(method, data, is_fitted=data in self.train.fitted_folders)
             if reason is not None:
                 return reason if len(folders) == 1 else f'in "{data.name}" {reason}'
+        held = self.train.data.fields | self.train.data.samples
+        unlike = [need for need in method.needs if need not in held]
+        if unlike:
+            return (
+                f"{', '.join(unlike)} has different shapes in these folders: capture them with "
+                "the same `draws` and the same version of clew"
+            )
         return None
 
     def can_be_tested(self, method: AnyMethod, store: Store) -> bool:

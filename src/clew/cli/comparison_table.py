@@ -85,7 +85,7 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     rows = results["methods"]
     best = results["best"]["method"] if results["best"]["is_supported"] else ""
     table, hidden = make_table(rows, best=best, width=console.width)
-    say(_describe_data(results["data"]))
+    say(_describe_data(results["data"], is_of_sets=results["leave_one_out"] is not None))
     console.print(table)
     notes = [f"> best on {results['best']['chosen_on']}"] if best else []
     tested = [row["versus_perplexity"] for row in rows if row["versus_perplexity"]]
@@ -136,11 +136,11 @@ def _choose_columns(cells: dict[str, list[str]], room: int) -> list[_Column]:
     return [column for column in _COLUMNS if column in chosen]
 
 
-def _describe_data(data: dict[str, Any]) -> str:
+def _describe_data(data: dict[str, Any], *, is_of_sets: bool) -> str:
     counts = [f"{sum(data[split].values()):,} {split}" for split in _SPLITS]
     where = data["name"]
     refused = f"; {data['refused']:,} refused and excluded" if data.get("refused") else ""
-    if data["train_on"] != data["test_on"] and data["train_on"] != "the other sets":
+    if data["train_on"] != data["test_on"] and not is_of_sets:
         where = f"trained on {data['train_on']}, tested on {data['test_on']}"
     return (
         f"{where}: {', '.join(counts)} answers ({data['test']['hallucinated']:,} of the test "
@@ -175,12 +175,11 @@ def _print_transfer(console: Console, transfer: dict[str, Any], best: str) -> No
         return
     place = transfer["methods"].index(best) if best in transfer["methods"] else 0
     auroc, low, high = (transfer[name][place] for name in ("auroc", "low", "high"))
+    figures = (auroc, low, high, transfer["answers"], transfer["correct"])
     columns = {
         f"on {for_terminal(name)}": [
-            _cell(auroc[row][at], low[row][at], high[row][at], *(n[row][at] for n in counts))
-            for row in range(len(transfer["train_on"]))
+            _cell(*(of[row][at] for of in figures)) for row in range(len(transfer["train_on"]))
         ]
-        for counts in [(transfer["answers"], transfer["correct"])]
         for at, name in enumerate(transfer["test_on"])
     }
     names = [f"  trained on {for_terminal(name)}" for name in transfer["train_on"]]

@@ -1,5 +1,5 @@
 """Contrastive embedding with nearest neighbors, after HalluLens: an autoencoder learns a small
-space where answers with the same label lie together, and a new answer is as risky as the training
+space where correct answers lie together, and a new answer is as risky as the training
 answers near it."""
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Layer:
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedNeighbors:
     """Kernel-weighted nearest neighbors: the log-ratio of the mean weights exp(similarity / width)
-    of the hallucinated and of the correct training answers, `known`."""
+    of the hallucinated and of the correct training answers."""
 
     projections: Sequence[Projection]
     scale: float

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from clew.hallucination.detectors.probes.arrays import Array, exp, is_numpy, to_numpy
+from clew.hallucination.detectors.probes.arrays import Array, exp, log, to_numpy
 from clew.hallucination.detectors.probes.fitting import (
     Linear,
     Matrix,
@@ -51,7 +51,6 @@ class TrueProbability:
 
     def score(self, data: Features, split: str) -> Array:
         found = data.read(P_TRUE, split).clip(_SMALLEST, 1 - _SMALLEST)
-        log = np.log if is_numpy(found) else type(found).log
         return (log(1 - found) - log(found)).mean(1)
 
 

@@ -75,6 +75,9 @@ def _verdict(found: Difference) -> str:
 
 
 def _tell(found: Difference) -> str:
-    p_value = "p < 0.001" if found.p_value < 0.001 else f"p = {found.p_value:.3f}"
     interval = f"[{found.low:+.3f}, {found.high:+.3f}]"
-    return f"difference {found.difference:+.3f} {interval}, {p_value}"
+    return f"difference {found.difference:+.3f} {interval}, {tell_p(found.p_value)}"
+
+
+def tell_p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"

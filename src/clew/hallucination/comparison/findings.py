@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.comparison.families import Contest, tell_contest
+from clew.hallucination.comparison.families import Contest, tell_contest, tell_p
 from clew.hallucination.comparison.rows import (
     FEWEST,
     Labels,
@@ -25,11 +25,12 @@ _FEW = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """On which answers the best method was chosen, and what its AUROC, `{}`, was measured on."""
+    """On which answers the best method was chosen, and what its AUROC, `{}`, was measured on;
+    `can_fold`: the answers could be tested in folds instead."""
 
     chosen_on: str = "validation"
     measured: str = "a test AUROC of {}"
-    is_folded: bool = False
+    can_fold: bool = True
 
 
 def find_sentences(
@@ -161,7 +162,7 @@ def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
         return None
     return (
         f"The test answers include only {few}: the confidence intervals are unreliable with so few "
-        f"answers. Use more questions before relying on these results."
+        "answers. Use more questions before relying on these results."
     )
 
 
@@ -171,7 +172,7 @@ def _advise(labels: Labels, where: Where) -> str | None:
         return None
     lacks_correct = 2 * (labels.test > 0).sum() >= len(labels.test)
     easier = "a larger model, easier questions" if lacks_correct else "harder questions"
-    folds = "" if where.is_folded else ", or test every answer once with `folds=5`"
+    folds = ", or test every answer once with `folds=5`" if where.can_fold else ""
     return (
         f"With fewer than {FEWEST} answers of a class there are no p-values, and no method is "
         f"called the best. Use {easier} or more of them{folds}."
@@ -200,5 +201,4 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _p(versus: dict[str, float]) -> str:
-    value = versus["p_value"]
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+    return tell_p(versus["p_value"])

@@ -178,11 +178,12 @@ class _Run:
         self.reporter, self._should_stop = reporter, should_stop
         last = () if plan.final in plan.trials else (plan.final,)
         self._trials = (*plan.trials, *last)
-        self._done, self._seconds = 0.0, 0.0
+        self._done, self._seconds, self._most = 0.0, 0.0, 1
 
     def run(self, trial: Trial, methods: Sequence[AnyMethod]) -> TrialResult:
+        self._most = max(self._most, len(methods))
         if len(self._trials) > 1 and methods:
-            self._tell(trial)
+            self._tell(trial, len(methods))
         started, fitted = time.monotonic(), 0
         result = TrialResult(trial=trial, measured={s.name: [] for s in trial.tests}, excluded=[])
         for number, method in enumerate(methods, start=1):
@@ -198,14 +199,16 @@ class _Run:
                 result.excluded.append(gone)
                 self.reporter(MethodExcluded(title=gone.title, reason=gone.reason))
         if fitted:  # what an earlier run has finished says nothing about the time left
-            self._done += trial.size * fitted / len(methods)
+            self._done += trial.size * fitted / self._most
             self._seconds += time.monotonic() - started
         return result
 
-    def _tell(self, trial: Trial) -> None:
-        """The time left grows with the answers that are trained on."""
+    def _tell(self, trial: Trial, methods: int) -> None:
+        """The time left grows with the answers that are trained on; the last trial may fit only the
+        methods that are kept."""
         number = self._trials.index(trial)
-        left = sum(one.size for one in self._trials[number:])
+        left = trial.size * methods / self._most
+        left += sum(one.size for one in self._trials[number + 1 :])
         seconds = self._seconds / self._done * left if self._done else None
         count = len(self._trials)
         name = trial.name

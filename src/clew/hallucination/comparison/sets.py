@@ -14,6 +14,7 @@ from clew.hallucination.comparison.rows import (
     count_rarer,
     differ,
     is_significant,
+    pick_best,
 )
 from clew.hallucination.comparison.tables import escape_latex, sort_rows
 from clew.storage.text_files import csv_text
@@ -112,7 +113,7 @@ def _latex_row(sets: Mapping[str, Any], place: int) -> str:
 
 def tell_transfer(evaluation: Evaluation) -> dict[str, str]:
     """Sentences on how the best method does on single sets that it was not trained on."""
-    best = max(evaluation.measured, key=lambda one: one.row["val_auroc"])
+    best = pick_best(evaluation.measured)
     told = {
         "sets": _tell_range(best, evaluation.parts),
         "floor": _tell_floor(best, evaluation.parts),

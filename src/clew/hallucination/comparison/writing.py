@@ -112,11 +112,12 @@ def _find_where(evaluation: Evaluation) -> Where:
         return Where(
             chosen_on="the validation splits of the left-out sets",
             measured=f"a mean AUROC of {{}} over {count} question sets that it was not trained on",
+            can_fold=False,
         )
     if evaluation.plan.kind == "folds":
         measured = f"an AUROC of {{}} on all answers, in {count} folds"
-        return Where(chosen_on="the validation folds", measured=measured, is_folded=True)
-    return Where()
+        return Where(chosen_on="the validation folds", measured=measured, can_fold=False)
+    return Where(can_fold=evaluation.plan.kind == "one split")
 
 
 def _describe_best(best: str, evaluation: Evaluation) -> dict[str, Any]:

@@ -146,8 +146,8 @@ def draw_tiles(comparison: Comparison) -> Html:
     words = f"best on {comparison.chosen_on}" if comparison.has_best else "highest on validation"
     tiles = [_tile(comparison.best, words, is_best=True)]
     unread = "baseline: does not use the model"
-    about = {"perplexity": "no training needed", "length": unread, "category": unread}
-    tiles += [_tile(method, about.get(method.name, "")) for method in others]
+    about = {"perplexity": "no training needed"}
+    tiles += [_tile(method, about.get(method.name, unread)) for method in others]
     return tag("div", tiles, class_="tiles")
 
 

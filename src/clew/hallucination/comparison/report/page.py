@@ -81,6 +81,15 @@ def _header(comparison: Comparison) -> Html:
     )
 
 
+def _tell_choice(comparison: Comparison) -> str:
+    if not comparison.raw.get("leave_one_out"):
+        return "Nothing was chosen on the test answers."
+    return (
+        "No method was fitted or calibrated on the set that it is tested on; only the best method "
+        f"was chosen on {comparison.chosen_on}, which are among the test answers."
+    )
+
+
 def _footer(comparison: Comparison) -> Html:
     best = comparison.best
     cite = (
@@ -97,9 +106,9 @@ def _footer(comparison: Comparison) -> Html:
         tag(
             "p",
             "Hallucinated is the positive class. A risk is a method's probability that an answer "
-            "is hallucinated, calibrated on validation answers. Nothing was chosen on the test "
-            "answers. All metrics are in results.json and table.csv beside this page; the risks of "
-            "every answer are in scores.arrow.",
+            "is hallucinated, calibrated on validation answers. "
+            f"{_tell_choice(comparison)} All metrics are in results.json and table.csv beside this "
+            "page; the risks of every answer are in scores.arrow.",
         ),
     )
 

@@ -183,12 +183,7 @@ def leave_out(store: Store, others: Sequence[Store]) -> tuple[Store, int]:
     assert isinstance(rest.data, MixedAnswers)
     every = whole(store)
     shared = find_shared(rest, every)
-    kept, start = [], 0
-    for one in _portions(every, "test"):
-        end = start + len(one.rows)
-        kept.append(Portion(data=one.data, rows=one.rows[~shared[start:end]]))
-        start = end
-    splits = {**rest.data.splits, "test": kept}
+    splits = {**rest.data.splits, "test": _without(_portions(every, "test"), shared)}
     return Store(name=store.name, data=MixedAnswers(rest.name, splits)), int(shared.sum())
 
 
@@ -199,16 +194,20 @@ def _put_together(stores: Sequence[Store]) -> dict[str, list[Portion]]:
     mixed: dict[str, list[Portion]] = {}
     known: list[str] = []
     for split in SPLIT_NAMES:
-        mixed[split] = [one for store in stores for one in _portions(store, split)]
+        portions = mixed[split] = [one for store in stores for one in _portions(store, split)]
         if not has_texts:  # two sets may use the same ids
             continue
-        asked = [_texts_of(one) for one in mixed[split]]
-        mixed[split] = [
-            replace(one, rows=one.rows[~_are_known(known, texts, by_text=True)])
-            for one, texts in zip(mixed[split], asked, strict=True)
-        ]
-        known += [text for texts in asked for text in texts]
+        asked = [text for one in portions for text in _texts_of(one)]
+        mixed[split] = _without(portions, _are_known(known, asked, by_text=True))
+        known += asked
     return mixed
+
+
+def _without(portions: Sequence[Portion], excluded: np.ndarray) -> list[Portion]:
+    """`excluded` has an entry for each answer of all portions, which follow one another."""
+    ends = np.cumsum([len(one.rows) for one in portions])[:-1]
+    parts = zip(portions, np.split(excluded, ends), strict=True)
+    return [replace(one, rows=one.rows[~some]) for one, some in parts]
 
 
 def tell_prompts(store: Store) -> list[str]:

@@ -10,6 +10,8 @@ import pytest
 
 from clew.errors import StoreError
 from clew.hallucination.comparison.report import write_report
+from clew.hallucination.comparison.report.comparison import read_comparison
+from clew.hallucination.comparison.report.page import make_page
 from tests.hallucination.comparison.report.making import (
     NETWORKS,
     change_results,
@@ -168,3 +170,13 @@ def test_damaged_folder_is_refused_with_what_to_do(folder: Path, damage: Any, me
         write_report(folder)
     assert 'Run "clew compare"' in str(refused.value)
     assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("odd", [7, "text", [3], [["x", None]], {}])
+def test_odd_figures_of_sets_leave_empty_cells(tmp_path: Path, odd: Any) -> None:
+    folder = make_comparison(tmp_path / "out", test=20)
+    names = {"sets": ["facts", "nq"], "titles": ["LSTM"], "methods": ["lstm"]}
+    figures = dict.fromkeys(("auroc", "low", "high", "mean", "answers", "correct"), odd)
+    change_results(folder, leave_one_out={**names, **figures}, transfer={**names, **figures})
+    page = make_page(read_comparison(folder), [])
+    assert "LSTM on facts: not measured" in page

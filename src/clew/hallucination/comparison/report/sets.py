@@ -140,15 +140,19 @@ def _figures(raw: dict[str, Any], place: int, shape: tuple[int, int]) -> list[np
 def _numbers(table: Any, shape: tuple[int, int]) -> np.ndarray:
     """A table of JSON; what is missing or no number is NaN."""
     values = np.full(shape, math.nan)
-    for row, cells in zip(range(shape[0]), table or (), strict=False):
-        for column, cell in zip(range(shape[1]), cells or (), strict=False):
+    for row, cells in zip(range(shape[0]), _listed(table), strict=False):
+        for column, cell in zip(range(shape[1]), _listed(cells), strict=False):
             number = as_number(cell)
             values[row, column] = math.nan if number is None else number
     return values
 
 
 def _column(values: Any, count: int) -> np.ndarray:
-    return _numbers([[value] for value in values or ()], (count, 1))
+    return _numbers([[value] for value in _listed(values)], (count, 1))
+
+
+def _listed(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else []
 
 
 def _matrix(

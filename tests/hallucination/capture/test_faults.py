@@ -130,7 +130,7 @@ def test_second_interrupt_stops_immediately(start: Any, unbroken: Path, tmp_path
     with start(store) as process:
         assert process.wait_until(lambda: bytes_in(store) > 100_000)
         process.send(signal.SIGINT)
-        process.wait_until(lambda: "again to stop at once" in process.output)
+        assert process.wait_until(lambda: "again to stop immediately" in process.output)
         process.send(signal.SIGINT)
         assert process.wait() == 130, process.output
         assert "Traceback" not in process.output

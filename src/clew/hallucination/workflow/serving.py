@@ -133,7 +133,7 @@ def serve(
 
     def load() -> "Loaded":
         # What is fastest now need not be for long: a server says that cores are scarce, no more.
-        chosen = Threads(threads or torch.get_num_threads(), report)
+        chosen = Threads(torch.get_num_threads() if threads is None else threads, report)
         found: str | Path | Detector | None = detector
         given: str | LoadedModel | None = model
         if found is None:

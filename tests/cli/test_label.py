@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from clew.hallucination.labels import read_scores
+from clew.hallucination.labels.label import label_store
 from clew.storage.text_files import read_csv
 from tests.hallucination.labels.judge_server import Reply, judge_server
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
@@ -80,6 +81,7 @@ def test_review_page_saves_corrections_until_it_ends(
     store: Path, tmp_path: Path, number: int | None
 ) -> None:
     out = tmp_path / "scores.csv"
+    label_store(store, out)
     command = [sys.executable, "-m", "clew", "label", str(store), "--out", str(out)]
     command += ["--review", "--no-browser"]
     with subprocess.Popen(
@@ -97,6 +99,7 @@ def test_review_page_saves_corrections_until_it_ends(
     assert process.returncode == 0 and err == "", err
     assert [row["correction"] for row in read_csv(out)].count("correct") == 1
     assert "reviewed: 1 correct" in printed and "corrected by hand: 1 answer" in printed
+    assert "(unchanged)" not in printed
 
 
 def post(address: str, body: dict[str, Any]) -> None:

@@ -175,6 +175,7 @@ def test_doubtful_examples_are_long_or_near_matches(tmp_path: Path, out: Path) -
     texts = ["Rome", "Rome", long, "Oslo", "New Rom", "Oslo"]
     rows = [trace_row(i, text, ["Rome", "New Rome"]) for i, text in enumerate(texts)]
     rows[4]["accepted_answers"] = ["New York"]
+    rows[5]["accepted_answers"] = ["s"]  # too short for a near match
     examples = label_store(write_text_store(tmp_path / "store", rows), out).examples
     assert [row.answer for row in examples.doubtful] == [long, "New Rom"]
     assert [row.answer for row in examples.correct] == ["Rome", "Rome"]

@@ -134,3 +134,8 @@ def test_a_mistyped_set_is_suggested_among_all() -> None:
     with pytest.raises(InputError, match=r'\(did you mean "elements"\?\): give .* facts, elements'):
         load_questions("element")
     assert {"facts", "all", *GENERATED} <= set(built_in_names())
+
+
+def test_several_sets_at_once_are_refused_with_advice() -> None:
+    with pytest.raises(InputError, match=r'several sets: give one of them, or "all"'):
+        load_questions("elements,words")

@@ -27,6 +27,7 @@ _DOUBTS = {
 }
 # The similarity, 0 to 100, from which a text may be a spelling of an accepted answer.
 _SIMILAR = 75
+_LEAST_LETTERS = 4  # a shorter text is in many others by chance
 _LARGE = 0.4
 _EACH = 4  # examples of a kind
 _MANY_WORDS = 40
@@ -78,7 +79,7 @@ def _doubt_similarity(row: LabeledAnswer) -> Doubt:
         likeness = fuzz.partial_ratio(normalize_answer(alias), said) if said else 0.0
         if shared:
             best = max(best, Doubt(0.5 + 0.4 * shared, f'it shares words with "{alias}"'))
-        elif likeness >= _SIMILAR:
+        elif likeness >= _SIMILAR and len(alias) >= _LEAST_LETTERS:
             best = max(best, Doubt(likeness / 120, f'it is spelled almost like "{alias}"'))
     return best
 

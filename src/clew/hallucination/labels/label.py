@@ -165,6 +165,7 @@ def apply_corrections(result: LabelResult) -> LabelResult:
     return replace(
         result,
         rows=rows,
+        written=result.written or rows != result.rows,
         categories=_count_categories(rows, result.score_threshold),
         examples=choose_examples(rows, result.score_threshold),
     )

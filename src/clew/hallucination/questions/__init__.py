@@ -101,6 +101,10 @@ def _find_local(spec: str) -> tuple[Path | None, list[str]]:
         path = os.path.expanduser(base)
         if base and os.path.exists(path):
             return Path(path), names
+    if "," in spec and {name.strip() for name in spec.split(",")} <= {*built_in_names()}:
+        raise InputError(
+            f'questions "{spec}" are several sets: give one of them, or "all" for a mix of all sets'
+        )
     hub = _HUB_SPEC.fullmatch(spec)
     if hub is None or file_ending(Path(hub[1])) in READERS or looks_like_path(hub[1]):
         raise InputError(

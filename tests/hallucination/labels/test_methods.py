@@ -30,6 +30,7 @@ CHOICE = "Which is larger, New York or Chicago?"
         ("It is Me\u0301xico now", "México"),
         ("It is C, from the Latin carbo", "C"),
         ("It is −40 °F there", "-40 °C"),
+        ("negative five", "-5"),
         ("It is 5.0.", "5"),
     ],
 )
@@ -135,6 +136,7 @@ DENTIST = "Who is the dentist? If the text does not say it, answer “not stated
         ("He cannot swim.", "no", "Can he swim?", "says no"),
         ("That isn't true.", "no", "Can he swim?", "says no"),
         ("That is not false.", "yes", "Can he swim?", "says yes"),
+        ("That's right, yes.", "yes", "Can he swim?", "says yes"),
         ("True or false", "yes", "He can swim: true or false?", "contradicted"),
         ("beliefs", "belief", "What is the singular of beliefs?", "absent"),
         ("I'm sorry, but I cannot say.", "Rome", "", "refused"),

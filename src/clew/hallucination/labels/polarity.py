@@ -62,7 +62,8 @@ def _is_verdict(plain: str, found: re.Match[str]) -> bool:
         return True
     if found[0] in ("yes", "no"):
         is_said = before[-1] in ("is", "answer", "so", "therefore", "actually")
-        return is_said and before[-2:-1] != ["there"]
+        is_last = found[0] == "yes" and found.end() == len(plain)
+        return is_last or (is_said and before[-2:-1] != ["there"])
     if found[0] in ("right", "indeed", "of course"):
         return False
     if "n t " in found[0]:

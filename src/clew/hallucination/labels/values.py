@@ -186,7 +186,6 @@ def canonical_values(text: str, *, day_first: bool = False) -> str:
     for pattern in _DATES:
         text = pattern.sub(_plain_date, text)
     text = _NUMERIC_DATE.sub(lambda found: _plain_numeric_date(found, day_first), text)
-    text = _SIGN.sub("minus ", text)
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _spell_out(text)
     text = _SCALED.sub(_multiply, text)
@@ -196,8 +195,9 @@ def canonical_values(text: str, *, day_first: bool = False) -> str:
 
 
 def _spell_out(text: str) -> str:
-    """With numbers in digits, where they were words."""
+    """With numbers in digits, where they were words, and signs in words."""
     plain = _NUMBER_WORDS.sub(_read_words, _ORDINAL_WORDS.sub(_read_ordinal, text))
+    plain = _SIGN.sub("minus ", plain)
     return plain if plain is text or plain == text else _name_units(plain)
 
 

@@ -161,7 +161,8 @@ class Claims:
         if not self.answer[span.first].text[:1].isdigit() or not before:
             return False
         is_minus = singular(before.text) == singular("minus")
-        return is_minus and (left is None or not left.text[:1].isdigit())
+        is_between = left is not None and left.text[:1].isdigit() and "=" not in before.gap
+        return is_minus and not is_between
 
     def _counts_other(self, span: Place) -> bool:
         """Whether another number of the sentence counts what is asked for, and this one does not:

@@ -31,6 +31,7 @@ METHODS = (
         "lookback",
         "token_probe",
         "fusion",
+        "robust",
         "lstm",
         "gnn_det",
         "gvae",

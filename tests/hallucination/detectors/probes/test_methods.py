@@ -29,6 +29,7 @@ TELLING = (
     "lookback",
     "token_probe",
     "fusion",
+    "robust",
     "p_true",
     "ccs",
     "contrast_probe",

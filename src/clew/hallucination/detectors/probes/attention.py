@@ -75,7 +75,7 @@ class HeadsProbe:
         return frozenset({self.field})
 
     def score(self, data: Features, split: str) -> Array:
-        return self.linear.score(_read_heads(data, self.field, split))
+        return self.linear.score(read_heads(data, self.field, split))
 
 
 def learn_attention_score(data: Features) -> Fitted:
@@ -88,9 +88,9 @@ def learn_attention_score(data: Features) -> Fitted:
 
 
 def learn_lookback(data: Features) -> Fitted:
-    ratios = _read_heads(data, LOOKBACK, "train")
+    ratios = read_heads(data, LOOKBACK, "train")
     scale = standardize(ratios, LOOKBACK)
-    validation = scale.apply(_read_heads(data, LOOKBACK, "validation"))
+    validation = scale.apply(read_heads(data, LOOKBACK, "validation"))
     path = fit_path(ratios, data.labels["train"])
     choice = choose_strength(path, validation, data.labels["validation"])
     probe = HeadsProbe(field=LOOKBACK, linear=scale.undo(choice.linear))
@@ -106,7 +106,7 @@ def _at_layer(data: Features, layer: int, known: np.ndarray) -> AttentionScore:
     return AttentionScore(layer=layer, without=float(np.median(found)) if len(found) else 0.0)
 
 
-def _read_heads(data: Features, field: str, split: str) -> Array:
+def read_heads(data: Features, field: str, split: str) -> Array:
     values = data.read(field, split)
     return values.reshape(len(values), -1)
 

@@ -80,15 +80,21 @@ class Scale:
         return Linear(weights=weights, bias=linear.bias - float(self.mean @ weights))
 
 
-def standardize(matrix: Matrix, name: str) -> Scale:
-    """Scale the matrix in place; a constant feature becomes 0. Raises StoreError for non-finite
-    values; `name` says where."""
+def average(matrix: Matrix, name: str) -> Float32[np.ndarray, " features"]:
+    """The mean of every feature. Raises StoreError for non-finite values; `name` says where."""
     mean = matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
     if not np.isfinite(mean).all():
         raise StoreError(
             f"{name} contains NaN or infinity in the training split, so it cannot be used for "
             'training. Create the samples again with "clew preprocess".'
         )
+    return mean
+
+
+def standardize(matrix: Matrix, name: str) -> Scale:
+    """Scale the matrix in place; a constant feature becomes 0. Raises StoreError for non-finite
+    values; `name` says where."""
+    mean = average(matrix, name)
     matrix -= mean
     spread = np.sqrt(np.einsum("ij,ij->j", matrix, matrix) / len(matrix))
     spread[spread == 0] = 1

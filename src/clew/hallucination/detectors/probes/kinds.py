@@ -17,6 +17,7 @@ from clew.hallucination.detectors.probes.fusion import FusionProbe
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.probes.registration import find_keepable, find_own_methods
+from clew.hallucination.detectors.probes.robust import RobustProbe
 from clew.hallucination.detectors.probes.semantic import SemanticEntropy
 from clew.hallucination.detectors.probes.states import LayerProbe, Network
 from clew.hallucination.detectors.probes.tokens import PooledTokens
@@ -35,6 +36,7 @@ SCORERS: dict[str, type[Scorer]] = {
     "heads": HeadsProbe,
     "layers": LayersProbe,
     "fusion": FusionProbe,
+    "robust": RobustProbe,
     "neighbors": EmbeddedNeighbors,
     "tokens": PooledTokens,
 }

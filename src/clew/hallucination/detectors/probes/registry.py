@@ -29,6 +29,8 @@ from clew.hallucination.detectors.probes.evaluation import (
 )
 from clew.hallucination.detectors.probes.fusion import SIGNALS, learn_fusion
 from clew.hallucination.detectors.probes.method import Method, Probe
+from clew.hallucination.detectors.probes.robust import SIGNALS as ROBUST_SIGNALS
+from clew.hallucination.detectors.probes.robust import learn_robust
 from clew.hallucination.detectors.probes.semantic import (
     learn_entropy_probe,
     learn_semantic_entropy,
@@ -225,6 +227,14 @@ _METHODS = (
         needs=("sequence", "token_logprobs", "token_entropies"),
         learn=learn_fusion,
         also_reads=SIGNALS,
+    ),
+    Probe(
+        name="robust",
+        title="Robust (clew)",
+        family="probe",
+        needs=("sequence", "token_logprobs", "token_entropies"),
+        learn=learn_robust,
+        also_reads=(*ROBUST_SIGNALS, "category"),
     ),
 )
 PROBES: dict[str, Method] = {method.name: method for method in _METHODS}

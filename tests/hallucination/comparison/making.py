@@ -45,7 +45,7 @@ def write_set(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples, "answer_of", own)
         write(folder, **changes)
-    questions = {"name": f"{folder.name} (made up 1.0)"}
+    questions = {"name": f"{folder.name} (generated 1.0)"}
     describe_capture(folder, basis=basis, questions=questions, **CAPTURE)
     return folder
 

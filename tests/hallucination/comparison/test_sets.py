@@ -110,9 +110,8 @@ def test_kept_detector_is_trained_on_all_sets_and_knows_its_figures(
     detector = load_detector(made.folder / "detector")
     data = [AnswerFeatures(folder) for folder in stores]
     counts = detector.kept.data
-    assert (
-        counts["questions"] == "facts (made up 1.0) + elements (made up 1.0) + trivia (made up 1.0)"
-    )
+    names = [f"{name} (generated 1.0)" for name in ("facts", "elements", "trivia")]
+    assert counts["questions"] == " + ".join(names)
     train = counts["train"]
     assert sum(train.values()) == sum(len(one.labels["train"]) for one in data)
     figures = detector.metrics["leave_one_out"]

@@ -1,18 +1,15 @@
 """The review's web app: the open question, photos of the queue, answers."""
 
 import io
-import json
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from PIL import Image
 
-from clew.errors import ClewError, InputError
+from clew.pages.review import ReviewApp
 from clew.pages.server import LocalServer, open_server
 from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.patterns.review.questions import Question
@@ -22,11 +19,8 @@ from clew.wording import whole_percent
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-logger = logging.getLogger(__name__)
-
 _PHOTO_SIDE = 1600
 _QUALITY = 88
-_FILES = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,27 +53,11 @@ def open_page(review: Review, port: int = 0, hints: Hints | None = None) -> Iter
 
 def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "FastAPI":
     """The application; `on_done` is called at the end."""
-    from fastapi import BackgroundTasks, FastAPI, HTTPException, Response
-    from fastapi.exceptions import RequestValidationError
+    from fastapi import HTTPException, Response
 
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    built = ReviewApp(review.lock, lambda: describe_state(review, hints), on_done)
 
-    def reply(status: int = 200, **more: str) -> Response:
-        """The current state. Escaped: names may hold bytes that are not valid text."""
-        content = json.dumps({**describe_state(review, hints), **more})
-        return Response(content, status_code=status, media_type="application/json")
-
-    @app.exception_handler(RequestValidationError)
-    def explain(_: object, error: RequestValidationError) -> Response:
-        with review.lock:
-            return reply(422, error=_what_is_wrong(error.errors()))
-
-    @app.get("/state")
-    def state() -> Response:
-        with review.lock:
-            return reply()
-
-    @app.get("/photos/{number}")
+    @built.app.get("/photos/{number}")
     def photo(number: int) -> Response:
         if not 0 <= number < len(review.queue.questions):
             raise HTTPException(404)
@@ -90,47 +68,13 @@ def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "Fas
         headers = {"Cache-Control": "private, max-age=86400"}
         return Response(content, media_type="image/jpeg", headers=headers)
 
-    @app.post("/answer")
+    @built.app.post("/answer")
     def answer(given: PageAnswer) -> Response:
-        with review.lock:
-            status, content = _take(review, given)
-            return reply(status, **content)
+        return built.decide(
+            lambda: given.question == review.place, lambda: _carry_out(review, given)
+        )
 
-    @app.post("/done")
-    def done(after: BackgroundTasks) -> dict[str, bool]:
-        after.add_task(on_done)
-        return {"done": True}
-
-    @app.get("/{name:path}")
-    def page(name: str) -> Response:
-        if name not in _FILES:
-            raise HTTPException(404)
-        content = files("clew.patterns.review").joinpath(name or "page.html").read_bytes()
-        return Response(content, media_type=_FILES[name])
-
-    return app
-
-
-def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first error of a request, without what it contained."""
-    where = ".".join(str(part) for part in errors[0]["loc"][1:])
-    return f"The request is not valid: {where or 'body'}: {errors[0]['msg']}. Nothing was changed."
-
-
-def _take(review: Review, answer: PageAnswer) -> tuple[int, dict[str, str]]:
-    """The status, and the message; an answer to another question than the open one changes nothing
-    (a key pressed twice, a second tab)."""
-    if answer.question != review.place:
-        return 409, {"error": "The page was out of date: this is the current photo."}
-    try:
-        return 200, {"message": _carry_out(review, answer)}
-    except InputError as error:
-        return 400, {"error": str(error)}
-    except ClewError as error:
-        return 507, {"error": str(error)}
-    except OSError as error:
-        logger.warning("a decision could not be saved: %s", error)
-        return 507, {"error": f'"{error.filename}": {error.strerror}. Nothing was changed.'}
+    return built.serve_page("clew.patterns.review")
 
 
 def _carry_out(review: Review, answer: PageAnswer) -> str:

@@ -80,7 +80,7 @@ _MEASURES: dict[Measure, Callable[[str, str, Sequence[str]], float]] = {
 
 
 def _measure_split(measure: Measure, data: Features, split: str) -> list[float | None]:
-    """None for an answer without drawn answers."""
+    """None if no answers were drawn for the question."""
     texts = (data.read(name, split) for name in ("question", "answer", "samples"))
     return [
         _MEASURES[measure](question or "", answer or "", samples) if samples else None

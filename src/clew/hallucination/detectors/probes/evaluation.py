@@ -137,21 +137,9 @@ class ContrastProbe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsistentProbe:
+class ConsistentProbe(ContrastProbe):
     """The probability that an answer is hallucinated: the mean of what the states after "false"
     and those after "true" give, at one of the kept layers."""
-
-    layer: int
-    true: Linear
-    false: Linear
-
-    @property
-    def parameters(self) -> int:
-        return len(self.true.weights) + 1
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset(CONTRAST)
 
     def score(self, data: Features, split: str) -> Array:
         true, false = _read(data, split, self.layer)

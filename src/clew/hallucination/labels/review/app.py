@@ -1,23 +1,18 @@
 """The web app of a review of labels: the open answer, and a person's decisions."""
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from clew.errors import Call, ClewError, InputError
+from clew.errors import Call
 from clew.hallucination.labels.review.session import LabelReview, ReviewedAnswer
+from clew.pages.review import ReviewApp
 from clew.pages.server import LocalServer, open_server
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-logger = logging.getLogger(__name__)
-
-_FILES = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 _CLASSES = ("correct", "hallucinated", "refused", "excluded", "skipped")
 
 
@@ -60,67 +55,17 @@ def _python_hints(review: LabelReview) -> Hints:
 
 def build_app(review: LabelReview, hints: Hints, on_done: Callable[[], None]) -> "FastAPI":
     """The application; `on_done` is called at the end."""
-    from fastapi import BackgroundTasks, FastAPI, HTTPException, Response
-    from fastapi.exceptions import RequestValidationError
+    from fastapi import Response
 
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    built = ReviewApp(review.lock, lambda: describe_state(review, hints), on_done)
 
-    def reply(status: int = 200, **more: str) -> Response:
-        """The current state. Escaped: answers may hold what is not valid text."""
-        content = json.dumps({**describe_state(review, hints), **more})
-        return Response(content, status_code=status, media_type="application/json")
-
-    @app.exception_handler(RequestValidationError)
-    def explain(_: object, error: RequestValidationError) -> Response:
-        with review.lock:
-            return reply(422, error=_what_is_wrong(error.errors()))
-
-    @app.get("/state")
-    def state() -> Response:
-        with review.lock:
-            return reply()
-
-    @app.post("/answer")
+    @built.app.post("/answer")
     def answer(given: PageDecision) -> Response:
-        with review.lock:
-            status, content = _take(review, given)
-            return reply(status, **content)
+        return built.decide(
+            lambda: given.question == review.place, lambda: _carry_out(review, given)
+        )
 
-    @app.post("/done")
-    def done(after: BackgroundTasks) -> dict[str, bool]:
-        after.add_task(on_done)
-        return {"done": True}
-
-    @app.get("/{name:path}")
-    def page(name: str) -> Response:
-        if name not in _FILES:
-            raise HTTPException(404)
-        content = files("clew.hallucination.labels.review").joinpath(name or "page.html")
-        return Response(content.read_bytes(), media_type=_FILES[name])
-
-    return app
-
-
-def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first error of a request, without what it contained."""
-    where = ".".join(str(part) for part in errors[0]["loc"][1:])
-    return f"The request is not valid: {where or 'body'}: {errors[0]['msg']}. Nothing was changed."
-
-
-def _take(review: LabelReview, given: PageDecision) -> tuple[int, dict[str, str]]:
-    """The status, and the message; a decision on another answer than the open one changes nothing
-    (a key pressed twice, a second tab)."""
-    if given.question != review.place:
-        return 409, {"error": "The page was out of date: this is the current answer."}
-    try:
-        return 200, {"message": _carry_out(review, given)}
-    except InputError as error:
-        return 400, {"error": str(error)}
-    except ClewError as error:
-        return 507, {"error": str(error)}
-    except OSError as error:
-        logger.warning("a decision could not be saved: %s", error)
-        return 507, {"error": f'"{error.filename}": {error.strerror}. Nothing was changed.'}
+    return built.serve_page("clew.hallucination.labels.review")
 
 
 def _carry_out(review: LabelReview, given: PageDecision) -> str:

@@ -23,7 +23,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:  # the process that only distributes the tests need not load the libraries
+    from collections.abc import Iterator
+
     from clew.hallucination.capture import LoadedModel
+    from tests.object_server import ObjectServer
 
 
 def pytest_collection_finish() -> None:
@@ -106,3 +109,22 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.workspace import make_workspace
 
     return make_workspace(tmp_path_factory.mktemp("workspace"))
+
+
+@pytest.fixture(scope="session")
+def object_server() -> "Iterator[ObjectServer]":
+    """A real S3 server on loopback; the environment of the whole session points to it."""
+    from tests.object_server import ObjectServer
+
+    server = ObjectServer()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3_url(object_server: "ObjectServer") -> str:
+    """`s3://bucket/prefix`, empty, on that server."""
+    return object_server.new_url()

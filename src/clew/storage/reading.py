@@ -47,8 +47,13 @@ def irregular_kind(path: Path, *, follow_links: bool = True) -> str | None:
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """The whole file; raises ValueError if it is larger than `max_bytes`, and OSError."""
     with open_regular(path) as file:
-        # Not `max_bytes`: a buffer of as many bytes as are asked for is allocated at once.
-        content = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
+        return read_open_file(file, max_bytes)
+
+
+def read_open_file(file: BinaryIO, max_bytes: int) -> bytes:
+    """As `read_bounded`, of a file that is open already."""
+    # Not `max_bytes`: a buffer of as many bytes as are asked for is allocated at once.
+    content = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
     if len(content) > max_bytes:
         raise ValueError(f"it is larger than {bytes_text(max_bytes)}")
     return content

@@ -116,6 +116,11 @@ def is_leftover(path: Path) -> bool:
     return path.exists()
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that is being replaced."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def remove_temporaries(folder: Path, *names: str) -> None:
     """Deletes what killed processes left half-written, of all files or of those with these names;
     only for their sole writer."""

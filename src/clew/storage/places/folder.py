@@ -1,0 +1,109 @@
+"""A place on this machine's disk, or on a file system that several machines have mounted."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from clew.storage.places.place import AccessDeniedError, ChangedError, Content, Entry, Range
+from clew.storage.reading import irregular_kind, open_regular, read_open_file
+from clew.storage.writing import is_temporary, lock_file, replacing
+
+_LOCK_NAME = ".place.lock"
+
+
+class FolderPlace:
+    """A folder. Its writers exclude each other with a lock that the kernel releases when a process
+    dies."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def url(self) -> str:
+        return str(self.path)
+
+    def child(self, name: str) -> "FolderPlace":
+        return FolderPlace(self.path / name)
+
+    def names(self, prefix: str = "") -> list[str]:
+        try:
+            found = [one.name for one in os.scandir(self.path) if one.is_file()]
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in found if name.startswith(prefix) and not _is_hidden(name))
+
+    def stat(self, name: str) -> Entry | None:
+        path = self.path / name
+        if irregular_kind(path) is not None:
+            return None
+        try:
+            return _describe(path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read(self, name: str, max_bytes: int) -> Content:
+        with open_regular(self.path / name) as file:
+            version = _describe(os.fstat(file.fileno())).version
+            return Content(data=read_open_file(file, max_bytes), version=version)
+
+    def read_ranges(self, name: str, ranges: Sequence[Range]) -> list[memoryview]:
+        with open_regular(self.path / name) as file:
+            pieces = [os.pread(file.fileno(), length, start) for start, length in ranges]
+        for piece, (start, length) in zip(pieces, ranges, strict=True):
+            if len(piece) != length:
+                raise EOFError(f"{name} ends before byte {start + length:,}")
+        return [memoryview(piece) for piece in pieces]
+
+    def create(self, name: str, content: bytes | Path) -> bool:
+        with self._changing():
+            if os.path.lexists(self.path / name):
+                return False
+            self._write(name, content)
+        return True
+
+    def replace(self, name: str, content: bytes, version: str | None) -> str:
+        with self._changing():
+            if version is not None:
+                entry = self.stat(name)
+                if entry is None or entry.version != version:
+                    raise ChangedError(f"{name} in {self.url} was changed by another process.")
+            return self._write(name, content)
+
+    def delete(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with lock_file(self.path / _LOCK_NAME):
+                yield
+        except PermissionError as error:
+            raise AccessDeniedError(
+                f'the folder "{self.path}" cannot be written to ({error.strerror}): check its '
+                "permissions."
+            ) from None
+
+    def _write(self, name: str, content: bytes | Path) -> str:
+        with replacing(self.path / name) as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                with open_regular(content) as source:
+                    shutil.copyfileobj(source, file, 1 << 20)
+            file.flush()
+            # The kernel's clock may stand still between two writes, and an inode is used again.
+            now = time.time_ns()
+            os.utime(file.fileno(), ns=(now, now))
+            return _describe(os.fstat(file.fileno())).version
+
+
+def _describe(found: os.stat_result) -> Entry:
+    return Entry(size=found.st_size, version=f"{found.st_mtime_ns:x}-{found.st_ino:x}")
+
+
+def _is_hidden(name: str) -> bool:
+    return name == _LOCK_NAME or is_temporary(name)

@@ -1,0 +1,224 @@
+"""A place under a prefix of an object store: S3 and what speaks its protocol, Google Cloud Storage,
+Azure Blob Storage. All of it through obstore."""
+
+import mmap
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clew.errors import InputError
+from clew.storage.places.place import ChangedError, Content, Entry, Place, Range
+from clew.storage.reading import open_regular
+from clew.wording import bytes_text
+
+try:
+    import obstore
+    from obstore.exceptions import (
+        AlreadyExistsError,
+        BaseError,
+        GenericError,
+        PreconditionError,
+    )
+except ImportError:
+    raise InputError(
+        "stores at URLs need the package obstore, which is not installed. Install it with: "
+        'pip install "clew[cloud]"'
+    ) from None
+
+if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
+
+from clew.storage.places.credentials import aws_access
+from clew.storage.places.failures import explain, is_bucket_missing
+
+# How long a request is tried again: longer than a server needs to restart, shorter than the five
+# minutes after which a signed request is refused.
+_RETRY_SECONDS = 120
+_MAX_RETRIES = 60
+_MAX_PAUSE_SECONDS = 5
+# For requests with small answers. A large upload gets a second more per mebibyte.
+_TIMEOUT_SECONDS = 60
+_SLOWEST_BYTES_PER_SECOND = 1 << 20
+# S3 refuses more in one request; what is larger goes up in parts, which has no conditional form.
+_MAX_PUT_BYTES = 4 << 30
+_PART_BYTES = 64 << 20
+_TRIES = 3
+# Each write carries a random mark, which tells the answer to our own repeated request from
+# another writer's success.
+_MARK = "clewmark"
+
+
+class _Bucket:
+    """The connections to one bucket, which the places in it share."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._access = aws_access() if url.startswith("s3:") else {}
+        self.store = self._connect(_TIMEOUT_SECONDS)
+
+    def for_upload(self, size: int) -> Any:
+        if size <= _SLOWEST_BYTES_PER_SECOND:
+            return self.store
+        return self._connect(_TIMEOUT_SECONDS + size // _SLOWEST_BYTES_PER_SECOND)
+
+    def _connect(self, timeout_seconds: int) -> Any:
+        retry: Any = {
+            "max_retries": _MAX_RETRIES,
+            "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
+            "backoff": {"max_backoff": timedelta(seconds=_MAX_PAUSE_SECONDS)},
+        }
+        # An endpoint without TLS is only ever one that the user named.
+        client: Any = {"allow_http": True, "timeout": timedelta(seconds=timeout_seconds)}
+        try:
+            return obstore.store.from_url(
+                self.url, retry_config=retry, client_options=client, **self._access
+            )
+        except (BaseError, ValueError) as error:
+            raise explain(error, self.url, "opened") from None
+
+
+class ObjectPlace:
+    """A prefix. `create` and `replace` are conditional puts: the server compares.
+
+    Not for a process that was forked after its parent used one: obstore refuses to work there.
+    """
+
+    def __init__(self, url: str, bucket: _Bucket | None = None) -> None:
+        self.url = url
+        scheme, _, rest = url.partition("://")
+        name, _, self._prefix = rest.partition("/")
+        self._bucket = bucket or _Bucket(f"{scheme}://{name}")
+        self._store = self._bucket.store
+
+    def __reduce__(self) -> tuple[type["ObjectPlace"], tuple[str]]:
+        return ObjectPlace, (self.url,)
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    def child(self, name: str) -> Place:
+        return ObjectPlace(f"{self.url}/{name}", self._bucket)
+
+    def names(self, prefix: str = "") -> list[str]:
+        with self._explained("listed"):
+            found = obstore.list_with_delimiter(self._store, self._prefix or None)
+        names = (one["path"].rpartition("/")[2] for one in found["objects"])
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def stat(self, name: str) -> Entry | None:
+        with suppress(FileNotFoundError), self._explained("read"):
+            found = obstore.head(self._store, self._key(name))
+            return Entry(size=found["size"], version=_version(found))
+        return None
+
+    def read(self, name: str, max_bytes: int) -> Content:
+        with self._explained("read"):
+            found = obstore.get(self._store, self._key(name))
+            if found.meta["size"] > max_bytes:
+                raise ValueError(f"it is larger than {bytes_text(max_bytes)}")
+            return Content(data=found.bytes().to_bytes(), version=_version(found.meta))
+
+    def read_ranges(self, name: str, ranges: Sequence[Range]) -> list[memoryview]:
+        if not ranges:
+            return []
+        starts, lengths = zip(*ranges, strict=True)
+        with self._explained("read"):
+            pieces = obstore.get_ranges(
+                self._store, self._key(name), starts=starts, lengths=lengths
+            )
+        for piece, (start, length) in zip(pieces, ranges, strict=True):
+            if len(piece) != length:
+                raise EOFError(f"{name} ends before byte {start + length:,}")
+        return [memoryview(piece) for piece in pieces]
+
+    def create(self, name: str, content: bytes | Path) -> bool:
+        with self._explained("written to"):
+            if isinstance(content, bytes):
+                return self._put(name, content, "create") is not None
+            if content.stat().st_size <= _MAX_PUT_BYTES:
+                with _mapped(content) as data:
+                    return self._put(name, data, "create") is not None
+            if self.stat(name) is not None:
+                return False
+            store = self._bucket.for_upload(_PART_BYTES)
+            obstore.put(store, self._key(name), content, chunk_size=_PART_BYTES)
+            return True
+
+    def replace(self, name: str, content: bytes, version: str | None) -> str:
+        with self._explained("written to"):
+            mode: PutMode = "overwrite" if version is None else _update(version)
+            written = self._put(name, content, mode)
+        if written is None:
+            raise ChangedError(f"{name} in {self.url} was changed by another process.")
+        return written
+
+    def delete(self, name: str) -> None:
+        with suppress(FileNotFoundError), self._explained("changed"):
+            obstore.delete(self._store, self._key(name))
+
+    def _put(self, name: str, content: bytes | memoryview, mode: "PutMode") -> str | None:
+        """The new version, None if the condition in `mode` does not hold. obstore does not repeat
+        a conditional request whose answer was lost: with the mark, that is safe."""
+        mark = secrets.token_hex(16)
+        store, key = self._bucket.for_upload(len(content)), self._key(name)
+        for left in reversed(range(_TRIES)):
+            try:
+                done = obstore.put(
+                    store, key, content, mode=mode, attributes={_MARK: mark}, use_multipart=False
+                )
+                return _version(done)
+            except (AlreadyExistsError, PreconditionError):
+                return self._find_own(name, mark)
+            except GenericError:
+                if not left:
+                    raise
+                time.sleep(1)
+        return None
+
+    def _find_own(self, name: str, mark: str) -> str | None:
+        """The version of what is there if an earlier try of this very write put it there."""
+        with suppress(FileNotFoundError):
+            found = obstore.get(self._store, self._key(name), options={"head": True})
+            if found.attributes.get(_MARK) == mark:
+                return _version(found.meta)
+        return None
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            if is_bucket_missing(error):
+                raise explain(error, self.url, what) from None
+            raise FileNotFoundError(f"{self.url} has no such file") from None
+        except BaseError as error:
+            raise explain(error, self.url, what) from None
+
+
+def _version(found: Any) -> str:
+    """An ETag, or where the store counts versions (Google), the number."""
+    return f"{found['e_tag']} {found.get('version') or ''}".strip()
+
+
+def _update(version: str) -> "UpdateVersion":
+    tag, _, number = version.partition(" ")
+    return {"e_tag": tag, "version": number} if number else {"e_tag": tag}
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[memoryview]:
+    """The bytes of a file, read by the kernel as they are sent."""
+    with open_regular(path) as file:
+        if not path.stat().st_size:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            view = memoryview(data)
+            try:
+                yield view
+            finally:
+                view.release()

@@ -1,0 +1,80 @@
+"""What every place can do, and the errors that it raises."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from clew.errors import StoreError
+
+# The first byte and the number of bytes.
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A file: its size in bytes, and a `version` that changes with its content."""
+
+    size: int
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """The bytes of a small file, and the version they are of."""
+
+    data: bytes
+    version: str
+
+
+class ChangedError(StoreError):
+    """Another process replaced the file since its version was read."""
+
+
+class AccessDeniedError(StoreError):
+    """The credentials are missing, expired, or do not allow this."""
+
+
+class UnreachableError(StoreError):
+    """The server did not answer, or answered with errors, for as long as was tried again."""
+
+
+class Place(Protocol):
+    """A folder of files, at a path or under a prefix of an object store. Names contain no "/".
+
+    What cannot be reached, is not allowed or does not exist at all (a bucket) raises StoreError
+    with one sentence, after transient errors were tried again.
+    """
+
+    @property
+    def url(self) -> str:
+        """What messages show: the path or URL, never credentials or a query string."""
+
+    def child(self, name: str) -> "Place":
+        """A folder in this folder. Folders need not be created."""
+
+    def names(self, prefix: str = "") -> list[str]:
+        """The sorted names of the files in this folder itself that start with `prefix`."""
+
+    def stat(self, name: str) -> Entry | None:
+        """The size and version of a file, None if there is none."""
+
+    def read(self, name: str, max_bytes: int) -> Content:
+        """A whole file; raises FileNotFoundError, and ValueError if it is larger."""
+
+    def read_ranges(self, name: str, ranges: Sequence[Range]) -> list[memoryview]:
+        """Several pieces of a file at the cost of one request after another's answer: those that
+        lie close together are fetched as one, the others at the same time. Raises
+        FileNotFoundError, and EOFError if the file ends before a range does."""
+
+    def create(self, name: str, content: bytes | Path) -> bool:
+        """Writes a new file, in one step for readers; False if the name is taken. Of several
+        processes that create the same name, exactly one gets True."""
+
+    def replace(self, name: str, content: bytes, version: str | None) -> str:
+        """Writes a file and returns its new version. With a `version`, only if that is the current
+        one; raises ChangedError otherwise. With None, whatever is there."""
+
+    def delete(self, name: str) -> None:
+        """Deletes a file; a missing one is fine. Raises AccessDeniedError if that is not
+        allowed, which a writer should survive."""

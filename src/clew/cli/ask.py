@@ -35,7 +35,7 @@ COMMAND = Command(
         "Questions": ("questions", "num_samples", "context"),
         "Detector": ("detector", "model"),
         "Answers": ("max_new_tokens", "temperature", "top_p", "seed"),
-        "Hardware": ("device", "dtype", "threads"),
+        "Hardware": ("device", "device_map", "offload_folder", "dtype", "threads"),
     },
     spelling=Spelling(
         kinds={"questions": str, "model": str},

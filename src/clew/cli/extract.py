@@ -27,7 +27,10 @@ COMMAND = Command(
             *("draw_temperature", "self_evaluation", "entailment"),
         ),
         "Stored data": ("keep", "node_dim", "edges_per_token", "basis"),
-        "Hardware": ("device", "dtype", "quantize", "generation_batch", "threads"),
+        "Hardware": (
+            *("device", "device_map", "offload_folder", "dtype", "quantize"),
+            *("generation_batch", "threads"),
+        ),
     },
     spelling=Spelling(
         flags={

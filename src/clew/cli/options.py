@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from clew.cli.completion import Complete, suggest_words
+from clew.cli.completion import Complete, suggest_words, suggest_words_and_paths
 from clew.cli.docstrings import read_docstring
 from clew.cli.errors import flag
 from clew.run_file import WATCHING
@@ -26,7 +26,10 @@ HARDWARE = {
     )
 }
 # What the shell suggests in all commands.
-_COMPLETIONS = {"device": suggest_words("cpu", "cuda")}
+_COMPLETIONS = {
+    "device": suggest_words("cpu", "cuda"),
+    "device_map": suggest_words_and_paths("auto", "balanced", "balanced_low_0", "sequential"),
+}
 _METAVARS: dict[Kind, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
 
 

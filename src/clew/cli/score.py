@@ -26,7 +26,10 @@ COMMAND = Command(
     ),
     groups={
         "Input and output": ("questions", "detector", "out", "tokens", "num_samples", "overwrite"),
-        "Hardware": ("model", "device", "dtype", "rows", "threads"),
+        "Hardware": (
+            *("model", "device", "device_map", "offload_folder", "dtype", "rows"),
+            "threads",
+        ),
     },
     spelling=Spelling(
         kinds={"questions": str, "detector": str, "model": str},

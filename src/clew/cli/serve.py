@@ -31,7 +31,7 @@ COMMAND = Command(
         ),
         "Page": ("traces", "scores_file", "comparisons"),
         "Logs": ("log_requests",),
-        "Hardware": ("device", "dtype", "threads"),
+        "Hardware": ("device", "device_map", "offload_folder", "dtype", "threads"),
     },
     spelling=Spelling(
         completions={

@@ -116,7 +116,7 @@ def fit_on_questions(
     ):
         for start in starts:
             part = sequences[start : start + _ROWS]
-            sample.keep = _kept_tokens(part, skip, first=start == 0).to(loaded.model.device)
+            sample.keep = _kept_tokens(part, skip, first=start == 0).to(loaded.device)
             listen_to_whole(loaded.model, observer, part, sample)
         return fit_basis(sample.each_layer(), node_dim)
 

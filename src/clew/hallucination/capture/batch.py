@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from clew.hallucination.capture.device_map import model_device
 from clew.hallucination.capture.observe import ModelObserver
 from clew.hallucination.capture.steps import Choice, RoomyCache, StepGraph
 from clew.hallucination.traces.compact import CompactRecord, Slots
@@ -65,7 +66,7 @@ class BatchModel:
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        return model_device(self.model)
 
 
 class PaddedBatch:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from clew.errors import InputError
+from clew.hallucination.capture.device_map import DeviceMap
 from clew.hallucination.capture.dialogue import Cut, check_template
 from clew.hallucination.capture.embedded import EMBEDDED_NAME
 from clew.hallucination.capture.models import Quantize
@@ -59,6 +60,8 @@ class ExtractConfig:
     dtype: str = "auto"
     device: str = "auto"
     quantize: Quantize | None = None
+    device_map: DeviceMap | None = None
+    offload_folder: Path | None = None
     draws: int = 0
     draw_temperature: float = 1.0
     self_evaluation: bool = False

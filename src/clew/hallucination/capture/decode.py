@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from clew.hallucination.capture.batch import BatchModel, PaddedBatch, Prefix
+from clew.hallucination.capture.device_map import model_device
 from clew.hallucination.capture.dialogue import AnswerEnd, StopReason, repetition_start
 from clew.hallucination.capture.observe import ModelObserver, accepted_arguments
 from clew.hallucination.traces.basis import Basis
@@ -87,7 +88,7 @@ class Decoder:
         columns: frozenset[str] = COLUMNS,
     ) -> None:
         self.shape, self.answer_end, self.max_new_tokens = shape, answer_end, max_new_tokens
-        self.device, self.dtype = model.device, record_dtype(model)
+        self.device, self.dtype = model_device(model), record_dtype(model)
         self.basis = None if basis is None else basis.to(self.device, self.dtype)
         self.columns = columns
         self.batch_model = BatchModel(

@@ -7,6 +7,7 @@ from pathlib import Path
 from clew.cpu import Threads
 from clew.errors import StoppedError
 from clew.hallucination.capture.config import ExtractConfig
+from clew.hallucination.capture.device_map import explain_spread, is_spread
 from clew.hallucination.capture.job import Job, prepare_job
 from clew.hallucination.capture.models import LoadedModel, load_model, settle_threads
 from clew.hallucination.capture.plan import Estimate, estimate_run, explained_out_of_memory
@@ -54,12 +55,19 @@ def extract(
         if loaded is None:
             with report_work(reporter, StepStarted(name=f"loading {config.model}")):
                 loaded = load_model(
-                    config.model, dtype=config.dtype, device=config.device, quantize=config.quantize
+                    config.model,
+                    dtype=config.dtype,
+                    device=config.device,
+                    quantize=config.quantize,
+                    device_map=config.device_map,
+                    offload_folder=config.offload_folder,
                 )
             if should_stop():
                 raise StoppedError("stopped; 0 new traces saved.")
+        if is_spread(loaded.model):
+            reporter(Note(explain_spread(loaded.model)))
         settle_threads(threads, loaded.model)
-        with explained_out_of_memory("a batch of three prompts", loaded.model.device):
+        with explained_out_of_memory("a batch of three prompts", loaded.device):
             job = prepare_job(config, questions, loaded, store, reporter)
         _report_surplus(store, reporter)
         pending = store.pending_shards()

@@ -11,6 +11,7 @@ from clew.hallucination.capture.basis import OtherBasis, fit_on_questions
 from clew.hallucination.capture.check import settle_decoder
 from clew.hallucination.capture.config import ExtractConfig, Generation
 from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture.device_map import can_replay
 from clew.hallucination.capture.dialogue import (
     CONTEXT,
     AnswerEnd,
@@ -109,7 +110,7 @@ def prepare_job(
     )
     model = describe_model(config.model, loaded.model, config.quantize)
     other = None if config.basis is None else OtherBasis.open(config.basis, model, shape)
-    settings = _describe_settings(config, questions, loaded, prompt, plan)
+    settings = {"model": model, **_describe_settings(config, questions, loaded, prompt, plan)}
     if other is not None:
         settings["basis"] = other.sha256
     settings |= checks.describe()
@@ -177,9 +178,9 @@ def _describe_settings(
     prompt: Prompt,
     plan: BatchPlan,
 ) -> dict[str, Any]:
-    """What the manifest records about a run, and what a later run is compared with."""
+    """What the manifest records about a run besides its model, and what a later run is compared
+    with."""
     return {
-        "model": describe_model(config.model, loaded.model, config.quantize),
         "prompt": prompt.describe(),
         "generation": config.generation.describe(),
         "questions": _describe_questions(questions),
@@ -188,7 +189,7 @@ def _describe_settings(
         "node_dim": config.node_dim,
         "edges_per_token": config.edges_per_token,
         MACHINE_KEY: {
-            "device": str(loaded.model.device),
+            "device": str(loaded.device),
             "generation_batch": plan.rows,
             "generation_tokens": plan.tokens,
         },
@@ -240,5 +241,5 @@ def _make_decoder(
         answer_end=AnswerEnd(loaded.tokenizer, generation.cut, ends),
         max_new_tokens=generation.max_new_tokens,
         prefix=shared_prefix(prompts) if share else (),
-        graphs=share and window is None and loaded.model.device.type == "cuda",
+        graphs=share and window is None and can_replay(loaded.model),
     )

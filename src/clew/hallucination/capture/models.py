@@ -11,6 +11,14 @@ from transformers import PreTrainedModel
 
 from clew.cpu import Threads, leave_slow_kernels
 from clew.errors import InputError, without_settings
+from clew.hallucination.capture.device_map import (
+    DeviceMap,
+    computing_device,
+    is_spread,
+    model_device,
+    named_weights,
+    read_device_map,
+)
 from clew.hallucination.capture.embedded import (
     EMBEDDED_NAME,
     embedded_model_folder,
@@ -50,6 +58,11 @@ class LoadedModel:
     name: str = ""
     quantize: Quantize | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """The device that takes the tokens and returns the logits."""
+        return model_device(self.model)
+
     def __iter__(self) -> Iterator[Any]:
         return iter((self.model, self.tokenizer))
 
@@ -61,21 +74,27 @@ def load_model(
     device: str = "auto",
     quantize: Quantize | None = None,
     revision: str | None = None,
+    device_map: DeviceMap | None = None,
+    offload_folder: str | Path | None = None,
 ) -> LoadedModel:
     """Load a model and its tokenizer.
 
     `name` is "smollm2" (built in), a local folder, a `.gguf` file, or a Hugging Face id.
     `dtype` "auto" is float32 on the CPU and the model's own on a GPU. `device` "auto" is the
     first GPU, or the CPU. `revision` is a commit on the Hub. Code in a model's folder is never run.
+    `device_map` spreads the layers over GPUs, CPU memory and disk: a policy such as "auto", a dict,
+    or a JSON file. `offload_folder` is for weights on disk whose files cannot be read in place.
     Raises InputError if the model is not available, or requires such code.
     """
     from transformers import AutoModelForCausalLM
 
     leave_slow_kernels()
-    device = choose_device(device)
+    placed = _placing_options(device, device_map, offload_folder)
+    device = choose_device(computing_device(placed["device_map"]) if placed else device)
     options = {"dtype": _choose_dtype(dtype, device), "attn_implementation": "eager"}
     if quantize is not None:
         options |= _quantize_options(quantize, device)
+    options |= placed
     with explained(name), quiet_transformers(), quiet_hub(), read_gguf_once():
         source, extra = _find_source(name)
         if not Path(source).exists():
@@ -87,21 +106,21 @@ def load_model(
         model, info = load(source, output_loading_info=True, **extra, **options)
     refuse_missing_weights(name, info["missing_keys"])
     refuse_odd_settings(name, model, tokenizer)
-    if quantize is None:
+    if quantize is None and not placed:
         model = model.to(device)
     return LoadedModel(model.eval(), tokenizer, name=name, quantize=quantize)
 
 
 def settle_threads(threads: Threads, model: PreTrainedModel) -> None:
-    """Choose the number of threads for a model on the CPU, by a short pass; on a GPU, they matter
-    little."""
+    """Choose the number of threads for a model on the CPU, by a short pass; on a GPU, or where
+    weights are read from disk, they matter little."""
     tokens = torch.zeros(1, _TIMED_TOKENS, dtype=torch.long)
 
     @torch.inference_mode()
     def pass_once() -> None:
         model(input_ids=tokens, use_cache=False)
 
-    if model.device.type == "cpu":
+    if model_device(model).type == "cpu" and not is_spread(model):
         threads.settle(pass_once)
 
 
@@ -190,7 +209,7 @@ def describe_model(name: str, model: PreTrainedModel, quantize: str | None) -> d
 def fingerprint(model: PreTrainedModel) -> str:
     """A short hash over names, shapes and some values of all weights: same model, same hash."""
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
+    for name, parameter in named_weights(model):
         flat = parameter.detach().reshape(-1)
         sample = flat[:: max(1, flat.numel() // 16)][:16].float().cpu().numpy()
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
@@ -264,6 +283,23 @@ def _choose_dtype(dtype: str | torch.dtype, device: str) -> Any:
         known = ", ".join(_DTYPES)
         raise InputError(f"choose from: auto, {known}.", setting="dtype", value=dtype)
     return _DTYPES[dtype]
+
+
+def _placing_options(
+    device: str, device_map: DeviceMap | None, offload_folder: str | Path | None
+) -> dict[str, Any]:
+    """How transformers is told where the layers go; empty for a single device."""
+    if device_map is None:
+        return {}
+    if device != "auto":
+        raise InputError(
+            "`device_map` says where the layers go: give one of both.",
+            setting="device",
+            value=device,
+        )
+    read = read_device_map(device_map)
+    folder = None if offload_folder is None else str(Path(offload_folder).expanduser())
+    return {"device_map": read, "offload_folder": folder}
 
 
 def _quantize_options(quantize: str, device: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from clew.errors import InputError
+from clew.hallucination.capture.device_map import is_spread, model_device
 from clew.hallucination.traces.compact import flat, to_float16
 
 _ATTENTION_NAME = re.compile(r"(^|\.)(self_attn|attn|attention|self_attention)$")
@@ -42,6 +43,8 @@ class ModelObserver:
         # layers.
         self._stack, self._layers = _find_layers(model.base_model, self.num_layers)
         self._attention = [_find_attention(layer) for layer in self._layers]
+        # Layers of a spread model may be on other devices than the record.
+        self._home = model_device(model) if is_spread(model) else None
 
     @contextmanager
     def listen(self, listener: Listener, *, attention: bool = True) -> Iterator[None]:
@@ -49,12 +52,12 @@ class ModelObserver:
         states."""
         handles = []
         for index, layer in enumerate(self._layers[:-1]):
-            handles.append(layer.register_forward_hook(_hidden_hook(listener, index)))
+            handles.append(layer.register_forward_hook(_hidden_hook(listener, index, self._home)))
         # The last entry of `hidden_states` is the output of the stack, after its final norm.
         last = self.num_layers - 1
-        handles.append(self._stack.register_forward_hook(_hidden_hook(listener, last)))
+        handles.append(self._stack.register_forward_hook(_hidden_hook(listener, last, self._home)))
         for index, module in enumerate(self._attention if attention else ()):
-            hook = _attention_hook(listener, index, self.heads)
+            hook = _attention_hook(listener, index, self.heads, self._home)
             handles.append(module.register_forward_hook(hook))
         try:
             yield
@@ -63,20 +66,20 @@ class ModelObserver:
                 handle.remove()
 
 
-def _hidden_hook(listener: Listener, layer: int) -> Any:
+def _hidden_hook(listener: Listener, layer: int, home: torch.device | None) -> Any:
     def hook(_module: nn.Module, _args: Any, output: Any) -> None:
         states = output if isinstance(output, Tensor) else output[0]
-        listener.on_hidden(layer, states)
+        listener.on_hidden(layer, states if home is None else states.to(home))
 
     return hook
 
 
-def _attention_hook(listener: Listener, layer: int, heads: int) -> Any:
+def _attention_hook(listener: Listener, layer: int, heads: int, home: torch.device | None) -> Any:
     def hook(module: nn.Module, _args: Any, output: Any) -> None:
         parts = output if isinstance(output, tuple | list) else (output,)
         for part in parts:
             if isinstance(part, Tensor) and part.dim() == 4 and part.shape[1] == heads:
-                listener.on_attention(layer, part)
+                listener.on_attention(layer, part if home is None else part.to(home))
                 return
         raise InputError(
             f"layer {layer} ({type(module).__name__}) returns no attention weights, so this model "
@@ -114,7 +117,7 @@ def forward_once(
     model: PreTrainedModel, observer: ModelObserver, listener: Listener, tokens: list[int]
 ) -> None:
     """A plain, unbatched pass over one sequence: the reference for batches."""
-    ids = torch.tensor([tokens], device=model.device)
+    ids = torch.tensor([tokens], device=model_device(model))
     with observer.listen(listener):
         model(input_ids=ids, use_cache=False)
 
@@ -130,7 +133,7 @@ def listen_to_whole(
 
     On the right, padding comes after every real token, so no real token can see it.
     """
-    width, device = max(len(sequence) for sequence in sequences), model.device
+    width, device = max(len(sequence) for sequence in sequences), model_device(model)
     ids = torch.tensor([[*s, *[0] * (width - len(s))] for s in sequences], device=device)
     lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
     slots = torch.arange(width, device=device)

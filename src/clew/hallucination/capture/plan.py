@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from clew.errors import ClewError
 from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture.device_map import free_gpu_memory, model_device
 from clew.hallucination.traces.schema import Keep, TraceShape
 from clew.memory import free_memory, is_out_of_memory
 from clew.wording import bytes_text, duration_text
@@ -79,9 +80,8 @@ def plan_batches(
     width = _typical(prompt_lengths) + max_new_tokens
     if rows is None:
         rows = CPU_ROWS
-        if model.device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(model.device)
-            room = int(free * _MEMORY_SHARE)
+        if model_device(model).type == "cuda":
+            room = int(free_gpu_memory(model) * _MEMORY_SHARE)
             rows = max(1, min(MAX_ROWS, room // row_bytes(model, shape, width)))
         if rows < batch_size:
             rows = -(-batch_size // -(-batch_size // rows))

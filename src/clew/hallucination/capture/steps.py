@@ -49,8 +49,9 @@ class _RoomyLayer(DynamicLayer):
         return self.length
 
     def keep_rows(self, rows: Tensor) -> None:
-        self.keys = self.keys.index_select(0, rows)
-        self.values = self.values.index_select(0, rows)
+        here = rows.to(self.keys.device)
+        self.keys = self.keys.index_select(0, here)
+        self.values = self.values.index_select(0, here)
         self.rows = len(rows)
 
     def _allocate(self, states: Tensor) -> Tensor:

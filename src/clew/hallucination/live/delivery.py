@@ -80,7 +80,7 @@ class Delivery:
         # The states of single tokens come from the engine to the host, and are few.
         self._probe = on_device(detector.tokens, "cpu")
         self._evaluation = LiveEvaluation(loaded, detector)
-        device = torch.device(loaded.model.device)
+        device = loaded.device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._open: set[_Pending] = set()
@@ -269,7 +269,7 @@ class Delivery:
                 raise
         free_memory()
         if len(pending) == 1:
-            reason = f"scoring it ran out of memory on {self._loaded.model.device}"
+            reason = f"scoring it ran out of memory on {self._loaded.device}"
             return [unavailable(reason, method=self._detector.name)]
         half = -(-len(pending) // 2)
         return [*self._assess(pending[:half]), *self._assess(pending[half:])]

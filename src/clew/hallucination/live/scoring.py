@@ -87,7 +87,7 @@ class AnswerScorer:
     ) -> None:
         self.loaded, self.detector = passes.loaded, passes.detector
         self._passes, self._call, self._tokens = passes, call, tokens
-        on_gpu = self.loaded.model.device.type == "cuda"
+        on_gpu = self.loaded.device.type == "cuda"
         self._rows = rows or (GPU_ROWS if on_gpu else CPU_ROWS)
         self._columns = recorded_columns(self.detector, tokens=tokens)
         self._evaluation = LiveEvaluation(self.loaded, self.detector)
@@ -158,7 +158,7 @@ class AnswerScorer:
             if len(answers) == 1:
                 reason = (
                     f"the answer has {answers[0].length:,} tokens with its prompt, which do not "
-                    f"fit in the memory of {self.loaded.model.device}"
+                    f"fit in the memory of {self.loaded.device}"
                 )
                 return [Scored(risk=unavailable(reason, method=self.detector.name))]
         free_memory()

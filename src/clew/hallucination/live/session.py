@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from clew.cpu import Threads
 from clew.errors import ClewError
+from clew.hallucination.capture.device_map import DeviceMap, explain_spread, is_spread
 from clew.hallucination.capture.dialogue import Cut, Prompt, with_chat_template
 from clew.hallucination.capture.models import (
     LoadedModel,
@@ -26,7 +27,7 @@ from clew.hallucination.live.engine.recording import Recording
 from clew.hallucination.live.engine.requests import Request, Sampling
 from clew.hallucination.live.passing import GivenPasses
 from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
-from clew.progress import Reporter, log_event
+from clew.progress import Note, Reporter, log_event
 
 Result = TypeVar("Result")
 
@@ -47,11 +48,13 @@ class Session:
     ) -> None:
         """Raises InputError if the detector is for another model or chat template."""
         name = loaded.name or str(loaded.model.name_or_path)
+        if is_spread(loaded.model):
+            reporter(Note(explain_spread(loaded.model)))
         detector.refuse_other(
             describe_model(name, loaded.model, loaded.quantize),
             with_chat_template(detector.prompt, loaded.tokenizer),
         )
-        self.loaded, self.detector = loaded, detector.to(loaded.model.device)
+        self.loaded, self.detector = loaded, detector.to(loaded.device)
         self.prompt: Prompt = detector.prompt
         self.generation = read_generation(detector)
         self.tokenizer = loaded.tokenizer
@@ -72,6 +75,8 @@ class Session:
         model: str | LoadedModel | None = None,
         device: str = "auto",
         dtype: str = "auto",
+        device_map: DeviceMap | None = None,
+        offload_folder: str | Path | None = None,
         max_rows: int = 64,
         max_waiting: int = 256,
         reporter: Reporter = log_event,
@@ -91,6 +96,8 @@ class Session:
                 dtype=ours.get("dtype") or dtype if dtype == "auto" else dtype,
                 quantize=ours.get("quantize"),
                 revision=ours.get("revision") if model in (None, ours["id"]) else None,
+                device_map=device_map,
+                offload_folder=offload_folder,
             )
         if threads is not None:
             settle_threads(threads, loaded.model)

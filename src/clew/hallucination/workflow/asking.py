@@ -31,6 +31,8 @@ def ask(
     seed: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    device_map: "str | Path | Mapping[str, int | str] | None" = None,
+    offload_folder: str | Path | None = None,
     threads: int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -56,6 +58,11 @@ def ask(
         seed: Seed of the sampling. [default: a random one]
         device: auto, cpu, cuda or cuda:1.
         dtype: auto, float32, float16 or bfloat16.
+        device_map: Where the layers of a model go that is larger than one GPU: auto spreads them
+            over GPUs, CPU memory and disk; or a JSON file that maps modules to devices.
+            [default: all on `device`]
+        offload_folder: Folder for weights on disk, where the model's own files cannot be read in
+            place.
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
             processes use them]
         reporter: Called with progress events. [default: the log]
@@ -89,6 +96,8 @@ def ask(
         seed=seed,
         device=device,
         dtype=dtype,
+        device_map=device_map,
+        offload_folder=offload_folder,
         threads=threads,
         reporter=report,
         should_stop=should_stop,
@@ -141,6 +150,8 @@ def open_asker(
     seed: int | None,
     device: str,
     dtype: str,
+    device_map: "str | Path | Mapping[str, int | str] | None",
+    offload_folder: str | Path | None,
     threads: int | None,
     reporter: Reporter,
     should_stop: Callable[[], bool],
@@ -162,10 +173,16 @@ def open_asker(
         from clew.hallucination.live.session import Session
 
         chosen = Threads(threads, reporter)
+        placed: dict[str, Any] = {
+            "device": device,
+            "dtype": dtype,
+            "device_map": device_map,
+            "offload_folder": offload_folder,
+        }
         given = str(model) if isinstance(model, Path) else model
         if detector is None:
             if not isinstance(given, LoadedModel):
-                given = load_model(given or EMBEDDED_NAME, device=device, dtype=dtype)
+                given = load_model(given or EMBEDDED_NAME, **placed)
             detector = ready_detector(given, reporter, should_stop)
-        session = Session.open(detector, model=given, device=device, dtype=dtype, threads=chosen)
+        session = Session.open(detector, model=given, **placed, reporter=reporter, threads=chosen)
         return Asker(session=session, max_new_tokens=max_new_tokens, sampling=sampling)

@@ -26,6 +26,8 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     quantize: Literal["4bit", "8bit"] | None = None,
+    device_map: "str | Path | Mapping[str, int | str] | None" = None,
+    offload_folder: str | Path | None = None,
 ) -> "LoadedModel":
     """Load a language model and its tokenizer.
 
@@ -37,6 +39,11 @@ def load_model(
             type on a GPU.
         device: auto, cpu, cuda or cuda:1. auto is the first GPU if there is one.
         quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
+        device_map: Where the layers of a model go that is larger than one GPU: auto spreads them
+            over GPUs, CPU memory and disk; or a JSON file that maps modules to devices.
+            [default: all on `device`]
+        offload_folder: Folder for weights on disk, where the model's own files cannot be read in
+            place.
 
     Returns:
         The model and its tokenizer: `model, tokenizer = clew.load_model()`.
@@ -49,7 +56,14 @@ def load_model(
     """
     from clew.hallucination.capture import load_model as load
 
-    return load(str(model), dtype=dtype, device=device, quantize=quantize)
+    return load(
+        str(model),
+        dtype=dtype,
+        device=device,
+        quantize=quantize,
+        device_map=device_map,
+        offload_folder=offload_folder,
+    )
 
 
 @repeatable(
@@ -78,6 +92,8 @@ def extract(
     dtype: str = "auto",
     device: str = "auto",
     quantize: Literal["4bit", "8bit"] | None = None,
+    device_map: "str | Path | Mapping[str, int | str] | None" = None,
+    offload_folder: str | Path | None = None,
     draws: int = 0,
     draw_temperature: float = 1.0,
     self_evaluation: bool = False,
@@ -118,6 +134,11 @@ def extract(
         dtype: auto, float32, float16 or bfloat16.
         device: auto, cpu, cuda or cuda:1.
         quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
+        device_map: Where the layers of a model go that is larger than one GPU: auto spreads them
+            over GPUs, CPU memory and disk; or a JSON file that maps modules to devices.
+            [default: all on `device`]
+        offload_folder: Folder for weights on disk, where the model's own files cannot be read in
+            place.
         draws: Number of additional answers to sample per question, for semantic entropy. Only their
             text is stored.
         draw_temperature: Sampling temperature for these answers.
@@ -175,6 +196,8 @@ def extract(
         dtype=dtype,
         device=device,
         quantize=quantize if loaded is None else loaded.quantize,
+        device_map=device_map,
+        offload_folder=as_path(offload_folder),
         draws=draws,
         draw_temperature=draw_temperature,
         self_evaluation=self_evaluation,

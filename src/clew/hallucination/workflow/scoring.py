@@ -64,6 +64,8 @@ def score(
     rows: int | None = None,
     dtype: str = "auto",
     device: str = "auto",
+    device_map: "str | Path | Mapping[str, int | str] | None" = None,
+    offload_folder: str | Path | None = None,
     threads: int | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
@@ -88,6 +90,11 @@ def score(
         rows: Number of answers to pass at once. [default: 64 on a GPU, 16 on a CPU]
         dtype: auto, float32, float16 or bfloat16. auto is that of the detector's training answers.
         device: auto, cpu, cuda or cuda:1.
+        device_map: Where the layers of a model go that is larger than one GPU: auto spreads them
+            over GPUs, CPU memory and disk; or a JSON file that maps modules to devices.
+            [default: all on `device`]
+        offload_folder: Folder for weights on disk, where the model's own files cannot be read in
+            place.
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
             processes use them]
         overwrite: Start over, and replace a file with other risks.
@@ -155,6 +162,8 @@ def score(
             model=str(model) if isinstance(model, str | Path) else model,
             device=device,
             dtype=dtype,
+            device_map=device_map,
+            offload_folder=offload_folder,
             reporter=job.reporter,
             threads=Threads(threads, job.reporter),
         )

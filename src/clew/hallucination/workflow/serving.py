@@ -1,9 +1,9 @@
 """Serve a model over OpenAI's API, with a risk in every answer."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from clew.errors import InputError
 from clew.progress import Note, Reporter, log_event
@@ -42,6 +42,8 @@ def serve(
     comparisons: Sequence[str | Path] = (),
     device: str = "auto",
     dtype: str = "auto",
+    device_map: "str | Path | Mapping[str, int | str] | None" = None,
+    offload_folder: str | Path | None = None,
     threads: int | None = None,
     reporter: Reporter | None = None,
 ) -> None:
@@ -81,6 +83,11 @@ def serve(
         comparisons: Folders of comparisons to show on the page.
         device: auto, cpu, cuda or cuda:1.
         dtype: auto, float32, float16 or bfloat16.
+        device_map: Where the layers of a model go that is larger than one GPU: auto spreads them
+            over GPUs, CPU memory and disk; or a JSON file that maps modules to devices.
+            [default: all on `device`]
+        offload_folder: Folder for weights on disk, where the model's own files cannot be read in
+            place.
         threads: CPU threads to use. [default: all cores]
         reporter: Called with progress events. [default: the log]
 
@@ -130,6 +137,12 @@ def serve(
     check_exists("detector", detector)
     files = open_page_files(as_path(traces), as_path(scores_file), tuple(map(Path, comparisons)))
     lifecycle, metrics = Lifecycle(drain_seconds), Metrics()
+    placed: dict[str, Any] = {
+        "device": device,
+        "dtype": dtype,
+        "device_map": device_map,
+        "offload_folder": offload_folder,
+    }
 
     def load() -> "Loaded":
         # What is fastest now need not be for long: a server says that cores are scarce, no more.
@@ -137,15 +150,15 @@ def serve(
         found: str | Path | Detector | None = detector
         given: str | LoadedModel | None = model
         if found is None:
-            found, given = _ready(model, device, dtype, report, lifecycle)
+            found, given = _ready(model, placed, report, lifecycle)
         report(Note("loading the model"))
         session = Session.open(
             found,
             model=given,
-            device=device,
-            dtype=dtype,
+            **placed,
             max_rows=max_rows,
             max_waiting=max_waiting,
+            reporter=report,
             threads=chosen,
         )
         session.start()
@@ -179,13 +192,13 @@ def _read_variable(name: str | None) -> str | None:
 
 
 def _ready(
-    model: str | None, device: str, dtype: str, reporter: Reporter, lifecycle: "Lifecycle"
+    model: str | None, placed: Mapping[str, Any], reporter: Reporter, lifecycle: "Lifecycle"
 ) -> "tuple[Detector, LoadedModel]":
     """The ready detector and the built-in model, which it is built with if there is none yet."""
     from clew.hallucination.capture import load_model
     from clew.hallucination.capture.embedded import EMBEDDED_NAME
     from clew.hallucination.live.ready import ready_detector
 
-    loaded = load_model(model or EMBEDDED_NAME, device=device, dtype=dtype)
+    loaded = load_model(model or EMBEDDED_NAME, **placed)
     found = ready_detector(loaded, reporter, lambda: lifecycle.phase == "draining")
     return found, loaded

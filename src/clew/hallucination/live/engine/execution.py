@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.hallucination.capture.decode import choose_tokens
+from clew.hallucination.capture.device_map import can_replay
 from clew.hallucination.live.engine.passes import PackedModel, Segment
 from clew.hallucination.live.engine.recording import RowRecord
 from clew.hallucination.live.engine.sampling import Asking, NextToken, NextTokens
@@ -94,7 +95,7 @@ class PlainPass:
 def choose_passes(model: PackedModel, record: RowRecord | None, max_rows: int) -> Passes:
     """Graphs on a GPU where its kernels can be used, or plain passes."""
     has_sinks = any(hasattr(module, "sinks") for module in model.model.modules())
-    if model.device.type == "cuda" and not has_sinks and _has_triton():
+    if can_replay(model.model) and not has_sinks and _has_triton():
         from clew.hallucination.live.engine.graphs import GraphPasses
 
         return GraphPasses(model, record, max_rows)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from clew.hallucination.capture.device_map import model_device
 from clew.hallucination.capture.observe import ModelObserver, accepted_arguments
 from clew.hallucination.live.engine.rows import RowCache
 
@@ -153,7 +154,7 @@ class PackedModel:
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        return model_device(self.model)
 
     def plan(self, ordered: Sequence[Segment], *, keeps_weights: bool = False) -> Pass:
         """Pack segments that are `in_order`."""
@@ -276,6 +277,10 @@ def attend_to_rows(
     """The attention of a packed pass: each token looks at its own row of the cache, up to
     itself."""
     planned, layer = _current.get(), int(module.layer_idx)  # type: ignore[arg-type]
+    here, home = query.device, planned.rows.device
+    if here != home:  # a layer on another GPU: the rows of all layers are on the first one
+        query, key, value = (one.to(home) for one in (query, key, value))
+        s_aux = None if s_aux is None else s_aux.to(home)
     cached = planned.cache.layer(layer, key[0], value[0])
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if planned.uses_kernels:
@@ -309,7 +314,7 @@ def attend_to_rows(
         lanes = mixed.view(group.lane_count, heads, group.width, -1).transpose(1, 2)
         parts.append(group.unpack(lanes))
     output = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return output[None], None
+    return output[None].to(here), None
 
 
 def _scores(

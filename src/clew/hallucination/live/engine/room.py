@@ -3,8 +3,8 @@
 import heapq
 
 import psutil
-import torch
 
+from clew.hallucination.capture.device_map import free_gpu_memory
 from clew.hallucination.capture.plan import cache_bytes, record_bytes
 from clew.hallucination.live.engine.passes import PackedModel
 from clew.hallucination.live.engine.recording import RowRecord
@@ -27,7 +27,7 @@ class Room:
         a_token = cache_bytes(model.model)
         if record is not None:
             a_token += record_bytes(record.recording.shape, 1)
-        self._max_cells = int(_free_memory(model.device) * _MEMORY_SHARE) // a_token
+        self._max_cells = int(_free_memory(model) * _MEMORY_SHARE) // a_token
 
     @property
     def max_tokens(self) -> int:
@@ -98,7 +98,7 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+def _free_memory(model: PackedModel) -> int:
+    if model.device.type == "cuda":
+        return free_gpu_memory(model.model)
     return int(psutil.virtual_memory().available)

@@ -102,7 +102,7 @@ class Tracer:
             return None
         if self.explain_other_model(store.model) or not self._has_basis(store):
             return None
-        device = self.session.loaded.model.device
+        device = self.session.loaded.device
         nodes = trace["nodes"][list(probe.layers), trace["prompt_length"] :].swapaxes(0, 1)
         arrays = (nodes, *(trace[name] for name in names[1:]))
         tensors = [torch.from_numpy(np.array(one, np.float32)).to(device) for one in arrays]

@@ -114,7 +114,7 @@ def _capitals(countries: Mapping[str, Place]) -> Iterator[Question]:
         if not capital or code in CAPITAL_NOT_ASKED:
             continue
         place = name_in_question(country)
-        if not _gives_away(place, answers):
+        if not gives_away(place, answers):
             text = f"What is the capital of {place}?"
             yield _question("capital", code.lower(), text, answers)
 
@@ -160,7 +160,7 @@ def _cities_by_country(
         if code == "GB" and region in HOME_NATIONS:
             answers = (*answers, HOME_NATIONS[region])
         name = _english_spelling(city["name"])
-        if asked[code] < _MAX_CITIES_PER_COUNTRY and not _gives_away(name, answers):
+        if asked[code] < _MAX_CITIES_PER_COUNTRY and not gives_away(name, answers):
             asked[code] += 1
             text = f"In which country is the city of {name}?"
             yield _question("city-country", city["geonameid"], text, answers)
@@ -171,7 +171,7 @@ def _cities_by_state(states: Mapping[str, Place], cities: Iterable[Place]) -> It
     american = [city for city in cities if city["countrycode"] == "US"]
     for city in _clear_names(american, "admin1code", _MIN_US_CITY_POPULATION, 0.0):
         state, name = states[city["admin1code"]]["name"], _english_spelling(city["name"])
-        if city["admin1code"] == "DC" or _gives_away(name, (state,)):
+        if city["admin1code"] == "DC" or gives_away(name, (state,)):
             continue
         if asked[state] < _MAX_CITIES_PER_STATE:
             asked[state] += 1
@@ -229,7 +229,7 @@ def name_in_question(country: Place) -> str:
     return IN_A_QUESTION.get(code, f"the {name}" if code in WITH_ARTICLE else name)
 
 
-def _gives_away(asked: str, answers: Iterable[str]) -> bool:
+def gives_away(asked: str, answers: Iterable[str]) -> bool:
     """Whether the name in the question gives away the answer: Mexico City, San Salvador, Tunis."""
     asked = plain(asked)
     words = set(asked.split())

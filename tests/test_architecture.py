@@ -13,7 +13,7 @@ import clew
 SOURCE = Path(clew.__file__).parent
 # What everyone may import: small modules that import nothing but each other.
 SHARED = {
-    *("errors", "version", "wording", "progress", "memory", "threads", "settings", "lazy"),
+    *("errors", "version", "wording", "progress", "memory", "threads", "settings", "lazy", "urls"),
     *("tables", "run_file", "names", "foreign_text", "typed_json", "terminal", "cpu", "cores"),
 }
 # What each folder may import besides itself and what everyone shares.

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args
 
+from clew import urls
 from clew.errors import InputError, SettingsMismatchError
 
 # The names of these settings in files of an earlier version of clew.
@@ -18,8 +19,8 @@ START_OVER = "Use `overwrite=True` to start over in this folder."
 
 
 def as_path(given: str | Path | None) -> Path | None:
-    """Convert an optional path argument to a Path; None stays None."""
-    return None if given is None else Path(given)
+    """Convert an optional path or URL to a Path; None stays None."""
+    return None if given is None else urls.as_path(given)
 
 
 def check_exists(setting: str, value: object) -> None:

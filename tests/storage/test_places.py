@@ -11,6 +11,7 @@ from clew.storage.places import (
     Entry,
     Place,
     UnreachableError,
+    as_path,
     is_url,
     local_path,
     objects,
@@ -109,6 +110,7 @@ def test_paths_and_file_urls_are_local(tmp_path: Path) -> None:
     assert not is_url("file:///a/b")
     assert not is_url("C:/odd:name")
     assert is_url("s3://bucket")
+    assert is_url(Path("s3://bucket/x"))
     assert local_path("file:///a%20b/c") == Path("/a b/c")
     assert open_place(f"file://{tmp_path}/x").url == f"{tmp_path}/x"
     with pytest.raises(InputError, match="three slashes"):
@@ -215,3 +217,14 @@ def test_credentials_come_from_a_profile(
     monkeypatch.setenv("AWS_PROFILE", "other")
     with pytest.raises(AccessDeniedError, match="AWS_PROFILE"):
         open_place(s3_url)
+
+
+def test_a_url_travels_as_a_path() -> None:
+    path = as_path("s3://bucket//a/b/")
+    assert str(path) == "s3://bucket/a/b"
+    assert f"{path / 'c'}" == "s3://bucket/a/b/c"
+    assert str(path.parent.with_name("d")) == "s3://bucket/d"
+    assert str(as_path(Path("s3://bucket/a"))) == "s3://bucket/a"
+    assert pickle.loads(pickle.dumps(path)) == path
+    assert not path.exists()
+    assert open_place(path).url == "s3://bucket/a/b"

@@ -25,6 +25,7 @@ from clew.errors import ClewError, InputError
 from clew.foreign_text import for_json, for_terminal
 from clew.terminal import TextConsole
 from clew.typed_json import without_nan
+from clew.urls import as_path
 
 Run = Callable[["Call"], None]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -158,7 +159,7 @@ class Command:
         if threads is not None:
             use_threads(threads)
         return Call(
-            settings={one.name: values.get(one.name, one.default) for one in settings},
+            settings={one.name: _with_urls(values.get(one.name, one.default)) for one in settings},
             given=frozenset(values),
             as_json=as_json,
             console=TextConsole(soft_wrap=True, stderr=as_json),
@@ -194,6 +195,13 @@ class Command:
                 f"{flag(name)}."
             )
         values[name] = [*values[name], *words]
+
+
+def _with_urls(value: Any) -> Any:
+    """The parser has made paths of URLs too, with one slash less."""
+    if isinstance(value, list):
+        return [_with_urls(one) for one in value]
+    return as_path(value) if isinstance(value, Path) else value
 
 
 def _print_json(value: Any, *, indent: int | None) -> None:

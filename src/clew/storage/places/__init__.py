@@ -2,7 +2,7 @@
 keeps using `Path`s."""
 
 from clew.storage.places.folder import FolderPlace
-from clew.storage.places.opening import is_url, local_path, open_place
+from clew.storage.places.opening import open_place
 from clew.storage.places.place import (
     AccessDeniedError,
     ChangedError,
@@ -12,6 +12,7 @@ from clew.storage.places.place import (
     Range,
     UnreachableError,
 )
+from clew.urls import UrlPath, as_path, is_url, local_path
 
 __all__ = [
     "AccessDeniedError",
@@ -22,6 +23,8 @@ __all__ = [
     "Place",
     "Range",
     "UnreachableError",
+    "UrlPath",
+    "as_path",
     "is_url",
     "local_path",
     "open_place",

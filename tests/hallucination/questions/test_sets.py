@@ -20,7 +20,7 @@ HASHES = {
     "abbreviations": "ffdd8ba35e986cf3",
     "everyday": "fd54788ec4e76ed2",
     "reading": "5cb4949785435261",
-    "statements": "2e8697d06d00028a",
+    "statements": "e424ee6cb87dfc02",
     "words": "8de77b10fc167a5e",
     "culture": "c88315ca44c48a14",
 }

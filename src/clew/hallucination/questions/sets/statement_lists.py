@@ -12,7 +12,7 @@ made from = milk; wine is made from = grapes|grape; the main ingredient of bread
 flour|wheat|wheat flour; diamonds consist of the element = carbon; the hardest natural material is =
 diamond|diamonds; mixing red and blue paint gives = purple|violet; mixing blue and yellow paint
 gives = green; mixing red and yellow paint gives = orange; mixing black and white paint gives =
-gray|grey; the frozen form of water is = ice; water that has turned into a gas is called =
+gray; the frozen form of water is = ice; water that has turned into a gas is called =
 steam|vapor|water vapor; the force that pulls things to the ground is = gravity|gravitation; the
 star at the center of the solar system is the = Sun; fish breathe with their = gills; whales breathe
 with their = lungs; people hear with their = ears|ear; people smell with their = nose|noses; people

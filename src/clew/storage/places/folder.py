@@ -9,9 +9,10 @@ from pathlib import Path
 
 from clew.storage.places.place import AccessDeniedError, ChangedError, Content, Entry, Range
 from clew.storage.reading import irregular_kind, open_regular, read_open_file
-from clew.storage.writing import is_temporary, lock_file, replacing
+from clew.storage.writing import create_file, is_temporary, lock_file, replacing
 
 _LOCK_NAME = ".place.lock"
+_COPY_BYTES = 1 << 20
 
 
 class FolderPlace:
@@ -34,6 +35,10 @@ class FolderPlace:
         except FileNotFoundError:
             return []
         return sorted(name for name in found if name.startswith(prefix) and not _is_hidden(name))
+
+    def entries(self) -> dict[str, Entry]:
+        found = ((name, self.stat(name)) for name in self.names())
+        return {name: entry for name, entry in found if entry is not None}
 
     def stat(self, name: str) -> Entry | None:
         path = self.path / name
@@ -64,7 +69,7 @@ class FolderPlace:
             self._write(name, content)
         return True
 
-    def replace(self, name: str, content: bytes, version: str | None) -> str:
+    def replace(self, name: str, content: bytes | Path, version: str | None) -> str:
         with self._changing():
             if version is not None:
                 entry = self.stat(name)
@@ -72,8 +77,14 @@ class FolderPlace:
                     raise ChangedError(f"{name} in {self.url} was changed by another process.")
             return self._write(name, content)
 
-    def delete(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+    def fetch(self, name: str, path: Path) -> Entry:
+        with open_regular(self.path / name) as source, create_file(path) as file:
+            shutil.copyfileobj(source, file, _COPY_BYTES)
+            return _describe(os.fstat(source.fileno()))
+
+    def delete(self, *names: str) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -93,7 +104,7 @@ class FolderPlace:
                 file.write(content)
             else:
                 with open_regular(content) as source:
-                    shutil.copyfileobj(source, file, 1 << 20)
+                    shutil.copyfileobj(source, file, _COPY_BYTES)
             file.flush()
             # The kernel's clock may stand still between two writes, and an inode is used again.
             now = time.time_ns()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from clew.errors import InputError
 from clew.storage.places.place import ChangedError, Content, Entry, Place, Range
 from clew.storage.reading import open_regular
+from clew.storage.writing import create_file
 from clew.wording import bytes_text
 
 try:
@@ -104,15 +105,20 @@ class ObjectPlace:
         return ObjectPlace(f"{self.url}/{name}", self._bucket)
 
     def names(self, prefix: str = "") -> list[str]:
+        return sorted(name for name in self.entries() if name.startswith(prefix))
+
+    def entries(self) -> dict[str, Entry]:
         with self._explained("listed"):
             found = obstore.list_with_delimiter(self._store, self._prefix or None)
-        names = (one["path"].rpartition("/")[2] for one in found["objects"])
-        return sorted(name for name in names if name.startswith(prefix))
+        return {
+            one["path"].rpartition("/")[2]: Entry(size=one["size"], version=self._version(one))
+            for one in found["objects"]
+        }
 
     def stat(self, name: str) -> Entry | None:
         with suppress(FileNotFoundError), self._explained("read"):
             found = obstore.head(self._store, self._key(name))
-            return Entry(size=found["size"], version=_version(found))
+            return Entry(size=found["size"], version=self._version(found))
         return None
 
     def read(self, name: str, max_bytes: int) -> Content:
@@ -120,7 +126,7 @@ class ObjectPlace:
             found = obstore.get(self._store, self._key(name))
             if found.meta["size"] > max_bytes:
                 raise ValueError(f"it is larger than {bytes_text(max_bytes)}")
-            return Content(data=found.bytes().to_bytes(), version=_version(found.meta))
+            return Content(data=found.bytes().to_bytes(), version=self._version(found.meta))
 
     def read_ranges(self, name: str, ranges: Sequence[Range]) -> list[memoryview]:
         if not ranges:
@@ -135,32 +141,49 @@ class ObjectPlace:
                 raise EOFError(f"{name} ends before byte {start + length:,}")
         return [memoryview(piece) for piece in pieces]
 
+    def fetch(self, name: str, path: Path) -> Entry:
+        with self._explained("read"), create_file(path) as file:
+            found = obstore.get(self._store, self._key(name))
+            for piece in found.stream(min_chunk_size=_PART_BYTES):
+                file.write(piece)
+            return Entry(size=found.meta["size"], version=self._version(found.meta))
+
     def create(self, name: str, content: bytes | Path) -> bool:
         with self._explained("written to"):
-            if isinstance(content, bytes):
-                return self._put(name, content, "create") is not None
-            if content.stat().st_size <= _MAX_PUT_BYTES:
-                with _mapped(content) as data:
-                    return self._put(name, data, "create") is not None
-            if self.stat(name) is not None:
-                return False
-            store = self._bucket.for_upload(_PART_BYTES)
-            obstore.put(store, self._key(name), content, chunk_size=_PART_BYTES)
-            return True
+            return self._put(name, content, "create") is not None
 
-    def replace(self, name: str, content: bytes, version: str | None) -> str:
+    def replace(self, name: str, content: bytes | Path, version: str | None) -> str:
         with self._explained("written to"):
-            mode: PutMode = "overwrite" if version is None else _update(version)
+            mode: PutMode = "overwrite" if version is None else self._update(version)
             written = self._put(name, content, mode)
         if written is None:
             raise ChangedError(f"{name} in {self.url} was changed by another process.")
         return written
 
-    def delete(self, name: str) -> None:
-        with suppress(FileNotFoundError), self._explained("changed"):
-            obstore.delete(self._store, self._key(name))
+    def delete(self, *names: str) -> None:
+        with suppress(FileNotFoundError), self._explained("deleted from"):
+            obstore.delete(self._store, [self._key(name) for name in names])
 
-    def _put(self, name: str, content: bytes | memoryview, mode: "PutMode") -> str | None:
+    def _put(self, name: str, content: bytes | Path, mode: "PutMode") -> str | None:
+        if isinstance(content, bytes):
+            return self._put_bytes(name, content, mode)
+        if content.stat().st_size <= _MAX_PUT_BYTES:
+            with _mapped(content) as data:
+                return self._put_bytes(name, data, mode)
+        return self._put_parts(name, content, mode)
+
+    def _put_parts(self, name: str, content: Path, mode: "PutMode") -> str | None:
+        """There is no conditional form of this: the condition is checked before. Nobody else
+        writes a shard whose lease is held."""
+        found = self.stat(name)
+        expected = {None if found is None else found.version}
+        wanted = {*mode.values()} if isinstance(mode, dict) else {None}
+        if mode != "overwrite" and expected != wanted:
+            return None
+        store = self._bucket.for_upload(_PART_BYTES)
+        return self._version(obstore.put(store, self._key(name), content, chunk_size=_PART_BYTES))
+
+    def _put_bytes(self, name: str, content: bytes | memoryview, mode: "PutMode") -> str | None:
         """The new version, None if the condition in `mode` does not hold. obstore does not repeat
         a conditional request whose answer was lost: with the mark, that is safe."""
         mark = secrets.token_hex(16)
@@ -170,7 +193,7 @@ class ObjectPlace:
                 done = obstore.put(
                     store, key, content, mode=mode, attributes={_MARK: mark}, use_multipart=False
                 )
-                return _version(done)
+                return self._version(done)
             except (AlreadyExistsError, PreconditionError):
                 return self._find_own(name, mark)
             except GenericError:
@@ -184,8 +207,15 @@ class ObjectPlace:
         with suppress(FileNotFoundError):
             found = obstore.get(self._store, self._key(name), options={"head": True})
             if found.attributes.get(_MARK) == mark:
-                return _version(found.meta)
+                return self._version(found.meta)
         return None
+
+    def _version(self, found: Any) -> str:
+        """Google Cloud Storage compares generations, the others ETags."""
+        return str(found["version"] if self.url.startswith("gs:") else found["e_tag"])
+
+    def _update(self, version: str) -> "UpdateVersion":
+        return {"version": version} if self.url.startswith("gs:") else {"e_tag": version}
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -197,16 +227,6 @@ class ObjectPlace:
             raise FileNotFoundError(f"{self.url} has no such file") from None
         except BaseError as error:
             raise explain(error, self.url, what) from None
-
-
-def _version(found: Any) -> str:
-    """An ETag, or where the store counts versions (Google), the number."""
-    return f"{found['e_tag']} {found.get('version') or ''}".strip()
-
-
-def _update(version: str) -> "UpdateVersion":
-    tag, _, number = version.partition(" ")
-    return {"e_tag": tag, "version": number} if number else {"e_tag": tag}
 
 
 @contextmanager

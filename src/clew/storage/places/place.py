@@ -56,6 +56,10 @@ class Place(Protocol):
     def names(self, prefix: str = "") -> list[str]:
         """The sorted names of the files in this folder itself that start with `prefix`."""
 
+    def entries(self) -> dict[str, Entry]:
+        """The files in this folder itself with their sizes and versions, at the price of a
+        listing."""
+
     def stat(self, name: str) -> Entry | None:
         """The size and version of a file, None if there is none."""
 
@@ -71,10 +75,13 @@ class Place(Protocol):
         """Writes a new file, in one step for readers; False if the name is taken. Of several
         processes that create the same name, exactly one gets True."""
 
-    def replace(self, name: str, content: bytes, version: str | None) -> str:
+    def replace(self, name: str, content: bytes | Path, version: str | None) -> str:
         """Writes a file and returns its new version. With a `version`, only if that is the current
         one; raises ChangedError otherwise. With None, whatever is there."""
 
-    def delete(self, name: str) -> None:
-        """Deletes a file; a missing one is fine. Raises AccessDeniedError if that is not
-        allowed, which a writer should survive."""
+    def fetch(self, name: str, path: Path) -> Entry:
+        """Copies a file to `path`, which must not exist; raises FileNotFoundError."""
+
+    def delete(self, *names: str) -> None:
+        """Deletes files, several in one request; missing ones are fine. Raises AccessDeniedError if
+        that is not allowed, which a writer should survive."""

@@ -215,6 +215,7 @@ def test_credentials_come_from_a_profile(
     assert open_place(s3_url).create("a", b"1")
     assert object_server.last_key == "AKIAPROFILE"
     monkeypatch.setenv("AWS_PROFILE", "other")
+    objects.open_bucket.cache_clear()
     with pytest.raises(AccessDeniedError, match="AWS_PROFILE"):
         open_place(s3_url)
 

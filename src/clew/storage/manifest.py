@@ -1,8 +1,11 @@
 """manifest.json: what a store is, how it was made, and which shards are finished."""
 
 import json
+import random
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,15 +18,19 @@ from clew.errors import OtherVersionError, SettingsMismatchError, StoreError
 from clew.foreign_text import shortened
 from clew.settings import find_differences
 from clew.storage.members import ByteCount, FileName, RowCount, Settings, Sha256, Skip
-from clew.storage.reading import read_json
+from clew.storage.places import ChangedError, open_place
+from clew.storage.reading import parse_json, read_json
 from clew.storage.writing import lock_file, replace_file
 from clew.typed_json import Bounds, read_as, wrong
+from clew.urls import UrlPath
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "clew-store"
 SCHEMA_VERSION = 1
 _MAX_BYTES = 1 << 28
 _MAX_ID = 1 << 62
+# Between two tries to replace the manifest of a store at a URL, which other workers replace too.
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 2.0
 _UNTOUCHED = "The shards beside it are untouched; a repair rebuilds the manifest from them."
 
 
@@ -85,11 +92,27 @@ class Manifest:
         return next((s for s in self.shards if s.batch_number == batch_number), None)
 
 
+def has_manifest(store: Path) -> bool:
+    """Whether something is called manifest.json there."""
+    if isinstance(store, UrlPath):
+        return open_place(store).stat(MANIFEST_NAME) is not None
+    return (store / MANIFEST_NAME).exists()
+
+
 def read_manifest(store: Path) -> Manifest:
     """Reads a store's manifest; raises StoreError when it is missing or invalid."""
-    path = store / MANIFEST_NAME
+    return _read_version(store)[0]
+
+
+def _read_version(store: Path) -> tuple[Manifest, str]:
+    """The manifest and, of a store at a URL, the version to replace."""
+    path, version = store / MANIFEST_NAME, ""
     try:
-        raw = read_json(path, max_bytes=_MAX_BYTES)
+        if isinstance(store, UrlPath):
+            content = open_place(store).read(MANIFEST_NAME, _MAX_BYTES)
+            raw, version = parse_json(content.data), content.version
+        else:
+            raw = read_json(path, max_bytes=_MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise _explain_missing(store) from None
     except OSError as error:
@@ -100,7 +123,7 @@ def read_manifest(store: Path) -> Manifest:
         raise StoreError(
             f"{path} cannot be read ({error}). {_UNTOUCHED}", action="repair", store=store
         ) from None
-    return parse_manifest(raw, path)
+    return parse_manifest(raw, path), version
 
 
 def parse_manifest(raw: Any, path: Path) -> Manifest:
@@ -157,18 +180,56 @@ def shard_name(batch_number: int) -> str:
 def write_manifest(store: Path, manifest: Manifest) -> None:
     """Replaces the manifest atomically: readers see the old one or the new one, never a partial
     file."""
-    replace_file(
-        store / MANIFEST_NAME,
-        (json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode(),
-    )
+    if isinstance(store, UrlPath):
+        open_place(store).replace(MANIFEST_NAME, _encode(manifest), None)
+    else:
+        replace_file(store / MANIFEST_NAME, _encode(manifest))
+
+
+def start_manifest(store: Path, manifest: Manifest) -> None:
+    """Writes the first manifest, unless there is one: another process may have been faster. For
+    a folder, the caller holds the lock."""
+    if isinstance(store, UrlPath):
+        open_place(store).create(MANIFEST_NAME, _encode(manifest))
+    elif not has_manifest(store):
+        write_manifest(store, manifest)
+
+
+def _encode(manifest: Manifest) -> bytes:
+    return (json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
-    """Reads, changes and replaces the manifest under a lock that other processes respect."""
+    """Reads, changes and replaces the manifest under a lock that other processes respect; at a URL,
+    as often as another process was faster."""
+    if isinstance(store, UrlPath):
+        return _compare_and_swap(store, change)
     with manifest_lock(store):
         manifest = change(read_manifest(store))
         write_manifest(store, manifest)
     return manifest
+
+
+def _compare_and_swap(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
+    place, pause = open_place(store), _FIRST_PAUSE_SECONDS
+    while True:
+        before, version = _read_version(store)
+        manifest = change(before)
+        if manifest == before:
+            return manifest
+        try:
+            place.replace(MANIFEST_NAME, _encode(manifest), version)
+            return manifest
+        except ChangedError:
+            time.sleep(random.uniform(0, pause))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+@contextmanager
+def changing_manifest(store: Path) -> Iterator[None]:
+    """Holds the lock of a folder's manifest. At a URL there is none: see `update_manifest`."""
+    with nullcontext() if isinstance(store, UrlPath) else manifest_lock(store):
+        yield
 
 
 def manifest_lock(store: Path) -> filelock.BaseFileLock:
@@ -177,6 +238,8 @@ def manifest_lock(store: Path) -> filelock.BaseFileLock:
 
 
 def _explain_missing(store: Path) -> StoreError:
+    if isinstance(store, UrlPath):
+        return _explain_missing_at(store, open_place(store).names())
     if not store.exists():
         return StoreError(
             f'there is no store at "{store}": the folder does not exist. Check the path.'
@@ -184,11 +247,7 @@ def _explain_missing(store: Path) -> StoreError:
     if not store.is_dir():
         return StoreError(f'"{store}" is a file: give the folder of the store.')
     if any(store.glob("batch_*.arrow*")):
-        return StoreError(
-            f'"{store}" has shards but no {MANIFEST_NAME}; a repair rebuilds it from them.',
-            action="repair",
-            store=store,
-        )
+        return _shards_only(store)
     if any(any(store.glob(f"{folder}*{end}")) for folder in ("", "*/") for end in (".pkl*", ".pt")):
         return StoreError(
             f'"{store}" contains legacy files, not a clew store',
@@ -196,6 +255,20 @@ def _explain_missing(store: Path) -> StoreError:
             store=store,
         )
     return StoreError(f'"{store}" is not a clew store: it has no {MANIFEST_NAME}. Check the path.')
+
+
+def _explain_missing_at(store: UrlPath, names: Sequence[str]) -> StoreError:
+    if any(name.startswith("batch_") for name in names):
+        return _shards_only(store)
+    return StoreError(f'there is no store at "{store}": it has no {MANIFEST_NAME}. Check the URL.')
+
+
+def _shards_only(store: Path) -> StoreError:
+    return StoreError(
+        f'"{store}" has shards but no {MANIFEST_NAME}; a repair rebuilds it from them.',
+        action="repair",
+        store=store,
+    )
 
 
 def refuse_other_settings(

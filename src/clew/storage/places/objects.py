@@ -2,11 +2,13 @@
 Azure Blob Storage. All of it through obstore."""
 
 import mmap
+import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,17 +84,26 @@ class _Bucket:
             raise explain(error, self.url, "opened") from None
 
 
+@cache
+def open_bucket(url: str) -> _Bucket:
+    return _Bucket(url)
+
+
+# obstore does not work in a child of a process that has used it.
+os.register_at_fork(after_in_child=open_bucket.cache_clear)
+
+
 class ObjectPlace:
     """A prefix. `create` and `replace` are conditional puts: the server compares.
 
     Not for a process that was forked after its parent used one: obstore refuses to work there.
     """
 
-    def __init__(self, url: str, bucket: _Bucket | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
         scheme, _, rest = url.partition("://")
         name, _, self._prefix = rest.partition("/")
-        self._bucket = bucket or _Bucket(f"{scheme}://{name}")
+        self._bucket = open_bucket(f"{scheme}://{name}")
         self._store = self._bucket.store
 
     def __reduce__(self) -> tuple[type["ObjectPlace"], tuple[str]]:
@@ -102,7 +113,7 @@ class ObjectPlace:
         return f"{self._prefix}/{name}" if self._prefix else name
 
     def child(self, name: str) -> Place:
-        return ObjectPlace(f"{self.url}/{name}", self._bucket)
+        return ObjectPlace(f"{self.url}/{name}")
 
     def names(self, prefix: str = "") -> list[str]:
         return sorted(name for name in self.entries() if name.startswith(prefix))

@@ -18,11 +18,11 @@ HASHES = {
     "arithmetic": "5398baf1b7fab809",
     "languages": "39b4603748dd43bb",
     "abbreviations": "ffdd8ba35e986cf3",
-    "everyday": "fd54788ec4e76ed2",
+    "everyday": "ed6dfaceba9bffba",
     "reading": "5cb4949785435261",
     "statements": "e424ee6cb87dfc02",
-    "words": "8de77b10fc167a5e",
-    "culture": "c88315ca44c48a14",
+    "words": "239c97dcd41fb657",
+    "culture": "08a6a1ea702f9525",
 }
 GENERATED = sorted(HASHES)
 
@@ -90,6 +90,21 @@ def test_questions_have_clean_texts_and_different_wordings(name: str) -> None:
 def test_a_question_reads_well(name: str, id: str, question: str, answer: str) -> None:
     assert question in of(name, id).question
     assert answer in of(name, id).answers
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "wrong"),
+    [
+        ("everyday", "kind-crossbow", "firearm"),
+        ("everyday", "kind-trumpet", "string instrument"),
+        ("culture", "novel-the-chronicles-of-narnia", "Lewis"),
+        ("words", "opposite-hero", "coward"),
+    ],
+)
+def test_what_is_true_of_similar_things_only_is_not_accepted(
+    name: str, id: str, wrong: str
+) -> None:
+    assert wrong not in of(name, id).answers
 
 
 def test_arithmetic_is_right() -> None:

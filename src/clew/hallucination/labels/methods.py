@@ -15,6 +15,7 @@ from clew.hallucination.labels.claims import Claims
 from clew.hallucination.labels.normalize import (
     answer_words,
     drop_articles,
+    join_initials,
     normalize_answer,
     normalize_words,
 )
@@ -62,7 +63,11 @@ def match_exact(answer: str, accepted: Sequence[str]) -> Match:
 
 
 def _plain(text: str) -> str:
-    return normalize_answer(canonical_values(text))
+    return normalize_answer(_canonical(text))
+
+
+def _canonical(text: str) -> str:
+    return canonical_values(join_initials(text))
 
 
 def match_alias(answer: str, accepted: Sequence[str], question: str = "") -> Match:
@@ -122,7 +127,7 @@ _ASKS_NUMBER = re.compile(r"\b(?:singular|plural|more than one)\b", re.IGNORECAS
 
 def _spell_text(text: str) -> tuple[str, str, str]:
     """A text with articles, without them, and without the s of plurals."""
-    plain = normalize_words(canonical_values(text))
+    plain = normalize_words(_canonical(text))
     short = drop_articles(plain)
     return plain, short, " ".join(map(singular, short.split()))
 
@@ -131,7 +136,7 @@ _spell = lru_cache(maxsize=1 << 14)(_spell_text)
 
 
 def _open_claims(answer: str, aliases: Sequence[str], question: str, view: int) -> Claims:
-    words, asked = (split_words(canonical_values(text)) for text in (answer, question))
+    words, asked = (split_words(_canonical(text)) for text in (answer, question))
     if view:
         words, asked = words.without_articles(), asked.without_articles()
     if view == 2:

@@ -12,6 +12,8 @@ ARTICLES = ("a", "an", "the")
 _ARTICLE = re.compile(rf"\b(?:{'|'.join(ARTICLES)}) (?=\S)")
 # "U.S.A." is one word; with separate letters, the last would look like an article.
 _ABBREVIATION = re.compile(r"\b[a-zα-ωа-я](?:\.[a-zα-ωа-я]\b)+")
+# "C. S. Lewis" is also written "C.S. Lewis" and "CS Lewis".
+_INITIALS = re.compile(r"(?<![^\W_])([A-Z]\.) (?=[A-Z]\.(?!\w))")
 # "12,500" is one number; so is "3.5", which does not contain 5. "8.5.1945" is three.
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _DECIMAL = re.compile(r"(?<![\d.])(\d+)\.(\d+)(?!\.?\d)")
@@ -80,6 +82,11 @@ def normalize_words(text: str) -> str:
     if "," in plain:
         plain = _GROUPED.sub("", plain)
     return " ".join(plain.translate(_PLAIN).split()) or " ".join(text.casefold().split())
+
+
+def join_initials(text: str) -> str:
+    """ "J. R. R. Tolkien" as "J.R.R. Tolkien"."""
+    return _INITIALS.sub(r"\1", text)
 
 
 def drop_articles(plain: str) -> str:

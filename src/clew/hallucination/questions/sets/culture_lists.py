@@ -25,22 +25,22 @@ Leagues Under the Sea = Jules Verne|Verne; Around the World in Eighty Days = Jul
 Little Prince = Antoine de Saint-Exupéry|Saint-Exupéry|Saint-Exupery; In Search of Lost Time =
 Marcel Proust|Proust; The Red and the Black = Stendhal|Marie-Henri Beyle; The Magic Mountain =
 Thomas Mann; Buddenbrooks = Thomas Mann; Steppenwolf = Hermann Hesse|Hesse; Siddhartha = Hermann
-Hesse|Hesse; The Tin Drum = Günter Grass|Gunter Grass|Grass; The Trial = Franz Kafka|Kafka; The
+Hesse|Hesse; The Tin Drum = Günter Grass|Guenter Grass; The Trial = Franz Kafka|Kafka; The
 Metamorphosis = Franz Kafka|Kafka; All Quiet on the Western Front = Erich Maria Remarque|Remarque;
 The Name of the Rose = Umberto Eco|Eco; The Leopard = Giuseppe Tomasi di Lampedusa|Lampedusa; 1984 =
 George Orwell|Orwell|Eric Blair; Animal Farm = George Orwell|Orwell|Eric Blair; Brave New World =
 Aldous Huxley|Huxley; Lord of the Flies = William Golding|Golding; The Hobbit = J. R. R.
 Tolkien|Tolkien; The Lord of the Rings = J. R. R. Tolkien|Tolkien; The Chronicles of Narnia = C. S.
-Lewis|Lewis; Alice's Adventures in Wonderland = Lewis Carroll|Carroll|Charles Dodgson; Peter Pan =
-J. M. Barrie|Barrie; The Jungle Book = Rudyard Kipling|Kipling; Treasure Island = Robert Louis
-Stevenson|Stevenson; Robinson Crusoe = Daniel Defoe|Defoe; Gulliver's Travels = Jonathan
-Swift|Swift; Frankenstein = Mary Shelley; Dracula = Bram Stoker|Stoker; The Picture of Dorian Gray =
-Oscar Wilde|Wilde; The Time Machine = H. G. Wells|Wells; The War of the Worlds = H. G. Wells|Wells;
-The Invisible Man = H. G. Wells|Wells|Ralph Ellison|Ellison; Heart of Darkness = Joseph
-Conrad|Conrad; Ulysses = James Joyce|Joyce; Dubliners = James Joyce|Joyce; Mrs Dalloway = Virginia
+Lewis|C.S. Lewis|Clive Staples Lewis; Alice's Adventures in Wonderland = Lewis
+Carroll|Carroll|Charles Dodgson; Peter Pan = J. M. Barrie|Barrie; The Jungle Book = Rudyard
+Kipling|Kipling; Treasure Island = Robert Louis Stevenson|Stevenson; Robinson Crusoe = Daniel
+Defoe|Defoe; Gulliver's Travels = Jonathan Swift|Swift; Frankenstein = Mary Shelley; Dracula = Bram
+Stoker|Stoker; The Picture of Dorian Gray = Oscar Wilde|Wilde; The Time Machine = H. G. Wells|Wells;
+The War of the Worlds = H. G. Wells|Wells; The Invisible Man = H. G. Wells|Wells; Heart of Darkness
+= Joseph Conrad|Conrad; Ulysses = James Joyce; Dubliners = James Joyce; Mrs Dalloway = Virginia
 Woolf|Woolf; To the Lighthouse = Virginia Woolf|Woolf; A Passage to India = E. M. Forster|Forster;
-Lady Chatterley's Lover = D. H. Lawrence|Lawrence; Middlemarch = George Eliot|Mary Ann Evans; Vanity
-Fair = William Makepeace Thackeray|Thackeray; Tess of the d'Urbervilles = Thomas Hardy|Hardy;
+Lady Chatterley's Lover = D. H. Lawrence|D.H. Lawrence; Middlemarch = George Eliot|Mary Ann Evans;
+Vanity Fair = William Makepeace Thackeray|Thackeray; Tess of the d'Urbervilles = Thomas Hardy|Hardy;
 Ivanhoe = Walter Scott; The Hound of the Baskervilles = Arthur Conan Doyle|Conan Doyle|Doyle; Murder
 on the Orient Express = Agatha Christie|Christie; And Then There Were None = Agatha
 Christie|Christie; Rebecca = Daphne du Maurier|du Maurier; Brideshead Revisited = Evelyn
@@ -56,18 +56,19 @@ Call of the Wild = Jack London; White Fang = Jack London; Little Women = Louisa 
 Uncle Tom's Cabin = Harriet Beecher Stowe|Stowe; Walden = Henry David Thoreau|Thoreau; The Portrait
 of a Lady = Henry James; The Age of Innocence = Edith Wharton|Wharton; Slaughterhouse-Five = Kurt
 Vonnegut|Vonnegut; Catch-22 = Joseph Heller|Heller; Fahrenheit 451 = Ray Bradbury|Bradbury; Dune =
-Frank Herbert|Herbert; Foundation = Isaac Asimov|Asimov; Beloved = Toni Morrison|Morrison; The Color
-Purple = Alice Walker|Walker; The Shining = Stephen King; Carrie = Stephen King; The Handmaid's Tale
-= Margaret Atwood|Atwood; Anne of Green Gables = Lucy Maud Montgomery|Montgomery|L. M. Montgomery;
+Frank Herbert; Foundation = Isaac Asimov|Asimov; Beloved = Toni Morrison|Morrison; The Color Purple
+= Alice Walker|Walker; The Shining = Stephen King; Carrie = Stephen King; The Handmaid's Tale =
+Margaret Atwood|Atwood; Anne of Green Gables = Lucy Maud Montgomery|Montgomery|L. M. Montgomery;
 Life of Pi = Yann Martel|Martel; Things Fall Apart = Chinua Achebe|Achebe; Midnight's Children =
-Salman Rushdie|Rushdie; The God of Small Things = Arundhati Roy|Roy; Norwegian Wood = Haruki
+Salman Rushdie|Rushdie; The God of Small Things = Arundhati Roy; Norwegian Wood = Haruki
 Murakami|Murakami; The Alchemist = Paulo Coelho|Coelho; Pippi Longstocking = Astrid
 Lindgren|Lindgren; Heidi = Johanna Spyri|Spyri; Pinocchio = Carlo Collodi|Collodi; The Wonderful
-Wizard of Oz = L. Frank Baum|Baum; Charlotte's Web = E. B. White; Charlie and the Chocolate Factory
-= Roald Dahl|Dahl; Matilda = Roald Dahl|Dahl; Harry Potter and the Philosopher's Stone = J. K.
-Rowling|Rowling; The Hunger Games = Suzanne Collins|Collins; Twilight = Stephenie Meyer|Meyer; The
-Da Vinci Code = Dan Brown; Winnie-the-Pooh = A. A. Milne|Milne; Black Beauty = Anna Sewell|Sewell;
-The Secret Garden = Frances Hodgson Burnett|Burnett; The Kite Runner = Khaled Hosseini|Hosseini
+Wizard of Oz = L. Frank Baum|Baum; Charlotte's Web = E. B. White|E.B. White; Charlie and the
+Chocolate Factory = Roald Dahl|Dahl; Matilda = Roald Dahl|Dahl; Harry Potter and the Philosopher's
+Stone = J. K. Rowling|Rowling; The Hunger Games = Suzanne Collins|Collins; Twilight = Stephenie
+Meyer|Meyer; The Da Vinci Code = Dan Brown; Winnie-the-Pooh = A. A. Milne|Milne; Black Beauty = Anna
+Sewell|Sewell; The Secret Garden = Frances Hodgson Burnett|Burnett; The Kite Runner = Khaled
+Hosseini|Hosseini
 """
 PLAYS = """
 Hamlet = William Shakespeare|Shakespeare; Macbeth = William Shakespeare|Shakespeare; Othello =
@@ -118,19 +119,19 @@ Wood; Nighthawks = Edward Hopper|Hopper; Campbell's Soup Cans = Andy Warhol|Warh
 Claude Monet|Monet; Impression, Sunrise = Claude Monet|Monet; Olympia = Édouard Manet|Edouard
 Manet|Manet; A Bar at the Folies-Bergère = Édouard Manet|Edouard Manet|Manet; Liberty Leading the
 People = Eugène Delacroix|Delacroix; The Raft of the Medusa = Théodore
-Géricault|Géricault|Gericault; The Hay Wain = John Constable|Constable; The Fighting Temeraire = J.
-M. W. Turner|Turner; Wanderer above the Sea of Fog = Caspar David Friedrich|Friedrich; The Arnolfini
-Portrait = Jan van Eyck|van Eyck; The Tower of Babel = Pieter Bruegel|Bruegel|Brueghel; The
-Ambassadors = Hans Holbein|Holbein; A Sunday Afternoon on the Island of La Grande Jatte = Georges
-Seurat|Seurat; The Card Players = Paul Cézanne|Cézanne|Cezanne; Luncheon of the Boating Party =
-Pierre-Auguste Renoir|Renoir; The Son of Man = René Magritte|Magritte; The Treachery of Images =
-René Magritte|Magritte; The Dance = Henri Matisse|Matisse; The Two Fridas = Frida Kahlo|Kahlo; The
-Great Wave off Kanagawa = Hokusai|Katsushika Hokusai; Whistler's Mother = James McNeill
-Whistler|Whistler; The Death of Marat = Jacques-Louis David; The Swing = Jean-Honoré
-Fragonard|Fragonard; The Blue Boy = Thomas Gainsborough|Gainsborough; Christina's World = Andrew
-Wyeth|Wyeth; Composition with Red, Blue and Yellow = Piet Mondrian|Mondrian; Black Square = Kazimir
-Malevich|Malevich; I and the Village = Marc Chagall|Chagall; the statue of David in Florence =
-Michelangelo|Michelangelo Buonarroti|Donatello; The Thinker = Auguste Rodin|Rodin
+Géricault|Géricault|Gericault; The Hay Wain = John Constable; The Fighting Temeraire = J. M. W.
+Turner|Turner; Wanderer above the Sea of Fog = Caspar David Friedrich; The Arnolfini Portrait = Jan
+van Eyck|van Eyck; The Tower of Babel = Pieter Bruegel|Bruegel|Brueghel; The Ambassadors = Hans
+Holbein|Holbein; A Sunday Afternoon on the Island of La Grande Jatte = Georges Seurat|Seurat; The
+Card Players = Paul Cézanne|Cézanne|Cezanne; Luncheon of the Boating Party = Pierre-Auguste
+Renoir|Renoir; The Son of Man = René Magritte|Magritte; The Treachery of Images = René
+Magritte|Magritte; The Dance = Henri Matisse|Matisse; The Two Fridas = Frida Kahlo|Kahlo; The Great
+Wave off Kanagawa = Hokusai|Katsushika Hokusai; Whistler's Mother = James McNeill Whistler|Whistler;
+The Death of Marat = Jacques-Louis David; The Swing = Jean-Honoré Fragonard|Fragonard; The Blue Boy
+= Thomas Gainsborough|Gainsborough; Christina's World = Andrew Wyeth|Wyeth; Composition with Red,
+Blue and Yellow = Piet Mondrian|Mondrian; Black Square = Kazimir Malevich|Malevich; I and the
+Village = Marc Chagall|Chagall; the statue of David in Florence = Michelangelo|Michelangelo
+Buonarroti; The Thinker = Auguste Rodin|Rodin
 """
 MUSIC = """
 The Magic Flute = Wolfgang Amadeus Mozart|Mozart; Don Giovanni = Wolfgang Amadeus Mozart|Mozart; The

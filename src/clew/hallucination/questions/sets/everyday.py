@@ -28,33 +28,52 @@ _NATURAL_KINDS = {
     "a tree": ("tree", "trees", "plant"),
     "a flower": ("flower", "flowers", "flowering plant", "plant"),
     "a grain": ("grain", "cereal", "cereal grain", "crop"),
-    "a spice": ("spice", "spices", "herb", "seasoning"),
-    "a gemstone": ("gemstone", "gem", "mineral", "precious stone", "jewel"),
+    "a spice": ("spice", "spices", "seasoning"),
+    "a gemstone": ("gemstone", "gem", "precious stone", "jewel"),
     "a dog": ("dog", "dogs", "dog breed", "breed of dog"),
 }
 _KINDS = {
-    "a musical instrument": (
-        *("musical instrument", "instrument", "string instrument", "stringed instrument"),
-        *("wind instrument", "brass instrument", "woodwind instrument", "percussion instrument"),
-    ),
-    "a tool": ("tool", "tools", "power tool", "hand tool"),
-    "a vehicle": ("vehicle", "vehicles", "means of transport", "mode of transportation", "machine"),
+    # Not "instrument" alone, which "A trumpet is a string instrument" contains.
+    "a musical instrument": ("musical instrument", "type of instrument", "kind of instrument"),
+    "a tool": ("tool", "tools"),
+    "a vehicle": ("vehicle", "vehicles", "means of transport", "mode of transportation"),
     "a piece of furniture": ("furniture", "piece of furniture"),
     "a garment": ("garment", "clothing", "clothes", "piece of clothing", "apparel"),
-    "a sport": ("sport", "sports", "ball game", "martial art"),
+    "a sport": ("sport", "sports"),
     "a language": ("language", "languages"),
     "a profession": ("profession", "job", "occupation"),
     "a drink": ("drink", "beverage", "drinks"),
     "a dance": ("dance", "dances", "dance form"),
-    "a fabric": ("fabric", "textile", "material", "cloth", "fiber", "fibre"),
+    "a fabric": ("fabric", "textile", "material", "cloth"),
     "a disease": ("disease", "illness", "infection", "infectious disease"),
-    "a weapon": ("weapon", "weapons", "firearm"),
-    "a country": ("country", "nation", "island nation", "sovereign state", "republic"),
-    "a city": ("city", "cities", "capital", "metropolis"),
+    "a weapon": ("weapon", "weapons"),
+    "a country": ("country", "nation", "sovereign state"),
+    "a city": ("city", "cities", "metropolis"),
     "a river": ("river", "rivers"),
-    "a part of the body": (
-        *("body part", "part of the body", "part of the human body", "organ", "joint"),
-    ),
+    "a part of the body": ("body part", "part of the body", "part of the human body"),
+}
+# Accepted for some things of a kind only.
+_OF_SOME = {
+    "herb": "oregano basil",
+    "mineral": "ruby sapphire emerald diamond topaz amethyst garnet",
+    "string instrument": "violin guitar cello harp banjo piano",
+    "stringed instrument": "violin guitar cello harp banjo piano",
+    "wind instrument": "trumpet flute clarinet saxophone trombone tuba oboe",
+    "brass instrument": "trumpet trombone tuba",
+    "woodwind instrument": "flute clarinet saxophone oboe",
+    "percussion instrument": "drum piano",
+    "keyboard instrument": "piano",
+    "ball game": "tennis football basketball rugby golf volleyball",
+    "martial art": "judo boxing",
+    "fiber": "silk cotton linen nylon polyester wool",
+    "fibre": "silk cotton linen nylon polyester wool",
+    "firearm": "rifle pistol",
+    "republic": "Kenya Peru Cuba Poland Nepal Portugal Ghana Chile",
+    "island nation": "Cuba",
+    "capital": "Vienna",
+    "joint": "elbow knee shoulder ankle wrist",
+    "organ": "stomach liver",
+    "finger": "thumb",
 }
 _ACCEPTED = {"animal-class": _ANIMAL_CLASSES, "natural-kind": _NATURAL_KINDS, "kind": _KINDS}
 _JOBS = """
@@ -85,12 +104,12 @@ a church service: priest|pastor|minister; performs magic tricks: magician|illusi
 laugh in a circus: clown; walks on a tightrope: tightrope walker|acrobat|funambulist; acts in films:
 actor|actress; directs films: director|film director; translates texts: translator; keeps the
 accounts: accountant|bookkeeper; guards the goal in soccer: goalkeeper|goalie|keeper; trains
-athletes: coach|trainer; rides racehorses: jockey; dances in ballets: ballet
-dancer|ballerina|dancer; collects stamps: philatelist; collects coins: numismatist; makes pots of
-clay: potter; carves statues: sculptor; draws maps: cartographer; rules a kingdom:
-king|queen|monarch; treats feet: podiatrist; treats skin: dermatologist; treats the heart:
-cardiologist; treats children: pediatrician|paediatrician; treats eyes: ophthalmologist|eye
-doctor|optometrist; treats mental illness: psychiatrist
+athletes: coach|trainer; rides racehorses: jockey; dances in ballets: ballet dancer|ballerina;
+collects stamps: philatelist; collects coins: numismatist; makes pots of clay: potter; carves
+statues: sculptor; draws maps: cartographer; rules a kingdom: king|queen|monarch; treats feet:
+podiatrist; treats skin: dermatologist; treats the heart: cardiologist; treats children:
+pediatrician|paediatrician; treats eyes: ophthalmologist|eye doctor|optometrist; treats mental
+illness: psychiatrist
 """
 _ANIMALS = """
 What sound does a dog make = bark|woof; What sound does a cat make = meow|purr; What sound does a
@@ -106,10 +125,10 @@ Where do horses sleep on a farm = stable|barn|stall; Where do pigs live on a far
 sty|pigsty|pigpen|pen; What is the home of a lion called = den|lair; What do rabbits dig to live in
 = burrow|burrows|hole|warren; Where do fish live = water|ocean|sea|river|lake; What do beavers build
 across streams = dam|dams; Where do chickens sleep = coop|henhouse; Which animal is the tallest on
-Earth = giraffe; Which animal is the largest on Earth = blue whale|whale; Which land animal is the
-fastest = cheetah; Which land animal is the largest = elephant; Which bird is the largest = ostrich;
-Which bird is the smallest = hummingbird|bee hummingbird; Which animal is called the king of beasts
-= lion; Which animal is called man's best friend = dog; Which animal gives us wool = sheep; Which
+Earth = giraffe; Which animal is the largest on Earth = blue whale; Which land animal is the fastest
+= cheetah; Which land animal is the largest = elephant; Which bird is the largest = ostrich; Which
+bird is the smallest = hummingbird|bee hummingbird; Which animal is called the king of beasts =
+lion; Which animal is called man's best friend = dog; Which animal gives us wool = sheep; Which
 animal gives us most of our milk = cow; Which insect makes honey = bee|honeybee|honey bee; Which
 insect makes silk = silkworm; Which animal has black and white stripes = zebra; Which animal carries
 its baby in a pouch = kangaroo|koala|opossum|wombat; Which animal has a trunk = elephant; Which
@@ -185,8 +204,9 @@ def _kinds() -> Iterator[Entry]:
         kind, members = line.split(": ")
         for category, accepted in _ACCEPTED.items():
             for member in members.split() if kind in accepted else ():
-                of = with_article(member, kind)
-                yield entry(category, member.lower(), accepted[kind], of=of)
+                more = [answer for answer, of in _OF_SOME.items() if member in of.split()]
+                answers, of = (*accepted[kind], *more), with_article(member, kind)
+                yield entry(category, member.lower(), answers, of=of)
 
 
 def _from_lists() -> Iterator[Entry]:

@@ -9,35 +9,35 @@ Roentgen|Röntgen|Roentgen; radium = Marie Curie|Curie; the electron = J. J. Tho
 neutron = James Chadwick|Chadwick; the atomic nucleus = Ernest Rutherford|Rutherford; the laws of
 planetary motion = Johannes Kepler|Kepler; the law of universal gravitation = Isaac Newton|Newton;
 the periodic table = Dmitri Mendeleev|Mendeleev; the theory of evolution by natural selection =
-Charles Darwin|Darwin|Wallace; the laws of inheritance in peas = Gregor Mendel|Mendel; the smallpox
-vaccine = Edward Jenner|Jenner; the rabies vaccine = Louis Pasteur|Pasteur; the polio vaccine =
-Jonas Salk|Salk|Sabin; the tuberculosis bacterium = Robert Koch|Koch; the circulation of the blood =
-William Harvey|Harvey; the structure of DNA = James Watson|Watson|Crick|Rosalind Franklin; oxygen =
-Joseph Priestley|Priestley|Carl Wilhelm Scheele|Scheele|Lavoisier; hydrogen = Henry
+Charles Darwin|Darwin|Alfred Russel Wallace; the laws of inheritance in peas = Gregor Mendel|Mendel;
+the smallpox vaccine = Edward Jenner|Jenner; the rabies vaccine = Louis Pasteur|Pasteur; the polio
+vaccine = Jonas Salk|Salk|Sabin; the tuberculosis bacterium = Robert Koch|Koch; the circulation of
+the blood = William Harvey; the structure of DNA = James Watson|Watson|Francis Crick|Crick|Rosalind
+Franklin; oxygen = Joseph Priestley|Priestley|Carl Wilhelm Scheele|Scheele; hydrogen = Henry
 Cavendish|Cavendish; the planet Uranus = William Herschel|Herschel; the dwarf planet Pluto = Clyde
 Tombaugh|Tombaugh; the four large moons of Jupiter = Galileo Galilei|Galileo; the electric battery =
-Alessandro Volta|Volta; the lightning rod = Benjamin Franklin|Franklin; the printing press with
+Alessandro Volta|Volta; the lightning rod = Benjamin Franklin|Ben Franklin; the printing press with
 movable type in Europe = Johannes Gutenberg|Gutenberg; the World Wide Web = Tim
 Berners-Lee|Berners-Lee; the cotton gin = Eli Whitney|Whitney; the modern steam engine = James
-Watt|Watt; the diesel engine = Rudolf Diesel|Diesel; the first practical airplane = Wright
-brothers|Wilbur Wright|Orville Wright|Wright; the mercury thermometer = Daniel Gabriel
-Fahrenheit|Fahrenheit; the Celsius temperature scale = Anders Celsius|Celsius; the reading system
-for the blind = Louis Braille|Braille; the code of dots and dashes for the telegraph = Samuel
-Morse|Morse; the saxophone = Adolphe Sax; the modern light bulb = Thomas Edison|Edison|Joseph Swan;
-the radio = Guglielmo Marconi|Marconi|Nikola Tesla|Tesla; alternating current motors = Nikola
-Tesla|Tesla; television = John Logie Baird|Baird|Philo Farnsworth|Farnsworth; the assembly line for
-cars = Henry Ford|Ford|Ransom Olds; the uncertainty principle = Werner Heisenberg|Heisenberg;
-quantum theory = Max Planck|Planck; the wave equation of quantum mechanics = Erwin
-Schrödinger|Schrödinger|Schrodinger; the exclusion principle in physics = Wolfgang Pauli|Pauli;
-electromagnetic induction = Michael Faraday|Faraday; the equations of electromagnetism = James Clerk
-Maxwell|Maxwell; radioactivity = Henri Becquerel|Becquerel|Curie; psychoanalysis = Sigmund
-Freud|Freud; conditioned reflexes in dogs = Ivan Pavlov|Pavlov; the expansion of the universe =
-Edwin Hubble|Hubble|Lemaître|Lemaitre; the heliocentric model of the solar system = Nicolaus
-Copernicus|Copernicus|Aristarchus; the principle of buoyancy = Archimedes; continental drift =
-Alfred Wegener|Wegener; insulin = Frederick Banting|Banting; blood groups = Karl
-Landsteiner|Landsteiner; the Turing machine = Alan Turing|Turing; the Analytical Engine = Charles
-Babbage|Babbage; vulcanized rubber = Charles Goodyear|Goodyear; the safety elevator = Elisha
-Otis|Otis; the revolver of the American West = Samuel Colt|Colt; the hot-air balloon = Montgolfier
+Watt|Watt; the diesel engine = Rudolf Diesel; the first practical airplane = Wright brothers|Wilbur
+Wright|Orville Wright|Wright; the mercury thermometer = Daniel Gabriel Fahrenheit|Daniel
+Fahrenheit|Gabriel Fahrenheit; the Celsius temperature scale = Anders Celsius; the reading system
+for the blind = Louis Braille; the code of dots and dashes for the telegraph = Samuel Morse|Samuel
+F. B. Morse|Samuel F.B. Morse|Alfred Vail; the saxophone = Adolphe Sax; the modern light bulb =
+Thomas Edison|Edison|Joseph Swan; the radio = Guglielmo Marconi|Marconi|Nikola Tesla|Tesla;
+alternating current motors = Nikola Tesla|Tesla; television = John Logie Baird|Baird|Philo
+Farnsworth|Farnsworth; the assembly line for cars = Henry Ford|Ford|Ransom Olds; the uncertainty
+principle = Werner Heisenberg|Heisenberg; quantum theory = Max Planck|Planck; the wave equation of
+quantum mechanics = Erwin Schrödinger|Schrödinger|Schrodinger; the exclusion principle in physics =
+Wolfgang Pauli|Pauli; electromagnetic induction = Michael Faraday|Faraday; the equations of
+electromagnetism = James Clerk Maxwell|Maxwell; radioactivity = Henri Becquerel|Becquerel;
+psychoanalysis = Sigmund Freud|Freud; conditioned reflexes in dogs = Ivan Pavlov|Pavlov; the
+expansion of the universe = Edwin Hubble|Georges Lemaître|Lemaître; the heliocentric model of the
+solar system = Nicolaus Copernicus|Copernicus|Aristarchus; the principle of buoyancy = Archimedes;
+continental drift = Alfred Wegener|Wegener; insulin = Frederick Banting|Banting; blood groups = Karl
+Landsteiner|Landsteiner; the Turing machine = Alan Turing; the Analytical Engine = Charles
+Babbage|Babbage; vulcanized rubber = Charles Goodyear; the safety elevator = Elisha Otis|Elisha
+Graves Otis; the revolver of the American West = Samuel Colt; the hot-air balloon = Montgolfier
 brothers|Montgolfier
 """
 FILMS = """
@@ -60,11 +60,11 @@ Bicycle Thieves = Vittorio De Sica|De Sica; Breathless = Jean-Luc Godard|Godard;
 François Truffaut|Truffaut; Modern Times = Charlie Chaplin|Chaplin; The Great Dictator = Charlie
 Chaplin|Chaplin; City Lights = Charlie Chaplin|Chaplin; Casablanca = Michael Curtiz|Curtiz; Some
 Like It Hot = Billy Wilder|Wilder; Lawrence of Arabia = David Lean; Blade Runner = Ridley Scott;
-Alien = Ridley Scott; Gladiator = Ridley Scott; Annie Hall = Woody Allen|Allen; Fight Club = David
+Alien = Ridley Scott; Gladiator = Ridley Scott; Annie Hall = Woody Allen; Fight Club = David
 Fincher|Fincher; Fargo = Coen brothers|Joel Coen|Ethan Coen|Coen; Forrest Gump = Robert
-Zemeckis|Zemeckis; Back to the Future = Robert Zemeckis|Zemeckis; Parasite = Bong Joon-ho|Bong;
-Amélie = Jean-Pierre Jeunet|Jeunet; Solaris (1972) = Andrei Tarkovsky|Tarkovsky; The Silence of the
-Lambs = Jonathan Demme|Demme; Braveheart = Mel Gibson|Gibson; Million Dollar Baby = Clint
+Zemeckis|Zemeckis; Back to the Future = Robert Zemeckis|Zemeckis; Parasite = Bong Joon-ho|Bong Joon
+Ho; Amélie = Jean-Pierre Jeunet|Jeunet; Solaris (1972) = Andrei Tarkovsky|Tarkovsky; The Silence of
+the Lambs = Jonathan Demme|Demme; Braveheart = Mel Gibson|Gibson; Million Dollar Baby = Clint
 Eastwood|Eastwood
 """
 GODS = """
@@ -79,7 +79,7 @@ the gods = Mercury; Roman goddess of the hunt = Diana; Roman god of the underwor
 god of wine = Bacchus; Roman god of fire = Vulcan; Roman god with two faces = Janus; Roman goddess
 of the harvest = Ceres; Roman goddess of the hearth = Vesta; Norse god of thunder = Thor; chief of
 the Norse gods = Odin; Norse trickster god = Loki; Norse goddess of love = Freyja|Freya; Egyptian
-god of the dead with a jackal's head = Anubis; Egyptian god of the sun = Ra|Re; Egyptian goddess who
+god of the dead with a jackal's head = Anubis; Egyptian god of the sun = Ra; Egyptian goddess who
 was the wife of Osiris = Isis; Egyptian god with a falcon's head = Horus|Ra; Hindu god with an
 elephant's head = Ganesha|Ganesh; Hindu god called the destroyer = Shiva; Hindu god called the
 preserver = Vishnu; Hindu goddess of wealth = Lakshmi; Greek hero who killed the Minotaur = Theseus;
@@ -145,14 +145,14 @@ Argentina|Argentine|Argentinian; Fidel Castro = Cuba|Cuban; Mao Zedong = China|C
 Kingdom|Britain|British|England|English|UK; Margaret Thatcher = United
 Kingdom|Britain|British|England|English|UK; Charles de Gaulle = France|French; Otto von Bismarck =
 Germany|German|Prussia; Mustafa Kemal Atatürk = Turkey|Turkish|Ottoman; Golda Meir =
-Israel|Israeli|Ukraine|Russia; Lech Wałęsa = Poland|Polish; Marie Curie =
-Poland|Polish|France|French; Nicolaus Copernicus = Poland|Polish; Galileo Galilei = Italy|Italian;
-Isaac Newton = England|English|British|United Kingdom|Britain; Albert Einstein = Germany|German;
-Nikola Tesla = Serbia|Serbian|Croatia|Austria; Alfred Nobel = Sweden|Swedish; Carl Linnaeus =
-Sweden|Swedish; Anders Celsius = Sweden|Swedish; Niels Bohr = Denmark|Danish; Tycho Brahe =
-Denmark|Danish; Louis Pasteur = France|French; René Descartes = France|French; Jean-Jacques Rousseau
-= Switzerland|Swiss|Geneva|France|French; Immanuel Kant = Germany|German|Prussia; Friedrich
-Nietzsche = Germany|German|Prussia; Søren Kierkegaard = Denmark|Danish; Baruch Spinoza =
+Ukraine|Russia|Russian Empire; Lech Wałęsa = Poland|Polish; Marie Curie = Poland|Polish; Nicolaus
+Copernicus = Poland|Polish; Galileo Galilei = Italy|Italian; Isaac Newton =
+England|English|British|United Kingdom|Britain; Albert Einstein = Germany|German; Nikola Tesla =
+Croatia|Austrian Empire|Austria; Alfred Nobel = Sweden|Swedish; Carl Linnaeus = Sweden|Swedish;
+Anders Celsius = Sweden|Swedish; Niels Bohr = Denmark|Danish; Tycho Brahe = Denmark|Danish; Louis
+Pasteur = France|French; René Descartes = France|French; Jean-Jacques Rousseau =
+Switzerland|Swiss|Geneva; Immanuel Kant = Germany|German|Prussia; Friedrich Nietzsche =
+Germany|German|Prussia; Søren Kierkegaard = Denmark|Danish; Baruch Spinoza =
 Netherlands|Dutch|Holland; Erasmus = Netherlands|Dutch|Holland; Sigmund Freud = Austria|Austrian;
 Alexander Fleming = Scotland|Scottish|British|United Kingdom; James Watt =
 Scotland|Scottish|British|United Kingdom; Adam Smith = Scotland|Scottish|British|United Kingdom;
@@ -166,14 +166,13 @@ Argentina|Argentine|Argentinian; Lionel Messi = Argentina|Argentine|Argentinian;
 Portugal|Portuguese; Roger Federer = Switzerland|Swiss; Rafael Nadal = Spain|Spanish; Novak Djokovic
 = Serbia|Serbian; Björn Borg = Sweden|Swedish; Usain Bolt = Jamaica|Jamaican; Bob Marley =
 Jamaica|Jamaican; Eddy Merckx = Belgium|Belgian; Ayrton Senna = Brazil|Brazilian; Michael Schumacher
-= Germany|German; Akira Kurosawa = Japan|Japanese; Bruce Lee = United
-States|American|China|Chinese|Hong Kong; Ingmar Bergman = Sweden|Swedish; Federico Fellini =
-Italy|Italian; Luciano Pavarotti = Italy|Italian; Maria Callas = Greece|Greek|United
-States|American; Björk = Iceland|Icelandic; Celine Dion = Canada|Canadian; Shakira =
-Colombia|Colombian; Rihanna = Barbados|Barbadian; Freddie Mercury = United
-Kingdom|Britain|British|England|Zanzibar|Tanzania; Edith Piaf = France|French; Georges Simenon =
-Belgium|Belgian; René Magritte = Belgium|Belgian; Le Corbusier = Switzerland|Swiss|France|French;
-Antoni Gaudí = Spain|Spanish|Catalonia|Catalan; Alvar Aalto = Finland|Finnish
+= Germany|German; Akira Kurosawa = Japan|Japanese; Bruce Lee = United States|USA|America; Ingmar
+Bergman = Sweden|Swedish; Federico Fellini = Italy|Italian; Luciano Pavarotti = Italy|Italian; Maria
+Callas = Greece|Greek|United States|American; Björk = Iceland|Icelandic; Celine Dion =
+Canada|Canadian; Shakira = Colombia|Colombian; Rihanna = Barbados|Barbadian; Freddie Mercury =
+United Kingdom|Britain|British|England|Zanzibar|Tanzania; Edith Piaf = France|French; Georges
+Simenon = Belgium|Belgian; René Magritte = Belgium|Belgian; Le Corbusier = Switzerland|Swiss; Antoni
+Gaudí = Spain|Spanish|Catalonia|Catalan; Alvar Aalto = Finland|Finnish
 """
 LANDMARKS = """
 the Eiffel Tower = Paris; the Colosseum = Rome; Big Ben = London; the Brandenburg Gate = Berlin; the

@@ -22,9 +22,9 @@ matrices|matrixes; vertex vertices|vertexes; larva larvae|larvas; vertebra verte
 algae; antenna antennae|antennas; formula formulas|formulae; day days; key keys; monkey monkeys; boy
 boys; toy toys; valley valleys; donkey donkeys; turkey turkeys; roof roofs; chief chiefs; belief
 beliefs; cliff cliffs; reef reefs; chef chefs; proof proofs; house houses; horse horses; nose noses;
-mother-in-law mothers-in-law|mother-in-laws; passer-by passers-by|passersby; runner-up runners-up;
-stepchild stepchildren; grandchild grandchildren; fireman firemen; policewoman policewomen; snowman
-snowmen; bookshelf bookshelves; housewife housewives; quiz quizzes; waltz waltzes
+mother-in-law mothers-in-law; passer-by passers-by|passersby; runner-up runners-up; stepchild
+stepchildren; grandchild grandchildren; fireman firemen; policewoman policewomen; snowman snowmen;
+bookshelf bookshelves; housewife housewives; quiz quizzes; waltz waltzes
 """
 # Base form, past tense, past participle.
 PASTS = """
@@ -55,31 +55,30 @@ withstood withstood
 """
 OPPOSITES = """
 hot cold; big small|little; tall short; long short; old young|new; fast slow; high low; rich poor;
-happy sad|unhappy; light dark|heavy; hard soft|easy; strong weak; full empty|hungry; open
-closed|shut; early late; first last; good bad|evil; right wrong|left; true false|untrue; dry wet;
-clean dirty; near far; thick thin; wide narrow; deep shallow; loud quiet|soft|silent; brave
-cowardly|afraid|timid; cheap expensive; safe dangerous|unsafe; sweet sour|bitter; smooth rough;
-sharp dull|blunt; tight loose; up down; over under; above below|beneath; inside outside; before
-after; always never; everything nothing; many few; more less|fewer; most least; day night; summer
-winter; north south; east west; morning evening|night; friend enemy|foe; love hate|hatred; war
-peace; life death; victory defeat|loss; question answer; begin end|finish|stop; start
-stop|end|finish; buy sell; push pull; give take|receive; win lose; laugh cry; remember forget;
-arrive depart|leave; accept reject|refuse|decline; build destroy|demolish; increase decrease|reduce;
-rise fall|set|sink; attack defend; import export; lend borrow; teach learn; float sink; melt freeze;
-save spend|waste|lose; possible impossible; legal illegal; visible invisible; regular irregular;
-polite rude|impolite; patient impatient; honest dishonest; complete incomplete; formal
-informal|casual; active passive|inactive; perfect imperfect; correct incorrect|wrong; fair
-unfair|dark; lucky unlucky; kind unkind|cruel|mean; known unknown; able unable; usual unusual;
-ancient modern; public private; guilty innocent; permanent temporary; maximum minimum; positive
-negative; optimist pessimist; entrance exit; ceiling floor; husband wife; king queen; uncle aunt;
-nephew niece; boy girl; brother sister; father mother; hero villain|coward; teacher student|pupil;
-junior senior; majority minority; superior inferior; internal external; horizontal vertical;
-vertical horizontal; artificial natural; natural artificial|unnatural; simple complex|complicated;
-domestic foreign|wild|international; generous stingy|selfish|mean|greedy; humble proud|arrogant;
-tame wild; rare common; fresh stale|rotten; asleep awake; alive dead; single married|double; male
-female; odd even; absent present; front back|rear; top bottom; left right; together
-apart|separately; forward backward|backwards; success failure; wealth poverty; freedom
-slavery|captivity|imprisonment; pride shame|humility
+happy sad|unhappy; light dark|heavy; hard soft|easy; strong weak; full empty; open closed|shut;
+early late; first last; good bad|evil; right wrong|left; true false|untrue; dry wet; clean dirty;
+near far; thick thin; wide narrow; deep shallow; loud quiet|soft|silent; brave cowardly|timid; cheap
+expensive; safe dangerous|unsafe; sweet sour|bitter; smooth rough; sharp dull|blunt; tight loose; up
+down; over under; above below|beneath; inside outside; before after; always never; everything
+nothing; many few; more less|fewer; most least; day night; summer winter; north south; east west;
+morning evening; friend enemy|foe; love hate|hatred; war peace; life death; victory defeat|loss;
+question answer; begin end|finish|stop; start stop|end|finish; buy sell; push pull; give
+take|receive; win lose; laugh cry; remember forget; arrive depart|leave; accept
+reject|refuse|decline; build destroy|demolish; increase decrease|reduce; rise fall|set; attack
+defend; import export; lend borrow; teach learn; float sink; melt freeze; save spend|waste; possible
+impossible; legal illegal; visible invisible; regular irregular; polite rude|impolite; patient
+impatient; honest dishonest; complete incomplete; formal informal|casual; active passive|inactive;
+perfect imperfect; correct incorrect|wrong; fair unfair; lucky unlucky; kind unkind|cruel|mean;
+known unknown; able unable; usual unusual; ancient modern; public private; guilty innocent;
+permanent temporary; maximum minimum; positive negative; optimist pessimist; entrance exit; ceiling
+floor; husband wife; king queen; uncle aunt; nephew niece; boy girl; brother sister; father mother;
+hero villain; teacher student|pupil; junior senior; majority minority; superior inferior; internal
+external; horizontal vertical; vertical horizontal; artificial natural; natural
+artificial|unnatural; simple complex|complicated; domestic foreign|wild|international; generous
+stingy|selfish|mean; humble proud|arrogant; tame wild; rare common; fresh stale|rotten; asleep
+awake; alive dead; single married|double; male female; odd even; absent present; front back|rear;
+top bottom; left right; together apart|separately; forward backward|backwards; success failure;
+wealth poverty; freedom slavery|captivity|imprisonment; pride shame|humility
 """
 # Adjective, comparative, superlative.
 COMPARATIVES = """
@@ -113,12 +112,12 @@ caterpillar|larva - -; fish fry|fingerling - -; eel elver - -; salmon parr|smolt
 cock; donkey foal jenny|jennet jack|jackass; camel calf cow bull; giraffe calf cow bull; zebra foal
 mare stallion; hippopotamus calf cow bull; rhinoceros calf cow bull; moose calf cow bull; reindeer
 calf|fawn cow|doe bull|buck; turkey poult|chick hen tom|gobbler; peafowl peachick peahen peacock;
-pigeon squab hen cock; hedgehog hoglet|piglet|urchin sow boar; beaver kit|kitten - -; otter
-pup|whelp - -; squirrel kit|pup|kitten doe|sow buck|boar; mouse pup|pinky doe buck; bat pup - -;
-koala joey - -; platypus puggle - -; mosquito wriggler|larva|nymph - -; fly maggot|larva - -; bee
-larva queen|worker drone; ant larva queen drone; spider spiderling - -; alligator hatchling cow
-bull; turtle hatchling - -; ferret kit jill hob; hawk eyas - tiercel; llama cria - -; oyster spat -
--; cockroach nymph - -; monkey infant - -; ape infant|baby - -; penguin chick hen cock
+pigeon squab hen cock; hedgehog hoglet|piglet sow boar; beaver kit|kitten - -; otter pup|whelp - -;
+squirrel kit|pup|kitten doe|sow buck|boar; mouse pup|pinky doe buck; bat pup - -; koala joey - -;
+platypus puggle - -; mosquito wriggler|larva - -; fly maggot|larva - -; bee larva queen|worker
+drone; ant larva queen drone; spider spiderling - -; alligator hatchling cow bull; turtle hatchling
+- -; ferret kit jill hob; hawk eyas - tiercel; llama cria - -; oyster spat - -; cockroach nymph - -;
+monkey infant - -; ape infant - -; penguin chick hen cock
 """
 GROUPS = """
 lions pride; wolves pack; cows herd; sheep flock|herd; fish school|shoal; bees swarm|hive|colony;

@@ -69,6 +69,14 @@ class WorkAdvanced(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OthersAdvanced(Event):
+    """`count` more items were done by other workers."""
+
+    level: ClassVar[int] = logging.DEBUG
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkUnderway(Event):
     """Of the next `count` items, which are worked on together, a `share` from 0 to 1 is done."""
 

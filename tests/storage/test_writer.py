@@ -30,7 +30,7 @@ def test_readers_see_no_shard_before_it_is_finished(tmp_path: Path) -> None:
     writer = open_writer(tmp_path)
     writer.write(make_rows(range(4)))
     assert not writer.path.exists()
-    assert [p.name for p in tmp_path.iterdir()] == ["batch_0000.arrow.part"]
+    assert [p.name for p in tmp_path.glob("[!.]*")] == ["batch_0000.arrow.part"]
     writer.finish()
     assert [p.name for p in tmp_path.iterdir()] == ["batch_0000.arrow"]
 

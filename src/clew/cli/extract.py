@@ -21,7 +21,8 @@ COMMAND = Command(
     function=extract,
     example="clew extract --questions facts --num-samples 200 --out traces_data",
     groups={
-        "Input and output": ("model", "questions", "num_samples", "out", "shard_size", "part"),
+        "Input and output": ("model", "questions", "num_samples", "out", "shard_size"),
+        "Several processes": ("part", "join"),
         "Answers": (
             *("prompt", "chat", "cut", "max_new_tokens", "num_beams", "draws"),
             *("draw_temperature", "self_evaluation", "entailment"),

@@ -12,6 +12,7 @@ from clew.foreign_text import for_terminal
 from clew.progress import (
     Event,
     Note,
+    OthersAdvanced,
     StepStarted,
     WorkAdvanced,
     WorkEnded,
@@ -100,6 +101,9 @@ class Renderer:
     def show_WorkAdvanced(self, event: WorkAdvanced) -> None:
         if self._work is not None:
             self._work.advance(event)
+
+    def show_OthersAdvanced(self, event: OthersAdvanced) -> None:
+        self.show_WorkAdvanced(WorkAdvanced(count=event.count))
 
     def show_WorkKept(self, event: WorkKept) -> None:
         self.say(str(event))

@@ -8,10 +8,10 @@ from clew.lazy import lazy_names
 if TYPE_CHECKING:
     from clew.storage.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles
     from clew.storage.layout import ColumnLayout, ShardLayout, read_layout
-    from clew.storage.lock import Part, writer_lock
+    from clew.storage.lock import Part, joined_lock, writer_lock
     from clew.storage.manifest import Manifest, ShardEntry, read_manifest, shard_name
     from clew.storage.reader import SchemaCheck, ShardReader, StoreReader, open_shard, read_value
-    from clew.storage.repair import add_shard, ensure_manifest, repair_store
+    from clew.storage.repair import add_shard, commit_shard, ensure_manifest, repair_store
     from clew.storage.verify import Problem, verify_store
     from clew.storage.writer import ShardWriter, read_intact_batches
 
@@ -31,7 +31,9 @@ __all__ = [
     "ShardWriter",
     "StoreReader",
     "add_shard",
+    "commit_shard",
     "ensure_manifest",
+    "joined_lock",
     "open_shard",
     "read_intact_batches",
     "read_layout",
@@ -48,6 +50,7 @@ _HOMES = {
     "ReadFiles": "files",
     "ShardFiles": "files",
     "Part": "lock",
+    "joined_lock": "lock",
     "writer_lock": "lock",
     "Manifest": "manifest",
     "ShardEntry": "manifest",
@@ -62,6 +65,7 @@ _HOMES = {
     "read_layout": "layout",
     "read_value": "reader",
     "add_shard": "repair",
+    "commit_shard": "repair",
     "ensure_manifest": "repair",
     "repair_store": "repair",
     "Problem": "verify",

@@ -4,6 +4,7 @@ a process that dies."""
 import json
 import os
 import re
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,28 +56,61 @@ class Part:
 
 
 @contextmanager
-def writer_lock(store: Path, part: Part) -> Iterator[None]:
+def writer_lock(store: Path, part: Part, *, shared: bool = False) -> Iterator[None]:
     """Holds the right to write one part; raises StoreLockedError when another process has it.
 
-    A lock for another number of parts would share batches with this one, so the two conflict.
+    A lock for another number of parts would share batches with this one, so the two conflict. With
+    `shared`, this process claims each shard that it writes, so that others may join it; without,
+    it also conflicts with those.
     """
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f'the folder "{store}" cannot be created ({error.strerror}): choose another `out`.'
-        ) from None
     path = store / f".writer-{part.index}-of-{part.count}.lock"
-    lock = lock_file(path, timeout_seconds=0)
     with _changing(store):
         for other in sorted(store.glob(".writer-*-of-*.lock")):
             match = _LOCK_NAME.search(other.name)
             if match and (int(match[2]) != part.count or other == path):
-                _refuse_if_held(other, part)
-        lock.acquire()
-        # Only written under the lock of the manifest: what is there now, a killed process left.
-        remove_temporaries(store, MANIFEST_NAME, _owner_file(path).name)
-        replace_file(_owner_file(path), _describe_owner().encode())
+                _refuse_if_held(
+                    other,
+                    "Wait until it finishes, choose another `out`, or start all processes with the "
+                    f"same number of parts (this one requested part {part}).",
+                )
+        for other in sorted(store.glob(".joined-*.lock")):
+            if not shared:
+                _refuse_if_held(other, "Wait until it finishes.")
+        lock = _hold(path, shared=shared)
+    with _released(path, lock):
+        yield
+
+
+@contextmanager
+def joined_lock(store: Path) -> Iterator[None]:
+    """Holds the right to write the shards that this process claims, beside others that claim
+    theirs; raises StoreLockedError when one writes without."""
+    path = store / f".joined-{secrets.token_hex(8)}.lock"
+    with _changing(store):
+        for other in sorted(store.glob(".writer-*-of-*.lock")):
+            if not _is_shared(other):
+                _refuse_if_held(other, "Wait until it finishes: it cannot be joined.")
+        for other in sorted(store.glob(".joined-*.lock")):
+            _remove_if_free(other)
+        lock = _hold(path, shared=True)
+    try:
+        with _released(path, lock):
+            yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _hold(path: Path, *, shared: bool) -> filelock.BaseFileLock:
+    lock = lock_file(path, timeout_seconds=0)
+    lock.acquire()
+    # Only written under the lock of the manifest: what is there now, a killed process left.
+    remove_temporaries(path.parent, MANIFEST_NAME, _owner_file(path).name)
+    replace_file(_owner_file(path), _describe_owner(shared=shared).encode())
+    return lock
+
+
+@contextmanager
+def _released(path: Path, lock: filelock.BaseFileLock) -> Iterator[None]:
     try:
         yield
     finally:
@@ -86,6 +120,12 @@ def writer_lock(store: Path, part: Part) -> Iterator[None]:
 
 @contextmanager
 def _changing(store: Path) -> Iterator[None]:
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f'the folder "{store}" cannot be created ({error.strerror}): choose another `out`.'
+        ) from None
     try:
         with manifest_lock(store):
             yield
@@ -100,24 +140,44 @@ def _owner_file(lock_path: Path) -> Path:
     return lock_path.with_suffix(".json")
 
 
-def _refuse_if_held(path: Path, part: Part) -> None:
+def _refuse_if_held(path: Path, advice: str) -> None:
+    if _is_held(path):
+        owner = _read_owner(path)
+        raise StoreLockedError(
+            f"another process is writing to this store: {owner}. {advice}", owner=owner
+        )
+
+
+def _is_held(path: Path) -> bool:
     probe = lock_file(path, timeout_seconds=0)
     try:
         probe.acquire()
-        probe.release()
     except filelock.Timeout:
-        owner = _read_owner(path)
-        raise StoreLockedError(
-            f"another process is writing to this store: {owner}. Wait until it finishes, choose "
-            "another `out`, or start all processes with the same number of parts (this one "
-            f"requested part {part}).",
-            owner=owner,
-        ) from None
+        return True
+    probe.release()
+    return False
 
 
-def _describe_owner() -> str:
+def _remove_if_free(path: Path) -> None:
+    """Removes the lock of a process that was killed."""
+    if not _is_held(path):
+        _owner_file(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+
+
+def _is_shared(path: Path) -> bool:
+    """Whether the holder of a lock claims each shard that it writes."""
+    try:
+        owner = read_json(_owner_file(path), max_bytes=_MAX_OWNER_BYTES)
+    except (OSError, ValueError):
+        return False
+    return isinstance(owner, dict) and owner.get("shared") is True
+
+
+def _describe_owner(*, shared: bool) -> str:
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": started})
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": started}
+    return json.dumps({**owner, "shared": True} if shared else owner)
 
 
 def _read_owner(path: Path) -> str:

@@ -52,6 +52,7 @@ class _SampleSource(TypedDict, total=False):
 
 
 class _Machine(TypedDict, total=False):
+    threads: RowCount | None
     generation_batch: RowCount | None
     generation_tokens: RowCount | None
 

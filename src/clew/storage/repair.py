@@ -207,10 +207,28 @@ def _adopt_shard(store: Path, path: Path) -> str:
 
 def add_shard(store: Path, entry: ShardEntry) -> Manifest:
     """Adds a finished shard to the manifest, replacing an older entry with the same number."""
+    return update_manifest(store, lambda manifest: with_shard(manifest, entry))
 
-    def add(manifest: Manifest) -> Manifest:
-        others = tuple(s for s in manifest.shards if s.batch_number != entry.batch_number)
-        shards = sorted((*others, entry), key=lambda s: s.batch_number)
-        return replace(manifest, shards=tuple(shards))
 
-    return update_manifest(store, add)
+def with_shard(manifest: Manifest, entry: ShardEntry, notes: Sequence[str] = ()) -> Manifest:
+    """The manifest with a finished shard, and with the notes that it does not have yet."""
+    others = tuple(s for s in manifest.shards if s.batch_number != entry.batch_number)
+    shards = sorted((*others, entry), key=lambda s: s.batch_number)
+    new = tuple(note for note in notes if note not in manifest.notes)
+    return replace(manifest, shards=tuple(shards), notes=(*manifest.notes, *new))
+
+
+def commit_shard(
+    store: Path, writer: ShardWriter, entry: ShardEntry, notes: Sequence[str] = ()
+) -> bool:
+    """Adds the shard that a writer has completed, unless another worker has finished it or taken it
+    over (False): what this one wrote is then dropped."""
+    with manifest_lock(store):
+        manifest = read_manifest(store)
+        listed = manifest.shard(entry.batch_number)
+        if not writer.is_current or (listed is not None and listed.rows >= entry.rows):
+            writer.drop()
+            return False
+        writer.put_in_place()
+        write_manifest(store, with_shard(manifest, entry, notes))
+    return True

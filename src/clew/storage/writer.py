@@ -26,7 +26,7 @@ from clew.storage.arrow import (
 )
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import checksum_batch
-from clew.storage.manifest import Manifest, ShardEntry, shard_name
+from clew.storage.manifest import Manifest, ShardEntry, manifest_lock, shard_name
 from clew.storage.origin import (
     find_foreign,
     find_foreign_ids,
@@ -69,11 +69,13 @@ class ShardWriter:
         self._aside = self.path.with_suffix(".arrow.recovered")
         self._part = self.path.with_suffix(".arrow.part")
         self._refuse_foreign_files(start_over)
-        if start_over:
-            for old in (self.path, self._part, self._aside):
-                old.unlink(missing_ok=True)
-        self._set_old_rows_aside()
-        self._sink = _HashingFile(self._part)
+        # One worker may take a shard over from another that was only slow.
+        with manifest_lock(store):
+            if start_over:
+                for old in (self.path, self._part, self._aside):
+                    old.unlink(missing_ok=True)
+            self._set_old_rows_aside()
+            self._sink = _HashingFile(self._part)
         self._ipc = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self.schema)
         try:
             self._take_over_old_rows()
@@ -95,11 +97,26 @@ class ShardWriter:
 
     def finish(self) -> ShardEntry:
         """Closes, syncs and renames. After this the shard exists for readers."""
+        entry = self.complete()
+        self.put_in_place()
+        return entry
+
+    @property
+    def part(self) -> Path:
+        """The file that is written to. Once it is complete, it can be read as the shard can."""
+        return self._part
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no other process has taken the shard over. It stays so while the lock of the
+        manifest is held."""
+        return self._sink.has_name(self._part)
+
+    def complete(self) -> ShardEntry:
+        """Writes the end of the file and syncs it; returns the shard's entry in the manifest."""
         with disk_errors(self.path.parent):
             self._ipc.close()
             self._sink.sync()
-            self._sink.close()
-            put_in_place(self._part, self.path)
         return ShardEntry(
             batch_number=self.batch_number,
             file=self.path.name,
@@ -107,6 +124,18 @@ class ShardWriter:
             bytes=self._sink.size,
             sha256=self._sink.hexdigest(),
         )
+
+    def put_in_place(self) -> None:
+        """Renames the complete file."""
+        with disk_errors(self.path.parent):
+            put_in_place(self._part, self.path)
+            self._sink.close()
+
+    def drop(self) -> None:
+        """Removes what was written: another worker has finished the shard."""
+        if self.is_current:
+            self._part.unlink(missing_ok=True)
+        self.abandon()
 
     def abandon(self) -> None:
         """Stops without finishing: what was written stays in `.part` for the next attempt."""
@@ -263,6 +292,12 @@ class _HashingFile:
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()
+
+    def has_name(self, path: Path) -> bool:
+        """Whether this is the file with that name."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._file.fileno()), os.lstat(path))
+        return False
 
     @property
     def closed(self) -> bool:

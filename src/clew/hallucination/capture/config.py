@@ -67,6 +67,7 @@ class ExtractConfig:
     self_evaluation: bool = False
     entailment: bool = False
     part: Part = field(default_factory=Part)
+    join: bool = False
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -93,6 +94,12 @@ class ExtractConfig:
             check_template(self.prompt)
         self._check_one_of("cut", *get_args(Cut))
         self._check_one_of("keep", *get_args(Keep))
+        if self.join and self.part.count > 1:
+            raise InputError(
+                "a process that joins takes any pending shard: omit `part`.",
+                setting="part",
+                value=str(self.part),
+            )
 
     @property
     def generation(self) -> Generation:

@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from clew.cores import count_cores
 from clew.cpu import Threads
 from clew.errors import StoppedError
 from clew.hallucination.capture.config import ExtractConfig
@@ -15,7 +18,15 @@ from clew.hallucination.capture.shard import ShardCapture
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.capture.writing import Background
 from clew.hallucination.questions import QuestionSet, load_questions
-from clew.progress import Note, Reporter, StepStarted, WorkStarted, log_event, report_work
+from clew.progress import (
+    Note,
+    OthersAdvanced,
+    Reporter,
+    StepStarted,
+    WorkStarted,
+    log_event,
+    report_work,
+)
 from clew.storage.disk import refuse_full_disk
 
 # What is timed to choose the number of threads.
@@ -49,8 +60,10 @@ def extract(
     """
     reporter = reporter or log_event
     questions = questions or load_questions(config.questions, config.num_samples)
-    store = TraceStore(config.out, rows_per_shard=config.shard_size, part=config.part)
-    with store.lock(), Threads(config.threads, reporter) as threads:
+    store = TraceStore(
+        config.out, rows_per_shard=config.shard_size, part=config.part, join=config.join
+    )
+    with store.writing(), Threads(_choose_threads(config, store), reporter) as threads:
         store.refuse_damaged_shards()
         if loaded is None:
             with report_work(reporter, StepStarted(name=f"loading {config.model}")):
@@ -82,6 +95,14 @@ def extract(
             traces_planned=store.manifest.planned_rows or 0,
             skipped=len(store.manifest.skipped),
         )
+
+
+def _choose_threads(config: ExtractConfig, store: TraceStore) -> int | None:
+    """A process that joins computes with as many threads as the store was started with, so that it
+    rounds in the same way, unless it has fewer cores."""
+    if config.threads is not None or not config.join:
+        return config.threads
+    return min(store.recorded_threads or torch.get_num_threads(), count_cores())
 
 
 def _report_surplus(store: TraceStore, reporter: Reporter) -> None:
@@ -136,10 +157,9 @@ def _capture_shards(
     )
     made = 0
     with report_work(reporter, started), Background(reporter) as background:
-        for number in pending:
-            made += ShardCapture(job, number, reporter, should_stop, background, settle).run()
-            if should_stop():
-                break
+        report_others = lambda rows: reporter(OthersAdvanced(count=rows))  # noqa: E731
+        for claim in store.claims(should_stop, background.wait, report_others):
+            made += ShardCapture(job, claim, reporter, should_stop, background, settle).run()
         background.wait()
     return made
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import torch
 
 from clew.hallucination.capture.basis import OtherBasis, fit_on_questions
 from clew.hallucination.capture.check import settle_decoder
@@ -190,6 +191,7 @@ def _describe_settings(
         "edges_per_token": config.edges_per_token,
         MACHINE_KEY: {
             "device": str(loaded.device),
+            "threads": torch.get_num_threads(),
             "generation_batch": plan.rows,
             "generation_tokens": plan.tokens,
         },

@@ -29,6 +29,7 @@ from clew.hallucination.traces.schema import (
 from clew.memory import free_memory, is_out_of_memory
 from clew.progress import Meter, Note, Reporter, WorkKept
 from clew.storage import ShardWriter
+from clew.storage.claims import Claim
 
 # Bytes of full traces per record batch.
 _FULL_BATCH_BYTES = 1 << 28
@@ -50,19 +51,20 @@ class ShardCapture:
     def __init__(
         self,
         job: Job,
-        number: int,
+        claim: Claim,
         reporter: Reporter,
         should_stop: Callable[[], bool],
         background: Background,
         before_batch: Callable[[], None] = lambda: None,
     ) -> None:
-        self.job, self.number = job, number
+        self.job, self.claim, self.number = job, claim, claim.number
         self.reporter, self.should_stop = reporter, should_stop
         self.background, self.before_batch = background, before_batch
-        self.rows = job.store.shard_rows(number)
+        self.rows = job.store.shard_rows(claim.number)
 
     def run(self) -> int:
-        """Capture the missing rows; returns how many. Ends early if asked to stop."""
+        """Capture the missing rows; returns how many. Ends early if asked to stop, or if another
+        worker may have taken the shard over."""
         writer = ShardWriter(
             self.job.store.path, self.number, self.job.schema, id_column="global_example_id"
         )
@@ -80,16 +82,29 @@ class ShardCapture:
                 for make in self._capture(batch, set(missing)):
                     self.background.do(functools.partial(write_batch, writer, make))
                 made += len(missing)
-                if self.should_stop() and made < planned:
+                if self._has_to_end(is_last=made == planned):
                     self.background.wait()
                     writer.abandon()
+                    self.job.store.release(self.claim)
                     return made
-            self.background.do(functools.partial(finish_shard, self.job.store, writer))
+            finish = functools.partial(finish_shard, self.job.store, writer, self.claim)
+            self.background.do(finish)
         except BaseException:
             self.background.close()
             writer.abandon()
             raise
         return made
+
+    def _has_to_end(self, *, is_last: bool) -> bool:
+        if is_last or self.should_stop():
+            return not is_last
+        if self.claim.lease.is_held:
+            return False
+        sentence = (
+            f"shard {self.number} is left to other workers: its lease was not renewed in time"
+        )
+        self.reporter(Note(sentence))
+        return True
 
     def _batches(self) -> Iterator[list[int]]:
         """Generation batches as lists of global ids; the same ones in every run."""

@@ -1,7 +1,7 @@
 """The store that a capture writes to, new or existing: what it has, and what is missing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ from clew.hallucination.capture.basis import OtherBasis
 from clew.hallucination.capture.dialogue import CHAT_TEMPLATE
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN
-from clew.storage import Part, open_shard, shard_name, writer_lock
+from clew.storage import Part, ShardEntry, joined_lock, open_shard, shard_name, writer_lock
+from clew.storage.claims import Claim, Claims, take_all
 from clew.storage.hashing import hash_file
+from clew.storage.leases import WORK_FOLDER, Heartbeat, Leases
 from clew.storage.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -22,6 +24,7 @@ from clew.storage.manifest import (
     update_manifest,
     write_manifest,
 )
+from clew.storage.places import open_place
 from clew.storage.reader import refuse_damaged_shards
 from clew.storage.reading import read_bounded
 from clew.storage.writing import replace_file
@@ -42,13 +45,51 @@ class TraceStore:
     manifest: Manifest
     rows: int
 
-    def __init__(self, path: Path, *, rows_per_shard: int, part: Part) -> None:
+    def __init__(self, path: Path, *, rows_per_shard: int, part: Part, join: bool = False) -> None:
         self.path, self.rows_per_shard, self.part = path, rows_per_shard, part
+        self._lock = joined_lock(path) if join else writer_lock(path, part, shared=True)
+        leases = Leases(open_place(path).child(WORK_FOLDER))
+        self._work = Claims(leases, self._find_pending)
+        self._known: set[int] = set()  # shards that were pending, and that others may finish
+        self._report_others: Callable[[int], object] = lambda _: None
         _refuse_foreign_folder(path)
 
-    def lock(self) -> AbstractContextManager[None]:
-        """The lock for writing this part."""
-        return writer_lock(self.path, self.part)
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """The right to write this part, or with `join` whatever shards are pending."""
+        with self._lock, Heartbeat(self._work.leases):
+            try:
+                yield
+            finally:
+                self._work.leases.release_all()
+            self._work.clear()
+
+    def claims(
+        self,
+        should_stop: Callable[[], bool],
+        settle: Callable[[], object],
+        report_others: Callable[[int], object],
+    ) -> Iterator[Claim]:
+        """The pending shards that this process is to make, until all are done. `settle` finishes
+        what it has in hand; `report_others` gets the number of rows that others have finished."""
+        self._report_others = report_others
+        self._known.update(self.pending_shards())
+        for claim in take_all(self._work, should_stop, settle):
+            self._known.discard(claim.number)
+            yield claim
+
+    def release(self, claim: Claim) -> None:
+        """The shard is finished, or left to others."""
+        self._work.give_up(claim)
+
+    def _find_pending(self) -> list[int]:
+        self.reload()
+        pending = self.pending_shards()
+        gone = self._known.difference(pending)
+        if gone:
+            self._report_others(self.rows_in(gone))
+        self._known.difference_update(gone)
+        return pending
 
     def open(
         self, *, settings: Mapping[str, Any], rows: int, skipped: Sequence[Mapping[str, Any]]
@@ -86,6 +127,14 @@ class TraceStore:
         if (self.path / MANIFEST_NAME).exists():
             refuse_damaged_shards(self.path, read_manifest(self.path))
 
+    @property
+    def recorded_threads(self) -> int | None:
+        """The CPU threads that the store was started with, None if there is none yet."""
+        if not (self.path / MANIFEST_NAME).exists():
+            return None
+        recorded: int | None = read_manifest(self.path).settings.get(MACHINE_KEY, {}).get("threads")
+        return recorded
+
     def reload(self) -> None:
         """Read the manifest again: other parts write to it too."""
         self.manifest = read_manifest(self.path)
@@ -93,8 +142,17 @@ class TraceStore:
     def open_basis(self, fit: Callable[[], Basis], other: OtherBasis | None = None) -> Basis:
         """The store's basis; the first process that needs it fits it for all, or copies that of
         another store."""
-        if BASIS_NAME in self.manifest.files:
-            return load_basis(self.path)
+        claims = Claims(self._work.leases, self._find_missing_basis, prefix="basis-")
+        for claim in take_all(claims, should_stop=lambda: False):
+            self._make_basis(fit, other)
+            claims.give_up(claim)
+        return load_basis(self.path)
+
+    def _find_missing_basis(self) -> list[int]:
+        self.reload()
+        return [] if BASIS_NAME in self.manifest.files else [0]
+
+    def _make_basis(self, fit: Callable[[], Basis], other: OtherBasis | None) -> None:
         basis = fit() if other is None else None
 
         def enter(current: Manifest) -> Manifest:
@@ -109,7 +167,6 @@ class TraceStore:
             return replace(current, files={**current.files, BASIS_NAME: sha256})
 
         self.manifest = update_manifest(self.path, enter)
-        return load_basis(self.path)
 
     def add_notes(self, notes: Sequence[str]) -> None:
         """Record what a user of the traces should know."""
@@ -136,15 +193,16 @@ class TraceStore:
 
     def pending_shards(self) -> list[int]:
         """This part's shards that are not finished, or that miss rows planned now."""
-        return [number for number in self.own_shards() if not self._is_complete(number)]
+        listed = {entry.batch_number: entry for entry in self.manifest.shards}
+        return [n for n in self.own_shards() if not self._is_complete(n, listed.get(n))]
 
     def unfinished_bytes(self, shards: Iterable[int]) -> int:
         """The rows of unfinished shards that are already on disk."""
         parts = [self.path / f"{shard_name(number)}.part" for number in shards]
         return sum(path.stat().st_size for path in parts if path.exists())
 
-    def _is_complete(self, number: int) -> bool:
-        entry, wanted = self.manifest.shard(number), self.shard_rows(number)
+    def _is_complete(self, number: int, entry: ShardEntry | None) -> bool:
+        wanted = self.shard_rows(number)
         if entry is None or entry.rows < len(wanted):
             return False
         if entry.rows == self.rows_per_shard:

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from clew.hallucination.capture.store import TraceStore
 from clew.progress import Reporter, WorkAdvanced
-from clew.storage import ShardReader, ShardWriter, add_shard
+from clew.storage import ShardReader, ShardWriter, commit_shard
+from clew.storage.claims import Claim
 from clew.wording import counted
 
 
@@ -75,19 +76,19 @@ def _abandoned_on_failure(writer: ShardWriter) -> Iterator[None]:
         raise
 
 
-def finish_shard(store: TraceStore, writer: ShardWriter) -> WorkAdvanced:
+def finish_shard(store: TraceStore, writer: ShardWriter, claim: Claim) -> WorkAdvanced:
     """Close a shard: from now on it counts as finished."""
     before = writer.bytes_written
     with _abandoned_on_failure(writer):
-        entry = writer.finish()
-    # Notes first: after a crash in between, the shard is unlisted and is closed again.
-    _note_oddities(store, writer.path, writer.batch_number)
-    add_shard(store.path, entry)
+        entry = writer.complete()
+        notes = _note_oddities(writer.part, writer.batch_number)
+        commit_shard(store.path, writer, entry, notes)
+    store.release(claim)
     return WorkAdvanced(count=0, written_bytes=writer.bytes_written - before)
 
 
-def _note_oddities(store: TraceStore, shard: Path, number: int) -> None:
-    """Record in the manifest what a user of the traces should know: empty answers, NaN."""
+def _note_oddities(shard: Path, number: int) -> list[str]:
+    """What a user of the traces should know: empty answers, NaN."""
     reader = ShardReader(shard)
     empty: list[str] = []
     broken: list[str] = []
@@ -107,4 +108,4 @@ def _note_oddities(store: TraceStore, shard: Path, number: int) -> None:
     if broken:
         traces = counted(len(broken), "trace")
         notes.append(f"shard {number}: NaN or infinity in {traces}: {', '.join(broken)}")
-    store.add_notes(notes)
+    return notes

@@ -69,7 +69,7 @@ def load_model(
 @repeatable(
     "extract",
     always=("model", "questions", "out"),
-    unrecorded=("part", "threads"),
+    unrecorded=("part", "join", "threads"),
     growing=("num_samples",),
 )
 def extract(
@@ -99,6 +99,7 @@ def extract(
     self_evaluation: bool = False,
     entailment: bool = False,
     part: str = "1/1",
+    join: bool = False,
     threads: int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -148,6 +149,9 @@ def extract(
             the entropy over meanings. Requires two or more draws.
         part: Create only every Nth shard, starting with the Ith, so that several processes, each
             with its own I, can fill one store.
+        join: Work on a store that other processes are filling: take one pending shard after
+            another until none is left. Processes on any machine that sees the store may join at any
+            time; the shard of one that dies is taken over.
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
             processes use them]
         reporter: Called with progress events. [default: the log]
@@ -203,6 +207,7 @@ def extract(
         self_evaluation=self_evaluation,
         entailment=entailment,
         part=Part.parse(part),
+        join=join,
         threads=threads,
     )
     given = None if is_named else collect_questions(questions, num_samples)

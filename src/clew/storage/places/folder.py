@@ -4,7 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clew.storage.places.place import AccessDeniedError, ChangedError, Content, Entry, Range
@@ -85,6 +85,13 @@ class FolderPlace:
     def delete(self, *names: str) -> None:
         for name in names:
             (self.path / name).unlink(missing_ok=True)
+
+    def remove_if_empty(self) -> None:
+        """Removes the folder if it has no file; only where nobody is about to write one."""
+        if self.path.is_dir() and not self.names():
+            with suppress(OSError):
+                (self.path / _LOCK_NAME).unlink(missing_ok=True)
+                self.path.rmdir()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """What `--keep compact` costs in accuracy and saves in bytes, beside `--keep full`.
 
     python benchmarks/compact.py
+    python benchmarks/compact.py --columns       bytes per column at Llama-2-7B's shape, 62 tokens
 
 Captures the embedded questions fully once; a full trace holds the compact fields too. A linear
 probe is fitted on the last answer token's state of one layer, as each form stores it.
@@ -14,6 +15,7 @@ import unicodedata
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -21,6 +23,17 @@ from sklearn.preprocessing import StandardScaler
 
 from clew import TraceBatchLoader
 from clew.hallucination.capture import ExtractConfig, extract
+from clew.hallucination.traces.schema import (
+    TraceShape,
+    build_record_batch,
+    id_fields,
+    resolve_shape,
+    text_fields,
+    trace_schema,
+)
+
+LLAMA_7B = TraceShape(layers=32, dim=4096, heads=32, node_dim=64, edges_per_token=16)
+TOKENS, ANSWER = 62, 32
 
 
 def normalize(text):
@@ -45,12 +58,37 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--traces", type=int, default=1000)
     parser.add_argument("--layers", type=int, nargs="+", default=[12, 18, 24])
+    parser.add_argument("--columns", action="store_true")
     args = parser.parse_args()
+    if args.columns:
+        return print_columns()
     folder = Path(tempfile.mkdtemp())
     try:
         compare(args, folder / "store")
     finally:
         shutil.rmtree(folder)
+
+
+def print_columns():
+    """Bytes depend on the sizes alone, so the values are zeros and the texts are missing."""
+    schema = trace_schema(LLAMA_7B, "compact")
+    texts = [field for field in (*id_fields(), *text_fields()) if field.name != "tokens"]
+    columns = {field.name: [None] for field in texts} | {"tokens": [[0] * TOKENS]}
+    for field in schema:
+        shape = resolve_shape(field, TOKENS, ANSWER)
+        if shape is not None:
+            columns[field.name] = np.zeros(shape, innermost(field.type).to_pandas_dtype())
+    batch = build_record_batch(schema, columns, [TOKENS], [ANSWER])
+    for name, column in zip(schema.names, batch.columns, strict=True):
+        if column.nbytes > 1000:
+            print(f"{name:22}{column.nbytes:12,}")
+    print(f"{'a trace':22}{pa.ipc.get_record_batch_size(batch):12,}")
+
+
+def innermost(kind):
+    while pa.types.is_nested(kind):
+        kind = kind.value_type
+    return kind
 
 
 def compare(args, store):

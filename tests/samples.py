@@ -17,7 +17,6 @@ from clew.storage.manifest import write_manifest
 from clew.storage.origin import describe_in_schema
 
 LABELLED = [*id_fields(), pa.field("label", pa.float32()), pa.field("score", pa.float32())]
-TOP = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +31,7 @@ class SampleSizes:
     signal: float = 0.0
     spans: bool = False
     draws: int = 3
+    eigenvalues: int = 25
 
 
 def write_samples(
@@ -51,6 +51,7 @@ def write_samples(
     signal: float = 0.0,
     spans: bool = False,
     draws: int = 3,
+    eigenvalues: int = 25,
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
     """A folder as `clew preprocess` writes it: sequences, graphs, splits.csv; answers and heads
@@ -68,6 +69,7 @@ def write_samples(
         signal=signal,
         spans=spans,
         draws=draws,
+        eigenvalues=eigenvalues,
     )
     if answers:
         write_answers(folder / "answers", shards, rows, batch_rows, sizes)
@@ -160,7 +162,7 @@ def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
         "lookback": draw(*by_head),
         "log_diagonal_all": draw(*by_head),
         "log_diagonal_answer": draw(*by_head),
-        "laplacian_top": -np.sort(-draw(*by_head, TOP), axis=-1),
+        "laplacian_top": -np.sort(-draw(*by_head, sizes.eigenvalues), axis=-1),
         "laplacian_answer": draw(*by_head),
         "node_mean": draw(*by_node),
         "node_max": draw(*by_node),
@@ -215,7 +217,7 @@ def write_answers(store: Path, shards: int, rows: int, batch_rows: int, sizes: S
             fixed(name, *by_head)
             for name in ("lookback", "log_diagonal_all", "log_diagonal_answer")
         ),
-        fixed("laplacian_top", *by_head, TOP),
+        fixed("laplacian_top", *by_head, sizes.eigenvalues),
         fixed("laplacian_answer", *by_head),
         *(fixed(name, *by_node) for name in ("node_mean", "node_max", "node_prompt")),
         fixed("state_mean", sizes.layers, sizes.dim),

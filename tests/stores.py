@@ -15,6 +15,7 @@ import torch
 
 from clew import TraceBatchLoader
 from clew.hallucination.capture import ExtractConfig
+from clew.hallucination.traces.schema import BY_HEAD
 from clew.storage import (
     Manifest,
     ShardReader,
@@ -220,5 +221,5 @@ def assert_nearly_same_store(found: Path, expected: Path) -> None:
         TraceBatchLoader(found).iter_traces(), TraceBatchLoader(expected).iter_traces(), strict=True
     ):
         states = ("last_hidden", "answer_hidden", "nodes")
-        for name in (*states, "edge_weight", "laplacian_diagonal", "lookback"):
+        for name in (*states, "edge_weight", *BY_HEAD, "lookback"):
             assert np.allclose(ours[name], theirs[name], rtol=5e-3, atol=5e-3), name

@@ -103,8 +103,10 @@ def test_compact_trace_has_documented_fields_and_shapes(loader: TraceBatchLoader
         "nodes": (LAYERS, tokens, NODE_DIM),
         "edge_source": (LAYERS, tokens, EDGES),
         "edge_weight": (LAYERS, tokens, EDGES),
-        "attention_log_diagonal": (LAYERS, HEADS, tokens),
-        "laplacian_diagonal": (LAYERS, HEADS, tokens),
+        "log_diagonal_all": (LAYERS, HEADS),
+        "log_diagonal_answer": (LAYERS, HEADS),
+        "laplacian_top": (LAYERS, HEADS, 25),
+        "laplacian_answer": (LAYERS, HEADS),
         "lookback": (LAYERS, HEADS),
     }
     assert trace["accepted_answers"] == ["Paris"]

@@ -36,6 +36,8 @@ from clew.hallucination.questions import Question, QuestionSet
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
+    EIGENVALUES,
+    MOST_EIGENVALUES,
     Keep,
     TraceShape,
     trace_schema,
@@ -60,6 +62,7 @@ class Job:
     generation: Generation
     plan: BatchPlan
     keep: Keep
+    eigenvalues: int  # 0: the diagonals of every token instead
     schema: pa.Schema
     checks: SelfChecks
 
@@ -123,10 +126,12 @@ def prepare_job(
         fit_on_questions, loaded, observer, node_dim=shape.node_dim, reporter=reporter
     )
     basis = store.open_basis(lambda: fit(asked.questions, asked.prompts), other)
+    eigenvalues = store.manifest.settings.get(EIGENVALUES, 0)
     schema = trace_schema(
         shape,
         config.keep,
         answer_hidden=_has_answer_hidden(store.manifest, reporter),
+        eigenvalues=eigenvalues,
         samples=generation.draws > 0,
         context=prompt.context_template is not None,
         parts=questions.has_parts,
@@ -145,6 +150,7 @@ def prepare_job(
         generation=generation,
         plan=replace(plan, same_length=same_length),
         keep=config.keep,
+        eigenvalues=eigenvalues,
         schema=describe_in_schema(schema, store.manifest),
         checks=checks,
     )
@@ -187,6 +193,7 @@ def _describe_settings(
         "questions": _describe_questions(questions),
         "keep": config.keep,
         ANSWER_HIDDEN: True,
+        EIGENVALUES: MOST_EIGENVALUES,
         "node_dim": config.node_dim,
         "edges_per_token": config.edges_per_token,
         MACHINE_KEY: {

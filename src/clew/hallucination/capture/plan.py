@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from clew.errors import ClewError
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.device_map import free_gpu_memory, model_device
-from clew.hallucination.traces.schema import Keep, TraceShape
+from clew.hallucination.traces.schema import MOST_EIGENVALUES, Keep, TraceShape
 from clew.memory import free_memory, is_out_of_memory
 from clew.wording import bytes_text, duration_text
 
@@ -138,8 +138,9 @@ def record_bytes(shape: TraceShape, width: int) -> int:
 
 def trace_bytes(shape: TraceShape, keep: Keep, tokens: int, sampled_tokens: int = 0) -> int:
     """Bytes on disk of one trace with that many tokens, including the text of drawn answers."""
-    a_token = 2 * shape.node_dim + 4 * shape.edges_per_token + 4 * shape.heads
-    size = shape.layers * (4 * shape.dim + 2 * shape.heads + tokens * a_token)
+    a_token = 2 * shape.node_dim + 4 * shape.edges_per_token
+    by_head = 2 * shape.heads * (4 + MOST_EIGENVALUES)
+    size = shape.layers * (4 * shape.dim + by_head + tokens * a_token)
     if keep == "full":
         size += full_bytes(shape, tokens)
     return size + _TEXT_BYTES + 8 * tokens + _TOKEN_TEXT_BYTES * sampled_tokens

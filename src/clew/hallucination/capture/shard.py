@@ -18,6 +18,7 @@ from clew.hallucination.capture.plan import explained_out_of_memory, full_bytes,
 from clew.hallucination.capture.sample import Sampler
 from clew.hallucination.capture.writing import Background, finish_shard, write_batch
 from clew.hallucination.traces.compact import Reduced, reduced_columns
+from clew.hallucination.traces.heads import reduce_heads
 from clew.hallucination.traces.schema import (
     ANSWER_PARTS,
     CONTEXT,
@@ -115,7 +116,7 @@ class ShardCapture:
     def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
         """Answer and record a batch; the writer's thread converts it to Arrow."""
         for part, answers, samples, reduced, evaluated in self._answer(ids):
-            columns = {**reduced_columns(reduced), **evaluated}
+            columns = {**self._reduce(part, answers, reduced), **evaluated}
             compact = functools.partial(self._compact_batch, part, answers, samples, columns)
             if self.job.keep == "compact" and wanted.issuperset(part):
                 yield compact
@@ -127,6 +128,17 @@ class ShardCapture:
                 yield from self._add_full(sequences, some)
             else:
                 yield lambda batch=some: batch  # type: ignore[misc]
+
+    def _reduce(
+        self, ids: list[int], answers: list[GeneratedAnswer], reduced: Reduced
+    ) -> dict[str, np.ndarray]:
+        """The columns of the record, on the host."""
+        if not self.job.eigenvalues:
+            return reduced_columns(reduced)
+        prompts = [len(self.job.prompts[i]) for i in ids]
+        tokens = [n + len(one.tokens) for n, one in zip(prompts, answers, strict=True)]
+        shape, eigenvalues = self.job.decoder.shape, self.job.eigenvalues
+        return reduced_columns(reduced, reduce_heads(reduced, tokens, prompts, shape, eigenvalues))
 
     def _answer(self, ids: list[int]) -> Iterator[_Answered]:
         """Answer a batch; if it does not fit in device memory, in halves, with a note."""

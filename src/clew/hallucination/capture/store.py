@@ -10,7 +10,7 @@ from clew.errors import StoreError
 from clew.hallucination.capture.basis import OtherBasis
 from clew.hallucination.capture.dialogue import CHAT_TEMPLATE
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
-from clew.hallucination.traces.schema import ANSWER_HIDDEN
+from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES
 from clew.storage import Part, ShardEntry, joined_lock, open_shard, shard_name, writer_lock
 from clew.storage.claims import Claim, Claims, take_all
 from clew.storage.hashing import hash_file
@@ -216,13 +216,15 @@ class TraceStore:
         if kind != "traces":
             raise StoreError(f'"{self.path}" contains {kind}, not traces: choose another `out`.')
         before = self.manifest.settings
-        # An earlier version of clew did not record the chat template.
-        is_recorded = CHAT_TEMPLATE in (before.get("prompt") or {})
+        # Earlier versions of clew did not record these.
+        unknown = [EIGENVALUES] if EIGENVALUES not in before else []
+        if CHAT_TEMPLATE not in (before.get("prompt") or {}):
+            unknown.append(f"prompt.{CHAT_TEMPLATE}")
         refuse_other_settings(
             self.path,
             {**before, "shard_size": self.manifest.rows_per_shard},
             {**settings, "shard_size": self.rows_per_shard},
-            _MAY_DIFFER if is_recorded else (*_MAY_DIFFER, f"prompt.{CHAT_TEMPLATE}"),
+            (*_MAY_DIFFER, *unknown),
         )
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from clew.hallucination.detectors.probes.method import Features
 from clew.hallucination.detectors.registry import SampleKind
-from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS
 from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION, P_TRUE
@@ -109,7 +108,7 @@ class BlankAnswer:
         source = self.shape.source
         heads = source.heads or 0
         sizes: dict[str, tuple[int, ...]] = {
-            "laplacian_top": (heads, LAPLACIAN_TOP),
+            "laplacian_top": (heads, source.eigenvalues),
             **dict.fromkeys(_BY_HEAD, (heads,)),
             **dict.fromkeys(_BY_NODE, (self.shape.features,)),
         }

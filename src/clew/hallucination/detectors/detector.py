@@ -25,15 +25,15 @@ from clew.hallucination.detectors.registry import FORMS, NETWORKS, SampleKind
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.samples.making.config import SampleShape
-from clew.hallucination.samples.making.source import SourceShape
+from clew.hallucination.samples.making.source import LAPLACIAN_TOP, SourceShape
 from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.schema import EvaluationShape, TraceShape
+from clew.hallucination.traces.schema import EIGENVALUES, EvaluationShape, TraceShape
 from clew.metrics import PlattScale
 from clew.settings import find_differences
 from clew.typed_json import Bounds, read_as
 
 TOKENS = "token_logprobs"
-_Draws = Annotated[int, Bounds(least=0, most=1000)]
+_Count = Annotated[int, Bounds(least=0, most=1000)]
 # As close to 0 and 1 as a float32 can represent.
 _SURE = 1e-7
 _UNFINISHED = {
@@ -314,7 +314,7 @@ def unfold(risks: np.ndarray) -> np.ndarray:
 
 
 def describe_samples(origin: Origin) -> SampleShape:
-    shape, made = origin.shape, origin.preprocess
+    shape, made, capture = origin.shape, origin.preprocess, origin.capture
     source = SourceShape(
         layers=shape.layers,
         dim=shape.dim,
@@ -324,6 +324,7 @@ def describe_samples(origin: Origin) -> SampleShape:
         has_maps=False,
         extras=frozenset(),
         evaluation=_evaluation_shape(origin),
+        eigenvalues=read_as(_Count, capture.get(EIGENVALUES, LAPLACIAN_TOP), EIGENVALUES),
     )
     return SampleShape(
         source=source,
@@ -342,5 +343,5 @@ def _evaluation_shape(origin: Origin) -> EvaluationShape:
     return EvaluationShape(
         phrasings=len(found.phrasings) if found else 0,
         layers=len(found.layers) if found else 0,
-        draws=read_as(_Draws, draws or 0, "generation.samples"),
+        draws=read_as(_Count, draws or 0, "generation.samples"),
     )

@@ -22,7 +22,6 @@ from clew.hallucination.detectors.packing import Packed, pack, unpack
 from clew.hallucination.detectors.probes.kinds import find_scorer_class, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
@@ -327,7 +326,8 @@ def _try_out(detector: Detector) -> None:
     answers. A network is checked by its sizes."""
     origin = detector.kept
     shape = origin.shape
-    widest = max(shape.dim, shape.heads * LAPLACIAN_TOP, describe_samples(origin).features)
+    samples = describe_samples(origin)
+    widest = max(shape.dim, shape.heads * samples.source.eigenvalues, samples.features)
     if shape.layers * widest > _MOST_VALUES:  # memory for one answer
         raise ValueError(f"shape has {shape.layers:,} layers of up to {widest:,} values")
     if detector.basis is not None and (
@@ -336,7 +336,7 @@ def _try_out(detector: Detector) -> None:
     ):
         raise ValueError("basis has another shape than the traces")
     _check_numbers(detector)
-    blank = BlankAnswer(describe_samples(origin), detector.fields)
+    blank = BlankAnswer(samples, detector.fields)
     scorers = [detector.scorer, detector.fallback.scorer if detector.fallback else None]
     for scorer in scorers:
         if scorer is not None and len(scorer.score(blank, LIVE)) != 1:

@@ -30,8 +30,13 @@ from clew.hallucination.traces.compact import (
     reduced_columns,
     to_float16,
 )
+from clew.hallucination.traces.heads import reduce_heads
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
+    EIGENVALUES,
+    LAPLACIAN_ANSWER,
+    LOG_ANSWER,
+    MOST_EIGENVALUES,
     Keep,
     TraceShape,
     build_record_batch,
@@ -59,12 +64,18 @@ class TraceFormat:
     sizes: ClassVar[tuple[str, ...]] = tuple(field.name for field in fields(TraceShape))
 
     def __init__(
-        self, shape: TraceShape, keep: Keep, basis: Basis, *, answer_hidden: bool = True
+        self,
+        shape: TraceShape,
+        keep: Keep,
+        basis: Basis,
+        *,
+        answer_hidden: bool = True,
+        eigenvalues: int = MOST_EIGENVALUES,
     ) -> None:
         self.shape, self.keep, self.basis = shape, keep, basis
-        self.answer_hidden = answer_hidden
+        self.answer_hidden, self.eigenvalues = answer_hidden, eigenvalues
         decoded = pa.field("tokens_decoded", pa.list_(pa.string()))
-        schema = trace_schema(shape, keep, answer_hidden=answer_hidden)
+        schema = trace_schema(shape, keep, answer_hidden=answer_hidden, eigenvalues=eigenvalues)
         self.schema = schema.append(decoded)
         self.notes: set[str] = set()
 
@@ -100,6 +111,7 @@ class TraceFormat:
             settings.get("keep", "compact"),
             basis,
             answer_hidden=settings.get(ANSWER_HIDDEN, False),
+            eigenvalues=settings.get(EIGENVALUES, 0),
         )
 
     @property
@@ -107,6 +119,7 @@ class TraceFormat:
         return {
             "keep": self.keep,
             ANSWER_HIDDEN: self.answer_hidden,
+            **({EIGENVALUES: self.eigenvalues} if self.eigenvalues else {}),
             "shape": asdict(self.shape),
         }
 
@@ -133,10 +146,15 @@ class TraceFormat:
         )
 
     def _array_columns(self, trace: LegacyTrace) -> dict[str, Any]:
-        columns = reduced_columns(_reduce(trace, self.shape, self.basis))
+        reduced, by_head = _reduce(trace, self.shape, self.basis), None
+        if self.eigenvalues:
+            sizes = [len(trace.tokens)], [trace.prompt_length or 0]
+            by_head = reduce_heads(reduced, *sizes, self.shape, self.eigenvalues)
+        columns: dict[str, Any] = reduced_columns(reduced, by_head)
         if trace.prompt_length is None:
-            # Both are meaningless without the boundary between prompt and answer.
-            del columns["lookback"], columns[ANSWER_HIDDEN]
+            # Meaningless without the boundary between prompt and answer.
+            for name in ("lookback", ANSWER_HIDDEN, LOG_ANSWER, LAPLACIAN_ANSWER):
+                columns.pop(name, None)
         if self.keep == "full":
             columns["hidden_states"] = _stack_float16(trace.hidden_states)
             columns["attentions"] = _stack_float16(trace.attentions)

@@ -17,10 +17,10 @@ from clew.errors import InputError
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.live.batches import TracedAnswers, build_batch
 from clew.hallucination.live.engine.transfers import to_device
-from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS
 from clew.hallucination.traces.compact import Reduced, to_float16
+from clew.hallucination.traces.heads import average, largest
 from clew.hallucination.traces.schema import EVALUATION
 
 SPLIT = "live"
@@ -218,13 +218,13 @@ class LiveFeatures:
             return self._fixed(column)
         values = self._padded(column)
         if field == "laplacian_top":
-            return self._largest(values)
+            return largest(values, self._used, self.shape.source.eigenvalues)
         if field == "node_prompt":
             return self._prompt_nodes(values)
         if field == "node_max":
             return self._highest(values)
         tokens = self._used if field == "log_diagonal_all" else self._is_answer
-        return _average(values, tokens)
+        return average(values, tokens)
 
     def _fixed(self, column: str) -> Float16[Tensor, "rows layers size"]:
         if column not in self._made:
@@ -265,15 +265,6 @@ class LiveFeatures:
     def _places(self) -> Int[Tensor, " tokens"]:
         return torch.arange(self._longest, device=self._lengths.device)
 
-    def _largest(self, values: Float16[Tensor, "rows layers tokens heads"]) -> Tensor:
-        """The largest values of every head, falling; zeros if there are fewer tokens."""
-        heads = values.mT.float().masked_fill(~self._used[:, None, None], -torch.inf)
-        kept = min(LAPLACIAN_TOP, self._longest)
-        falling = heads.sort(dim=-1, descending=True).values[..., :kept]
-        exists = self._places[:kept] < self._lengths[:, None]
-        falling = torch.where(exists[:, None, None], falling, 0)
-        return torch.nn.functional.pad(falling, (0, LAPLACIAN_TOP - kept)).half()
-
     def _prompt_nodes(self, values: Float16[Tensor, "rows layers tokens features"]) -> Tensor:
         last = (self._prompts - 1).clamp(min=0)[:, None, None, None]
         found = values.gather(2, last.expand(-1, self.layers, 1, values.shape[3]))[:, :, 0]
@@ -283,15 +274,6 @@ class LiveFeatures:
         answer = self._is_answer[:, None, :, None]
         highest = values.masked_fill(~answer, -torch.inf).amax(2)
         return torch.where(self._is_answer.any(1)[:, None, None], highest, 0)
-
-
-def _average(
-    values: Float16[Tensor, "rows layers tokens features"], tokens: Bool[Tensor, "rows tokens"]
-) -> Float16[Tensor, "rows layers features"]:
-    """The mean over some tokens; 0 if there are none."""
-    total: Float[Tensor, "rows layers features"]
-    total = torch.where(tokens[:, None, :, None], values, 0).sum(2, dtype=torch.float32)
-    return (total / tokens.sum(1).clamp(min=1)[:, None, None]).half()
 
 
 def _sum_answers(values: Float16[Tensor, "rows layers ..."]) -> Float[Tensor, " rows"]:

@@ -7,6 +7,7 @@ A batch is laid out in `slots`: first the prefix shared by all prompts, then the
 prompt, padded on the left, then the answers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.schema import TraceShape
+from clew.hallucination.traces.schema import DIAGONALS, TraceShape
 
 FLOAT16_MAX = 65504.0
 _TINY = 1e-30
@@ -23,10 +24,9 @@ _TINY = 1e-30
 COLUMNS = frozenset(
     (
         *("last_hidden", "answer_hidden", "nodes", "edges"),
-        *("attention_log_diagonal", "laplacian_diagonal", "lookback"),
+        *(*DIAGONALS, "lookback"),
     )
 )
-_DIAGONALS = frozenset(("attention_log_diagonal", "laplacian_diagonal"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class CompactRecord:
         self.nodes = zeros("nodes" in columns, count, shape.node_dim)
         self.edge_weight = zeros("edges" in columns, count, k)
         self.edge_slot = zeros("edges" in columns, count, k, dtype=torch.int32)
-        self.diagonal = zeros(not _DIAGONALS.isdisjoint(columns), heads, count)
+        self.diagonal = zeros(not columns.isdisjoint(DIAGONALS), heads, count)
         self.received = zeros("laplacian_diagonal" in columns, heads, count)
         self.masses = zeros("lookback" in columns, heads, count, 2)
         self._rows: Int[Tensor, " rows"] = torch.arange(batch, device=device)
@@ -321,20 +321,14 @@ def to_float16(values: Tensor) -> Tensor:
     return torch.where(values.isinf(), values, clipped).to(torch.float16)
 
 
-def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
-    """The array fields as flat NumPy arrays on the host, in their storage types."""
-    halves = {
-        name: to_float16(getattr(reduced, name))
-        for name in (
-            "last_hidden",
-            "answer_hidden",
-            "nodes",
-            "edge_weight",
-            "attention_log_diagonal",
-            "laplacian_diagonal",
-            "lookback",
-        )
-    }
+def reduced_columns(
+    reduced: Reduced, by_head: Mapping[str, Tensor] | None = None
+) -> dict[str, np.ndarray]:
+    """The array fields as flat NumPy arrays on the host, in their storage types; those of `by_head`
+    instead of the diagonals."""
+    names: tuple[str, ...] = ("last_hidden", "answer_hidden", "nodes", "edge_weight", "lookback")
+    names = names if by_head is not None else (*names, *DIAGONALS)
+    halves = {name: to_float16(getattr(reduced, name)) for name in names} | dict(by_head or {})
     # torch has few operations for uint16; int16 keeps the same bits.
     arrays = _to_host({**halves, "edge_source": reduced.edge_source.to(torch.int16)})
     arrays["edge_source"] = arrays["edge_source"].view(np.uint16)

@@ -24,6 +24,15 @@ TOKENS = "tokens"
 ANSWER = "answer"
 # Stores started before this column existed continue without it.
 ANSWER_HIDDEN = "answer_hidden"
+# What is stored per head of the attention's diagonal and its Laplacian. Stores started before these
+# columns existed have both for every token instead, and continue so.
+LOG_ALL, LOG_ANSWER = "log_diagonal_all", "log_diagonal_answer"
+SPECTRUM, LAPLACIAN_ANSWER = "laplacian_top", "laplacian_answer"
+BY_HEAD = (LOG_ALL, LOG_ANSWER, SPECTRUM, LAPLACIAN_ANSWER)
+DIAGONALS = ("attention_log_diagonal", "laplacian_diagonal")
+# The setting of a store that has them, and how many of the largest eigenvalues: no method detects
+# better with more.
+EIGENVALUES, MOST_EIGENVALUES = "eigenvalues", 25
 # Only in stores of questions that have contexts.
 CONTEXT = "context"
 # Only in stores of questions that ask for several facts: the part that each accepted answer is
@@ -89,17 +98,24 @@ def probability_fields() -> list[pa.Field]:
     ]
 
 
-def reduced_fields(shape: TraceShape) -> list[pa.Field]:
-    """What `keep="compact"` stores of the hidden states and the attention."""
+def reduced_fields(shape: TraceShape, eigenvalues: int = MOST_EIGENVALUES) -> list[pa.Field]:
+    """What `keep="compact"` stores of the hidden states and the attention; 0 `eigenvalues` mean the
+    diagonals of every token instead."""
     layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
+    of_heads = [
+        _fixed(LOG_ALL, layers, heads),
+        _fixed(LOG_ANSWER, layers, heads),
+        _fixed(SPECTRUM, layers, heads, eigenvalues),
+        _fixed(LAPLACIAN_ANSWER, layers, heads),
+    ]
+    of_tokens = [_ragged(name, pa.float16(), layers, heads, TOKENS) for name in DIAGONALS]
     return [
         _fixed("last_hidden", layers, shape.dim),
         _fixed(ANSWER_HIDDEN, layers, shape.dim),
         _ragged("nodes", pa.list_(pa.float16(), shape.node_dim), layers, TOKENS, shape.node_dim),
         _ragged("edge_source", pa.list_(pa.uint16(), k), layers, TOKENS, k),
         _ragged("edge_weight", pa.list_(pa.float16(), k), layers, TOKENS, k),
-        _ragged("attention_log_diagonal", pa.float16(), layers, heads, TOKENS),
-        _ragged("laplacian_diagonal", pa.float16(), layers, heads, TOKENS),
+        *(of_heads if eigenvalues else of_tokens),
         _fixed("lookback", layers, heads),
     ]
 
@@ -133,6 +149,7 @@ def trace_schema(
     keep: Keep,
     *,
     answer_hidden: bool = True,
+    eigenvalues: int = MOST_EIGENVALUES,
     samples: bool = False,
     context: bool = False,
     parts: bool = False,
@@ -150,7 +167,7 @@ def trace_schema(
     if samples:
         fields.append(pa.field("samples", pa.list_(pa.string())))
     fields += evaluation_fields(evaluation, shape.dim)
-    reduced = reduced_fields(shape)
+    reduced = reduced_fields(shape, eigenvalues)
     fields += [field for field in reduced if answer_hidden or field.name != ANSWER_HIDDEN]
     if keep == "full":
         fields += full_fields(shape)
@@ -163,16 +180,20 @@ def check_traces(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
     in every row."""
     shape = read_shape(schema)
     check_sizes(asdict(shape), manifest)
-    fields = _all_fields(shape, read_evaluation(schema))
+    fields = _all_fields(shape, read_eigenvalues(schema), read_evaluation(schema))
     check_fields(schema, fields, required=text_fields())
     return *(field.name for field in id_fields()), "tokens"
 
 
 @cache
-def _all_fields(shape: TraceShape, evaluation: EvaluationShape) -> tuple[pa.Field, ...]:
+def _all_fields(
+    shape: TraceShape, eigenvalues: int, evaluation: EvaluationShape
+) -> tuple[pa.Field, ...]:
     texts = (pa.field(name, pa.list_(pa.string())) for name in ("samples", "tokens_decoded"))
-    schema = trace_schema(shape, "full", context=True, parts=True, evaluation=evaluation)
-    return (*schema, *texts)
+    schema = trace_schema(
+        shape, "full", eigenvalues=eigenvalues, context=True, parts=True, evaluation=evaluation
+    )
+    return (*schema, *texts, *(one for one in reduced_fields(shape, 0) if one.name in DIAGONALS))
 
 
 def read_evaluation(schema: pa.Schema) -> EvaluationShape:
@@ -187,6 +208,12 @@ def read_evaluation(schema: pa.Schema) -> EvaluationShape:
         layers=max(size(CONTRAST_TRUE, 2), size(CONTRAST_FALSE, 2)),
         draws=size(ENTAILMENT, 2),
     )
+
+
+def read_eigenvalues(schema: pa.Schema) -> int:
+    """How many eigenvalues per head the answers of a shard have; 1 if there is no such column, or
+    one of another shape, which it then is not."""
+    return item_sizes(schema, SPECTRUM, 3)[2] or 1
 
 
 def read_shape(schema: pa.Schema) -> TraceShape:
@@ -204,7 +231,7 @@ def read_shape(schema: pa.Schema) -> TraceShape:
 
 def _count_heads(schema: pa.Schema) -> int:
     """From the shape of any per-head column: layers, heads, ..."""
-    for name in ("lookback", "attentions", "attention_log_diagonal", "laplacian_diagonal"):
+    for name in ("lookback", "attentions", LOG_ALL, *DIAGONALS):
         if name in schema.names:
             shape = _shape_text(schema.field(name)).split(",")
             return int(shape[1]) if len(shape) > 1 and _NUMBER.fullmatch(shape[1]) else 0
@@ -277,8 +304,16 @@ def shaped(name: str, kind: pa.DataType, *shape: int | str) -> pa.Field:
     return pa.field(name, kind, metadata={SHAPE_KEY: ",".join(map(str, shape)).encode()})
 
 
-def _fixed(name: str, rows: int, columns: int) -> pa.Field:
-    return shaped(name, pa.list_(pa.list_(pa.float16(), columns), rows), rows, columns)
+def fixed_type(*shape: int) -> pa.DataType:
+    """The type of a column whose rows are float16 of that shape."""
+    kind = pa.float16()
+    for size in reversed(shape):
+        kind = pa.list_(kind, size)
+    return kind
+
+
+def _fixed(name: str, *shape: int) -> pa.Field:
+    return shaped(name, fixed_type(*shape), *shape)
 
 
 def _ragged(name: str, value: pa.DataType, *shape: int | str, large: bool = False) -> pa.Field:

@@ -32,12 +32,13 @@ def eigenvalues(attention: np.ndarray) -> np.ndarray:
     return -np.sort(-found.real, axis=-1)
 
 
-def test_stored_diagonals_are_the_eigenvalues_of_the_maps(full_store: Path) -> None:
+def test_stored_eigenvalues_are_the_largest_of_the_maps(full_store: Path) -> None:
     for trace in TraceBatchLoader(full_store).iter_traces():
-        stored = -np.sort(-trace["laplacian_diagonal"].astype(np.float64), axis=-1)
-        expected = eigenvalues(trace["attentions"].astype(np.float64))
-        assert stored.shape == expected.shape
-        assert np.abs(stored - expected).max() < 2e-3  # maps and diagonals are float16
+        stored = trace["laplacian_top"].astype(np.float64)
+        expected = np.zeros_like(stored)
+        found = eigenvalues(trace["attentions"].astype(np.float64))[..., : stored.shape[-1]]
+        expected[..., : found.shape[-1]] = found
+        assert np.abs(stored - expected).max() < 2e-3  # maps and eigenvalues are float16
 
 
 def telling_spectra(answers: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,6 +103,19 @@ def test_many_answers_are_decomposed_iteratively(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(fitting, "COMPONENTS", 60)
     iterated = PROBES["lapeigvals"].run(data, seed=0)
     assert spearmanr(exact.test, iterated.test).statistic > 0.99
+
+
+@pytest.mark.parametrize(("fitted_on", "scored"), [(100, 25), (25, 100)])
+def test_stores_with_other_numbers_of_eigenvalues_are_scored(fitted_on: int, scored: int) -> None:
+    labels, values = telling_spectra(300, ranks=100)
+    first, second = (
+        MemoryFeatures(labels, {"laplacian_top": values[..., :ranks]})
+        for ranks in (fitted_on, scored)
+    )
+    fitted = PROBES["lapeigvals"].fit(first, seed=0)
+    assert fitted.chosen["k"] <= 25
+    for split in ("train", "test"):  # many and few answers
+        np.testing.assert_array_equal(fitted.score(first, split), fitted.score(second, split))
 
 
 def test_answers_with_another_number_of_layers_are_rejected() -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clew.hallucination.capture import extract, job
 from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.samples.making.answers import sort_largest
+from clew.hallucination.traces.schema import BY_HEAD
 from clew.progress import Event
 from tests.events import notes
 from tests.hallucination.samples.making.making import (
@@ -19,33 +21,19 @@ from tests.hallucination.samples.making.making import (
     rewrite_rows,
     tiny_preprocess,
 )
-from tests.stores import assert_same_store
+from tests.stores import assert_same_store, one_thread, tiny_config
 
 LAYERS, HEADS, NODE_DIM = 3, 4, 4
-COMPUTED = {
-    "log_diagonal_all": (LAYERS, HEADS),
-    "log_diagonal_answer": (LAYERS, HEADS),
-    "laplacian_top": (LAYERS, HEADS, 100),
-    "laplacian_answer": (LAYERS, HEADS),
-    "node_mean": (LAYERS, NODE_DIM),
-    "node_max": (LAYERS, NODE_DIM),
-    "node_prompt": (LAYERS, NODE_DIM),
+AS_STORED = {
+    **{name: name for name in ("token_logprobs", "token_entropies", "lookback", *BY_HEAD)},
+    "state_mean": "answer_hidden",
 }
 
 
 def reference(trace: Any) -> dict[str, np.ndarray]:
     """The computed fields of one trace, in their plain form."""
-    log, laplacian = (
-        trace[name].astype(np.float64) for name in ("attention_log_diagonal", "laplacian_diagonal")
-    )
     nodes, prompt = trace["nodes"].astype(np.float64), trace["prompt_length"]
-    top = np.zeros((LAYERS, HEADS, 100))
-    top[..., : laplacian.shape[2]] = -np.sort(-laplacian, axis=2)[..., :100]
     return {
-        "log_diagonal_all": log.mean(2),
-        "log_diagonal_answer": log[..., prompt:].mean(2),
-        "laplacian_top": top,
-        "laplacian_answer": laplacian[..., prompt:].mean(2),
         "node_mean": nodes[:, prompt:].mean(1),
         "node_max": nodes[:, prompt:].max(1),
         "node_prompt": nodes[:, prompt - 1],
@@ -60,12 +48,11 @@ def test_answers_match_the_traces(samples: Path, compact_store: Path) -> None:
         for name in ("question", "category", "accepted_answers", "answer", "stop_reason"):
             assert row[name] == trace[name]
         assert row["prompt_length"] == trace["prompt_length"]
-        for name in ("token_logprobs", "token_entropies", "lookback"):
-            np.testing.assert_array_equal(row[name], trace[name].reshape(-1))
-        np.testing.assert_array_equal(row["state_mean"], trace["answer_hidden"].reshape(-1))
+        for name, column in AS_STORED.items():
+            np.testing.assert_array_equal(row[name], trace[column].reshape(-1))
         if len(trace["tokens"]) > trace["prompt_length"]:
             for name, expected in reference(trace).items():
-                found = row[name].reshape(COMPUTED[name])
+                found = row[name].reshape(LAYERS, NODE_DIM)
                 np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-3, err_msg=name)
 
 
@@ -77,9 +64,35 @@ def test_an_answer_without_tokens_has_means_of_zero(
     store = rewrite_rows(compact_store, tmp_path / "store", 20, prompt_length=tokens)
     preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
     for row in read_samples(tmp_path / "out" / "answers"):
-        for name in ("log_diagonal_answer", "laplacian_answer", "node_mean", "node_max"):
-            assert not row[name].any()
-        assert row["log_diagonal_all"].all() and row["node_prompt"].any()
+        assert not row["node_mean"].any() and not row["node_max"].any()
+        assert row["node_prompt"].any()
+
+
+@pytest.mark.slow
+def test_traces_of_an_earlier_version_give_the_same_answers(
+    samples: Path,
+    model_folder: Path,
+    questions_file: Path,
+    scores_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    describe = job._describe_settings
+    monkeypatch.setattr(
+        job,
+        "_describe_settings",
+        lambda *given: {k: v for k, v in describe(*given).items() if k != "eigenvalues"},
+    )
+    with one_thread():
+        extract(tiny_config(model_folder, questions_file, tmp_path / "store"))
+    preprocess_store(tiny_preprocess(tmp_path / "store", scores_file, tmp_path / "out"))
+    older, newer = (read_samples(folder / "answers") for folder in (tmp_path / "out", samples))
+    for one, other in zip(older, newer, strict=True):
+        by_head = (LAYERS, HEADS, -1)
+        largest = one["laplacian_top"].reshape(by_head)
+        np.testing.assert_array_equal(largest[..., :25], other["laplacian_top"].reshape(by_head))
+        for name in ("log_diagonal_all", "log_diagonal_answer", "laplacian_answer"):
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_long_answers_keep_the_largest_values() -> None:
@@ -94,13 +107,13 @@ def test_fields_missing_in_some_traces_are_omitted_with_a_note(
 ) -> None:
     """As in converted stores, where the boundary between prompt and answer is unknown."""
     rows: list[Any] = [None] * 70
-    store = rewrite_rows(
-        compact_store, tmp_path / "store", 20, prompt_length=rows, lookback=rows, category=rows
-    )
+    unknown = ("prompt_length", "lookback", "log_diagonal_answer", "laplacian_answer", "category")
+    store = rewrite_rows(compact_store, tmp_path / "store", 20, **dict.fromkeys(unknown, rows))
     events: list[Event] = []
     preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"), events.append)
     assert any(
-        "have prompt_length and lookback: the answers are created" in n for n in notes(events)
+        "have prompt_length and lookback and log_diagonal_answer and laplacian_answer" in n
+        for n in notes(events)
     )
     found = set(read_samples(tmp_path / "out" / "answers")[0])
     assert {"log_diagonal_all", "laplacian_top", "category", "token_logprobs"} <= found
@@ -135,7 +148,7 @@ def test_answers_can_be_added_to_a_folder_later(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("column", ["lookback", "laplacian_diagonal", "token_logprobs"])
+@pytest.mark.parametrize("column", ["lookback", "laplacian_top", "token_logprobs"])
 def test_trace_with_nan_is_excluded_from_every_kind(
     compact_store: Path, scores_file: Path, tmp_path: Path, column: str
 ) -> None:

@@ -107,7 +107,7 @@ def test_answers_are_readable_without_sequences(told: Path, tmp_path: Path) -> N
     shutil.rmtree(folder / "sequences")
     data = AnswerFeatures(folder)
     assert (data.layers, data.dim) == (3, 8) and "sequence" not in data.fields
-    assert data.bytes_of("laplacian_top") == 2 * 3 * 2 * 100
+    assert data.bytes_of("laplacian_top") == 2 * 3 * 2 * 25
 
 
 def test_identity_names_model_and_questions(tmp_path: Path) -> None:

@@ -104,6 +104,15 @@ def test_nodes_of_different_bases_are_not_mixed(folders: list[Path], tmp_path: P
     assert "lookback" in different.fields and different.load_basis() is None
 
 
+def test_eigenvalues_that_all_folders_have_are_mixed(folders: list[Path], tmp_path: Path) -> None:
+    deep = write_samples(tmp_path / "deep", shards=1, answers=True, eigenvalues=100)
+    answers = mix([folders[0], deep])
+    found, own = answers.read("laplacian_top", "train"), AnswerFeatures(deep)
+    assert found.shape[1:] == (3, 2, 25)
+    mine = own.read("laplacian_top", "train", layer=1)[..., :25]
+    assert np.array_equal(answers.read("laplacian_top", "train", layer=1)[: len(mine)], mine)
+
+
 def test_samples_of_other_shapes_are_rejected(folders: list[Path], tmp_path: Path) -> None:
     wide = write_samples(tmp_path / "wide", shards=1, dim=12, answers=True)
     with pytest.raises(InputError, match=r'"sequence" of .* has shape .* use samples made with'):

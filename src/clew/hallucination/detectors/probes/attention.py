@@ -133,7 +133,7 @@ class LayersProbe:
                 f"these answers have {data.layers} layers, but the method was fitted on "
                 f"{len(self.weights)}: use answers of the same model."
             )
-        parts = read_layers(data, self.field, split)
+        parts = read_layers(data, self.field, split, features=self.weights.shape[1])
         return sum((self._at(layers).score(values) for layers, values in parts), self.bias)
 
     def _at(self, layers: slice) -> Linear:
@@ -141,18 +141,27 @@ class LayersProbe:
 
 
 def read_layers(
-    data: Features, field: str, split: str, *, every: int = 1, ranks: int | None = None
+    data: Features,
+    field: str,
+    split: str,
+    *,
+    every: int = 1,
+    ranks: int | None = None,
+    features: int | None = None,
 ) -> Iterator[tuple[slice, Array]]:
     """A field's values `[rows, features]`: of all layers at once for a few answers, layer by layer
     for many, which would not fit in memory. `every`: only one layer in so many; `ranks`: only so
-    many of the last axis. The slice is the place of the layers among those read."""
-    if len(data.labels[split]) <= _FEW:
-        values = data.read(field, split)[:, ::every, ..., :ranks]
-        yield slice(None), values.reshape(len(values), -1)
-        return
-    for place, layer in enumerate(range(0, data.layers, every)):
-        values = data.read(field, split, layer=layer)[..., :ranks]
-        yield slice(place, place + 1), values.reshape(len(values), -1)
+    many eigenvalues, or as many as give a layer this number of `features`. The slice is the place
+    of the layers among those read."""
+    is_small = len(data.labels[split]) <= _FEW
+    layers = range(0, data.layers, every)
+    for place, layer in enumerate([None] if is_small else layers):
+        values = data.read(field, split, layer=layer)
+        values = values[:, ::every] if is_small else values
+        if field == SPECTRUM:
+            values = values[..., : ranks or (features and features // values.shape[-2])]
+        where = slice(None) if is_small else slice(place, place + 1)
+        yield where, values.reshape(len(values), -1)
 
 
 def learn_lapeigvals(data: Features) -> Fitted:
@@ -261,11 +270,15 @@ def _choose(layers: _ScaledLayers, fitted: Iterator[_Candidate]) -> Fitted:
     chosen: dict[str, int | float] = {"C": candidates[best].strength}
     if layers.depth > 1:
         chosen["k"] = candidates[best].ranks
-    probe = _unscale(layers, [found[:, best] for found in weights], candidates[best].bias)
+    # Only the ranks that are used: other stores may have fewer than this one.
+    is_used = layers.ranks(len(weights[0])) < candidates[best].ranks
+    probe = _unscale(layers, [found[:, best] for found in weights], candidates[best].bias, is_used)
     return Fitted(scorer=probe, chosen=chosen)
 
 
-def _unscale(layers: _ScaledLayers, weights: Sequence[np.ndarray], bias: float) -> LayersProbe:
+def _unscale(
+    layers: _ScaledLayers, weights: Sequence[np.ndarray], bias: float, is_used: np.ndarray
+) -> LayersProbe:
     """The probe with weights for unscaled features."""
     unscaled = [
         layers.scales[number].undo(Linear(weights=found, bias=0.0))
@@ -273,7 +286,7 @@ def _unscale(layers: _ScaledLayers, weights: Sequence[np.ndarray], bias: float) 
     ]
     return LayersProbe(
         field=layers.field,
-        weights=np.stack([linear.weights for linear in unscaled]),
+        weights=np.stack([linear.weights[is_used] for linear in unscaled]),
         bias=bias + sum(linear.bias for linear in unscaled),
     )
 

@@ -8,22 +8,23 @@ import pyarrow as pa
 from jaxtyping import Float, Float16, Int
 
 from clew.hallucination.samples.making.config import Lengths, SampleShape
-from clew.hallucination.samples.making.flat import as_fixed, fixed_type, split_rows
-from clew.hallucination.samples.making.source import TOKEN_LABELS
+from clew.hallucination.samples.making.flat import as_fixed, split_rows
+from clew.hallucination.samples.making.source import LAPLACIAN_TOP, TOKEN_LABELS
 from clew.hallucination.traces.schema import (
     ANSWER,
     ANSWER_HIDDEN,
+    BY_HEAD,
     CONTEXT,
     EVALUATION,
     evaluation_fields,
+    fixed_type,
     shaped,
 )
 
-# The largest values of the Laplacian's diagonal kept per head; no probe needs more.
-LAPLACIAN_TOP = 100
 _AS_THEY_ARE = (
     *("question", CONTEXT, "category", "accepted_answers", "answer", "stop_reason", "samples"),
     *("prompt_length", "token_logprobs", "token_entropies", TOKEN_LABELS, "lookback"),
+    *BY_HEAD,
     *EVALUATION,
 )
 _NODE_FIELDS = ("node_mean", "node_max", "node_prompt")
@@ -38,7 +39,7 @@ def answer_fields(shape: SampleShape) -> list[pa.Field]:
         "lookback": (layers, heads),
         "log_diagonal_all": (layers, heads),
         "log_diagonal_answer": (layers, heads),
-        "laplacian_top": (layers, heads, LAPLACIAN_TOP),
+        "laplacian_top": (layers, heads, source.eigenvalues),
         "laplacian_answer": (layers, heads),
         "node_mean": (layers, features),
         "node_max": (layers, features),
@@ -58,11 +59,12 @@ def answer_columns(
     batch: pa.RecordBatch, shape: SampleShape, lengths: Lengths
 ) -> dict[str, pa.Array]:
     """The columns of answers/ from usable traces; an answer without tokens has means of 0."""
-    names = set(_names(shape))
-    columns = {name: batch.column(name) for name in _AS_THEY_ARE if name in names}
+    names, has = set(_names(shape)), shape.source.extras
+    columns = {name: batch.column(name) for name in _AS_THEY_ARE if name in has}
     if "state_mean" in names:
         columns["state_mean"] = batch.column(ANSWER_HIDDEN)
-    made = {name: values for name, values in _reduce(batch, shape, lengths) if name in names}
+    wanted = names - columns.keys()
+    made = {name: values for name, values in _reduce(batch, shape, lengths) if name in wanted}
     return columns | {name: as_fixed(values) for name, values in made.items()}
 
 
@@ -78,9 +80,10 @@ def _names(shape: SampleShape) -> Iterator[str]:
     has = shape.source.extras
     yield from (name for name in _AS_THEY_ARE if name in has)
     knows_border = "prompt_length" in has
-    if "attention_log_diagonal" in has:
+    of_tokens = has if has.isdisjoint(BY_HEAD) else ()
+    if "attention_log_diagonal" in of_tokens:
         yield from ["log_diagonal_all", *(["log_diagonal_answer"] if knows_border else [])]
-    if "laplacian_diagonal" in has:
+    if "laplacian_diagonal" in of_tokens:
         yield from ["laplacian_top", *(["laplacian_answer"] if knows_border else [])]
     if knows_border:
         yield from _NODE_FIELDS

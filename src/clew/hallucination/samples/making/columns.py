@@ -9,6 +9,7 @@ from clew.hallucination.samples.making.config import KINDS, Kind, SampleShape
 from clew.hallucination.samples.making.rows import sample_schema
 from clew.hallucination.samples.making.source import NUMBERS, TEXTS, TOKEN_LABELS, SourceShape
 from clew.hallucination.traces.schema import (
+    BY_HEAD,
     CONTRAST_TRUE,
     EvaluationShape,
     check_fields,
@@ -16,6 +17,7 @@ from clew.hallucination.traces.schema import (
     evaluation_fields,
     id_fields,
     item_sizes,
+    read_eigenvalues,
     read_evaluation,
     shaped,
 )
@@ -34,7 +36,8 @@ def check_samples(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
     sizes = _read_sizes(kind, schema)
     if kind != "heads":
         check_sizes(dict(zip(("layers", "dim", "heads", "features"), sizes, strict=True)), manifest)
-    fields = {field.name: field for field in _fields(kind, *sizes, read_evaluation(schema))}
+    others = read_eigenvalues(schema), read_evaluation(schema)
+    fields = {field.name: field for field in _fields(kind, *sizes, *others)}
     [width] = item_sizes(schema, "edge_attr", 1)
     if kind == "graphs" and width:  # converted graphs may have any number of features per edge
         attr = pa.list_(pa.list_(pa.float16(), width))
@@ -69,7 +72,13 @@ def _names(evaluation: EvaluationShape, dim: int) -> list[str]:
 
 @cache
 def _fields(
-    kind: Kind, layers: int, dim: int, heads: int, features: int, evaluation: EvaluationShape
+    kind: Kind,
+    layers: int,
+    dim: int,
+    heads: int,
+    features: int,
+    eigenvalues: int,
+    evaluation: EvaluationShape,
 ) -> tuple[pa.Field, ...]:
     source = SourceShape(
         layers=layers,
@@ -78,8 +87,9 @@ def _fields(
         edges_per_token=0,
         heads=heads,
         has_maps=False,
-        extras=frozenset((*TEXTS, *NUMBERS, TOKEN_LABELS, *_names(evaluation, dim))),
+        extras=frozenset((*TEXTS, *NUMBERS, *BY_HEAD, TOKEN_LABELS, *_names(evaluation, dim))),
         evaluation=evaluation,
+        eigenvalues=eigenvalues,
     )
     shape = SampleShape(source=source, features=features, top_k=0, attn_threshold=0)
     return tuple(sample_schema(kind, shape))

@@ -44,11 +44,3 @@ def as_ragged(values: np.ndarray, counts: np.ndarray) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     items = as_fixed(values) if values.ndim > 1 else pa.array(np.ascontiguousarray(values))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)
-
-
-def fixed_type(*shape: int) -> pa.DataType:
-    """The type of a column whose rows are float16 of that shape."""
-    kind = pa.float16()
-    for size in reversed(shape):
-        kind = pa.list_(kind, size)
-    return kind

@@ -44,6 +44,7 @@ from clew.hallucination.samples.splits import (
     find_thin_splits,
     write_splits,
 )
+from clew.hallucination.traces.schema import BY_HEAD, DIAGONALS, EIGENVALUES
 from clew.loading.splits import SPLIT_NAMES
 from clew.progress import Note, Reporter, log_event
 from clew.storage import Part, read_manifest, writer_lock
@@ -208,7 +209,8 @@ def choose_kinds(config: PreprocessConfig, shape: SampleShape) -> PreprocessConf
 
 
 def _describe_lacking(config: PreprocessConfig, source: TraceSource) -> Iterator[str]:
-    lacking = [name for name in NUMBERS if name not in source.shape.extras]
+    of_heads = BY_HEAD if EIGENVALUES in source.manifest.settings else DIAGONALS
+    lacking = [name for name in (*NUMBERS, *of_heads) if name not in source.shape.extras]
     if "answers" in config.kinds and lacking:
         yield (
             f"not all traces of {source.path} have {' and '.join(lacking)}: the answers are "

@@ -16,12 +16,16 @@ from clew.hallucination.samples.making.flat import lengths
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
     BASIS_NAME,
+    BY_HEAD,
     CONTEXT,
+    DIAGONALS,
     EVALUATION,
     NO_EVALUATION,
+    SPECTRUM,
     TOKEN_ENDS,
     EvaluationShape,
     check_traces,
+    read_eigenvalues,
     read_evaluation,
     read_shape,
 )
@@ -32,15 +36,14 @@ from clew.storage.reading import read_bounded
 from clew.storage.writing import replace_file
 
 MAPS = "attentions"
+# Eigenvalues per head from traces that store the Laplacian's diagonal for every token.
+LAPLACIAN_TOP = 100
 # Optional columns for answers; a store without some of them yields answers without them.
 TEXTS = (
     *("question", CONTEXT, "category", "accepted_answers", "answer", "stop_reason"),
     "samples",
 )
-NUMBERS = (
-    *("prompt_length", "token_logprobs", "token_entropies", "lookback", ANSWER_HIDDEN),
-    *("attention_log_diagonal", "laplacian_diagonal"),
-)
+NUMBERS = ("prompt_length", "token_logprobs", "token_entropies", "lookback", ANSWER_HIDDEN)
 # The labels of answer tokens, made from span labels.
 TOKEN_LABELS = "token_labels"
 # What describes the machine or grows with the store does not identify it.
@@ -70,6 +73,7 @@ class SourceShape:
     extras: frozenset[str]  # columns for answers: texts, and numbers that all traces have
     has_token_ends: bool = False  # whether all traces say where tokens end in the answer's text
     evaluation: EvaluationShape = NO_EVALUATION  # the sizes of what the model says of answers
+    eigenvalues: int = LAPLACIAN_TOP  # per head, the largest first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +132,12 @@ class TraceSource:
             extras=found - {MAPS, TOKEN_ENDS},
             has_token_ends=TOKEN_ENDS in found,
             evaluation=read_evaluation(schema),
+            eigenvalues=read_eigenvalues(schema) if SPECTRUM in found else LAPLACIAN_TOP,
         )
 
     def _find_extras(self) -> frozenset[str]:
         """Shard by shard: a large store has too many files to open at once."""
-        found = {*TEXTS, *NUMBERS, *EVALUATION, MAPS, TOKEN_ENDS}
+        found = {*TEXTS, *NUMBERS, *BY_HEAD, *DIAGONALS, *EVALUATION, MAPS, TOKEN_ENDS}
         for entry in self.shards:
             reader = self.open(entry)
             found = {name for name in found if _holds(reader, name)}

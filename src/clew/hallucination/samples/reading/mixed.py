@@ -11,7 +11,7 @@ import numpy as np
 
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.schema import EVALUATION
+from clew.hallucination.traces.schema import EVALUATION, SPECTRUM
 from clew.loading.reader import Rows
 from clew.loading.samples import SampleIndex
 from clew.loading.splits import SPLIT_NAMES
@@ -94,6 +94,9 @@ class MixedAnswers:
         """See `AnswerFeatures.read`; the portions follow one another."""
         portions = self.splits[split] or (Portion(data=self._first, rows=np.zeros(0, np.int64)),)
         parts = [one.data.read_rows(field, one.rows, layer=layer) for one in portions]
+        if field == SPECTRUM:  # captures of earlier versions have more eigenvalues
+            depth = min(one.shape_of(field)[-1] for one in self.folders)
+            parts = [part[..., :depth] for part in parts]
         if len(parts) == 1:
             return parts[0]
         if isinstance(parts[0], np.ndarray):

@@ -1,0 +1,48 @@
+"""What is stored per head equals a plain computation, whatever the lengths in a batch."""
+
+import numpy as np
+import torch
+
+from clew.hallucination.capture.plan import trace_bytes
+from clew.hallucination.traces.compact import Reduced
+from clew.hallucination.traces.heads import reduce_heads
+from clew.hallucination.traces.schema import TraceShape
+
+SHAPE = TraceShape(layers=2, dim=4, heads=3, node_dim=1, edges_per_token=1)
+TOKENS, PROMPTS, EIGENVALUES = [7, 40, 25, 12], [4, 30, 0, 12], 25
+
+
+def record(logs: list[np.ndarray], laplacians: list[np.ndarray]) -> Reduced:
+    nothing = torch.empty(0)
+    fields = dict.fromkeys(Reduced.__dataclass_fields__, nothing)
+    fields["attention_log_diagonal"] = torch.from_numpy(np.concatenate([v.ravel() for v in logs]))
+    flat = np.concatenate([v.ravel() for v in laplacians])
+    return Reduced(**{**fields, "laplacian_diagonal": torch.from_numpy(flat)})
+
+
+def test_means_and_largest_eigenvalues_of_a_ragged_batch() -> None:
+    random = np.random.default_rng(0)
+    sizes = [(SHAPE.layers, SHAPE.heads, tokens) for tokens in TOKENS]
+    logs = [np.float32(-5 * random.random(size)) for size in sizes]
+    laplacians = [np.float32(random.random(size) - 0.6) for size in sizes]
+    found = reduce_heads(record(logs, laplacians), TOKENS, PROMPTS, SHAPE, EIGENVALUES)
+    for row, (log, laplacian) in enumerate(zip(logs, laplacians, strict=True)):
+        prompt, answer = PROMPTS[row], max(1, TOKENS[row] - PROMPTS[row])
+        largest = np.zeros((SHAPE.layers, SHAPE.heads, EIGENVALUES))
+        falling = -np.sort(-laplacian)[..., :EIGENVALUES]
+        largest[..., : falling.shape[-1]] = falling
+        expected = {
+            "log_diagonal_all": log.mean(-1),
+            "log_diagonal_answer": log[..., prompt:].sum(-1) / answer,
+            "laplacian_top": largest,
+            "laplacian_answer": laplacian[..., prompt:].sum(-1) / answer,
+        }
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            assert found[name].dtype == torch.float16
+            np.testing.assert_allclose(found[name][row], values, atol=3e-3, err_msg=name)
+
+
+def test_a_compact_trace_of_a_7b_model_takes_less_than_a_megabyte() -> None:
+    shape = TraceShape(layers=32, dim=4096, heads=32, node_dim=64, edges_per_token=16)
+    assert trace_bytes(shape, "compact", tokens=62) < 1e6

@@ -79,6 +79,7 @@ def repeatable(
     always: Collection[str] = (),
     unrecorded: Collection[str] = (),
     growing: Collection[str] = (),
+    unless: str = "",
     find_done: Callable[[Mapping[str, Any], Mapping[str, Any]], Any] = lambda *_: None,
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Decorator for a function that is also a command: after a run, its output folder contains the
@@ -88,7 +89,8 @@ def repeatable(
     where they differ from their defaults, those in `always` in any case, those in `unrecorded`
     never. Of those in `growing`, the largest number recorded in the folder is kept (no number means
     all), since a later run with a smaller one removes nothing. A run that was stopped cleanly is
-    recorded too, where `out` was given and contains something. `find_done` gets all settings and
+    recorded too, where `out` was given and contains something. Nothing is recorded if the setting
+    `unless` is true. `find_done` gets all settings and
     those to record; if nothing is to be done, it returns the earlier result.
     """
 
@@ -99,7 +101,9 @@ def repeatable(
         def call(*args: Arguments.args, **given: Arguments.kwargs) -> Result:
             bound = signature.bind(*args, **given)
             bound.apply_defaults()
-            names = {*bound.arguments} - {*WATCHING, *unrecorded}
+            if unless and bound.arguments[unless]:
+                return function(*args, **given)
+            names = {*bound.arguments} - {*WATCHING, *unrecorded, unless}
             recorded = {
                 name: value
                 for name, value in bound.arguments.items()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clew.cli import build_app
-from clew.cli.completion import METHODS, QUESTIONS
+from clew.cli.completion import GPUS, METHODS, QUESTIONS
 
 
 @pytest.fixture
@@ -58,3 +58,9 @@ def test_suggested_questions_are_the_built_in_sets() -> None:
     from clew.hallucination.questions import built_in_names
 
     assert tuple(built_in_names()) == QUESTIONS
+
+
+def test_suggested_gpus_are_those_of_a_dry_run() -> None:
+    from clew.hallucination.capture.gpus import GPUS as KNOWN
+
+    assert tuple(KNOWN) == GPUS

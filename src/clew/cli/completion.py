@@ -22,6 +22,12 @@ QUESTIONS = (
     *("statements", "words", "culture", "facts-spans", "all"),
 )
 
+# Likewise, the GPUs that a dry run knows.
+GPUS = (
+    *("t4", "v100", "a10", "a100", "a100-40gb", "l4", "l40s", "rtx4090"),
+    *("h100", "h100-pcie", "h200", "b200"),
+)
+
 
 def suggest_words(*words: str) -> Complete:
     def complete(incomplete: str) -> list[str]:

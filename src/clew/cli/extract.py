@@ -1,11 +1,12 @@
 """clew extract"""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from clew.cli.capture_plan import show_plan
 from clew.cli.commands import Call, Command
-from clew.cli.completion import QUESTIONS, suggest_words, suggest_words_and_paths
+from clew.cli.completion import GPUS, QUESTIONS, suggest_words, suggest_words_and_paths
 from clew.cli.long_runs import load_libraries, log_to_stderr, long_run
 from clew.cli.options import Spelling
 from clew.cli.printing import print_line
@@ -23,6 +24,7 @@ COMMAND = Command(
     groups={
         "Input and output": ("model", "questions", "num_samples", "out", "shard_size"),
         "Several processes": ("part", "join"),
+        "Planning": ("dry_run", "workers", "gpu"),
         "Answers": (
             *("prompt", "chat", "cut", "max_new_tokens", "num_beams", "draws"),
             *("draw_temperature", "self_evaluation", "entailment"),
@@ -43,8 +45,9 @@ COMMAND = Command(
             "model": suggest_words_and_paths("smollm2"),
             "questions": suggest_words_and_paths(*QUESTIONS),
             "device": suggest_words("auto", "cpu", "cuda"),
+            "gpu": suggest_words(*GPUS),
         },
-        metavars={"part": "I/N"},
+        metavars={"part": "I/N", "gpu": "NAME"},
     ),
     has_json=True,
     is_resumable=True,
@@ -62,7 +65,10 @@ def run(call: Call) -> None:
         Renderer(call.progress) as reporter,
     ):
         load_libraries(reporter)
-        traces = extract(**call.settings, reporter=reporter, should_stop=stop)
+        traces: Any = extract(**call.settings, reporter=reporter, should_stop=stop)
+    if call.settings["dry_run"]:
+        show_plan(call, traces)
+        return
     if call.as_json:
         call.print_json(_describe(traces))
         return

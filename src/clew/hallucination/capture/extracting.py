@@ -51,12 +51,13 @@ def extract(
     should_stop: Callable[[], bool] = lambda: False,
     loaded: LoadedModel | None = None,
     questions: QuestionSet | None = None,
+    on_ready: Callable[[Job], None] = lambda _: None,
 ) -> ExtractResult:
     """Capture a question set into `config.out`, or resume an earlier run. `loaded` is a model that
     is already in memory (from `load_model`); `config.model` is then only its name. `should_stop` is
     called after loading, before the first generation batch and after every batch; if it returns
-    true, the run ends with everything captured so far on disk. Raises ClewError, StoppedError if
-    nothing was started.
+    true, the run ends with everything captured so far on disk. `on_ready` is called before the
+    first shard. Raises ClewError, StoppedError if nothing was started.
     """
     reporter = reporter or log_event
     questions = questions or load_questions(config.questions, config.num_samples)
@@ -82,6 +83,7 @@ def extract(
         settle_threads(threads, loaded.model)
         with explained_out_of_memory("a batch of three prompts", loaded.device):
             job = prepare_job(config, questions, loaded, store, reporter)
+        on_ready(job)
         _report_surplus(store, reporter)
         pending = store.pending_shards()
         made = _capture_shards(job, pending, reporter, should_stop, threads) if pending else 0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from clew.errors import StoppedError
+from clew.errors import InputError, StoppedError
 from clew.progress import Reporter
 from clew.run_file import repeatable
 from clew.settings import as_path
@@ -69,8 +69,9 @@ def load_model(
 @repeatable(
     "extract",
     always=("model", "questions", "out"),
-    unrecorded=("part", "join", "threads"),
+    unrecorded=("part", "join", "workers", "threads"),
     growing=("num_samples",),
+    unless="dry_run",
 )
 def extract(
     *,
@@ -100,10 +101,13 @@ def extract(
     entailment: bool = False,
     part: str = "1/1",
     join: bool = False,
+    workers: int | None = None,
+    dry_run: bool = False,
+    gpu: str | None = None,
     threads: int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> "TraceBatchLoader":
+) -> "TraceBatchLoader | Any":
     """Run a language model over questions and record its hidden states and attention.
 
     The store contains one trace per answer. Run the same command again to resume a run that was
@@ -152,6 +156,11 @@ def extract(
         join: Work on a store that other processes are filling: take one pending shard after
             another until none is left. Processes on any machine that sees the store may join at any
             time; the shard of one that dies is taken over.
+        workers: Number of workers to plan for. [default: 1]
+        dry_run: Capture nothing: predict tokens, bytes, memory and time from 50 questions, which
+            are captured into a temporary folder.
+        gpu: With a dry run, the GPU of each worker: t4, v100, a10, a100, a100-40gb, l4, l40s,
+            rtx4090, h100, h100-pcie, h200 or b200. [default: this machine]
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
             processes use them]
         reporter: Called with progress events. [default: the log]
@@ -159,7 +168,8 @@ def extract(
             when it returns True, the run saves its progress and stops.
 
     Returns:
-        The store, as a `TraceBatchLoader`.
+        The store, as a `TraceBatchLoader`; of a dry run, the prediction: `hours`, `bytes`,
+        `tokens`, `memory_bytes`, `bottleneck`, ...
 
     Raises:
         InputError: The model, the questions or a setting cannot be used.
@@ -211,6 +221,14 @@ def extract(
         threads=threads,
     )
     given = None if is_named else collect_questions(questions, num_samples)
+    if dry_run:
+        from clew.hallucination.capture.dry_run import predict_run
+
+        return predict_run(
+            config, reporter, should_stop, loaded, given, workers=workers or 1, gpu=gpu
+        )
+    if gpu is not None:
+        raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=gpu)
     result = run(config, reporter, should_stop, loaded=loaded, questions=given)
     if not result.finished:
         raise StoppedError(f"stopped; {counted(result.traces_made, 'new trace')} saved.")

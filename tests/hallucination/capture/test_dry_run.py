@@ -1,0 +1,161 @@
+"""A dry run predicts what a capture takes, and captures nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clew
+from clew.errors import InputError
+from clew.hallucination.capture import ExtractConfig, LoadedModel
+from clew.hallucination.capture.dry_run import plan_capture
+from clew.hallucination.capture.gpus import GPUS, find_gpu, recognize_gpu
+from clew.hallucination.capture.measuring import Measured, measure_sample
+from clew.hallucination.capture.plan import BatchPlan
+from clew.hallucination.capture.prediction import (
+    Costs,
+    ModelSize,
+    Question,
+    Work,
+    costs_on,
+    count_work,
+    fit_steps,
+    limit_costs,
+    typical_shard,
+)
+from clew.hallucination.questions import load_questions
+from clew.storage.places import as_path
+from tests.stores import one_thread, tiny_config
+
+PLAN = BatchPlan(rows=2, tokens=10**6)
+LLAMA_7B = ModelSize(parameters=6_738_000_000, weight_bytes=13_476_000_000, cache_bytes=524_288)
+
+
+@pytest.fixture(scope="module")
+def measured(model_folder: Path, loaded: LoadedModel, questions_file: Path) -> Measured:
+    config = tiny_config(model_folder, questions_file, Path("unused"))
+    with one_thread():
+        return measure_sample(config, load_questions(str(questions_file)), loaded=loaded)
+
+
+@pytest.fixture
+def config(model_folder: Path, questions_file: Path, tmp_path: Path) -> ExtractConfig:
+    return tiny_config(model_folder, questions_file, tmp_path / "store")
+
+
+def test_tokens_and_bytes_are_those_of_the_real_run(
+    config: ExtractConfig, measured: Measured, compact_store: Path
+) -> None:
+    plan, real = plan_capture(config, measured, 70), clew.TraceBatchLoader(compact_store)
+    tokens = sum(len(trace["tokens"]) for trace in real.iter_traces())
+    assert (plan.questions, plan.shards, plan.sample) == (70, 4, 50)
+    assert plan.tokens == pytest.approx(tokens, rel=0.1)
+    assert plan.bytes == pytest.approx(real.manifest.bytes, rel=0.3)
+    assert plan.seconds > plan.startup_seconds > 0
+    assert plan.requests == 0
+    assert not config.out.exists()
+
+
+def test_more_workers_than_shards_are_the_bottleneck(
+    config: ExtractConfig, measured: Measured
+) -> None:
+    plan = plan_capture(config, measured, 70, 64, find_gpu("h100"))
+    assert plan.bottleneck.startswith("the number of shards: 4 for 64 workers")
+    assert plan.gpu == "H100"
+
+
+def test_workers_that_finish_too_often_wait_for_the_manifest(
+    config: ExtractConfig, measured: Measured
+) -> None:
+    plan = plan_capture(config, measured, 10**7, 1024, find_gpu("h100"))
+    assert plan.bottleneck.startswith("the manifest: ")
+
+
+def test_requests_are_those_of_an_object_store(config: ExtractConfig, measured: Measured) -> None:
+    plan = plan_capture(replace(config, out=as_path("s3://bucket/traces")), measured, 70)
+    assert plan.requests >= 7 * 4
+
+
+def test_what_is_captured_already_is_not_predicted(
+    config: ExtractConfig, measured: Measured, compact_store: Path
+) -> None:
+    plan = plan_capture(replace(config, out=compact_store), measured, 70)
+    assert (plan.captured, plan.seconds, plan.bytes) == (70, 0.0, 0)
+
+
+def test_answers_leave_their_batch_when_they_end() -> None:
+    questions = [Question(prompt=10, answer=n) for n in (1, 5, 2, 2)]
+    dropped = count_work(questions, PLAN, 8, drops_rows=True)
+    assert dropped == Work(prompt_tokens=40, steps=5 + 2, row_steps=1 + 5 + 2 + 2)
+    kept = count_work(questions, PLAN, 8, drops_rows=False)
+    assert kept == Work(prompt_tokens=40, steps=5 + 2, row_steps=2 * 5 + 2 * 2)
+
+
+def test_a_shard_has_the_mean_of_the_sample() -> None:
+    sample = [Question(prompt=10, answer=4), Question(prompt=30, answer=8)]
+    work = typical_shard(sample, 500, BatchPlan(rows=50, tokens=10**6), 8, drops_rows=True)
+    assert work.prompt_tokens == pytest.approx(500 * 20, rel=0.05)
+    assert work.row_steps == pytest.approx(500 * 6, rel=0.05)
+
+
+def test_steps_are_fitted_to_two_sizes() -> None:
+    assert fit_steps((10, 2.0), (30, 4.0)) == pytest.approx((1.0, 0.1))
+    assert fit_steps((10, 4.0), (30, 4.0)) == pytest.approx((4.0, 0.0))
+
+
+def test_a_gpu_is_scaled_by_what_limits_it() -> None:
+    """Prompts by computation, steps of few rows by the memory."""
+    measured = Costs(prompt_token=1e-5, step=1e-2, row=1e-6, factor=2.0)
+    prompts = Work(prompt_tokens=1e6, steps=0, row_steps=0)
+    steps = Work(prompt_tokens=0, steps=1e3, row_steps=0)
+    a100, h100 = find_gpu("a100"), find_gpu("h100")
+    for work, ratio in ((prompts, 312 / 989), (steps, 2039 / 3350)):
+        found = costs_on(h100, LLAMA_7B, 60, measured, a100, work).seconds(work)
+        assert found == pytest.approx(measured.seconds(work) * ratio)
+
+
+def test_an_unmeasured_gpu_reaches_the_share_of_its_limits_that_an_h200_did() -> None:
+    """docs/benchmarks.md: 290 traces/s of 30 and 32 tokens, 500 at a time."""
+    work = Work(prompt_tokens=500 * 30, steps=32, row_steps=500 * 32)
+    measured = limit_costs(LLAMA_7B, find_gpu("h200"), 46)
+    found = costs_on(find_gpu("H200"), LLAMA_7B, 46, measured, None, work)
+    assert 500 / found.seconds(work) == pytest.approx(290, rel=0.05)
+
+
+def test_a_model_that_a_gpu_has_no_memory_for_is_refused(
+    config: ExtractConfig, measured: Measured
+) -> None:
+    large = replace(measured, size=LLAMA_7B)
+    assert plan_capture(config, large, 70, 1, find_gpu("t4")).gpu == "T4"
+    large = replace(measured, size=replace(LLAMA_7B, weight_bytes=140 * 10**9))
+    with pytest.raises(InputError, match="weights take 140 GB, and it has 16 GB"):
+        plan_capture(config, large, 70, 1, find_gpu("t4"))
+
+
+def test_a_dry_run_of_the_command_writes_nothing(loaded: LoadedModel, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"model": loaded, "questions": ["Who?"], "out": tmp_path / "store"}
+    with one_thread():
+        plan = clew.extract(**settings, dry_run=True, max_new_tokens=2)
+    assert plan.as_dict()["hours"] == plan.hours > 0
+    assert not any(tmp_path.iterdir())
+    with pytest.raises(InputError, match='gpu is "h10": unknown GPU'):
+        clew.extract(**settings, dry_run=True, gpu="h10")
+    with pytest.raises(InputError, match="gpu .*dry_run"):
+        clew.extract(**settings, gpu="h100")
+
+
+@pytest.mark.parametrize(
+    ("driver", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L4", "l4"),
+    ],
+)
+def test_the_drivers_names_are_recognized(driver: str, name: str) -> None:
+    assert recognize_gpu(driver) == GPUS[name]
+    assert recognize_gpu("GeForce GT 710") is None

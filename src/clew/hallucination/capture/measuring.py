@@ -70,7 +70,7 @@ def measure_sample(
         out = Path(scratch) / "traces"
         watch = _Watch(reporter or log_event, config)
         extract(
-            replace(config, out=out, num_samples=None, part=Part()),
+            replace(config, out=out, num_samples=None, part=Part(), join=False),
             watch,
             should_stop,
             loaded=loaded,

@@ -227,8 +227,9 @@ def extract(
         return predict_run(
             config, reporter, should_stop, loaded, given, workers=workers or 1, gpu=gpu
         )
-    if gpu is not None:
-        raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=gpu)
+    for name, value in (("gpu", gpu), ("workers", workers)):
+        if value is not None:
+            raise InputError("it is for a dry run: add `dry_run=True`.", setting=name, value=value)
     result = run(config, reporter, should_stop, loaded=loaded, questions=given)
     if not result.finished:
         raise StoppedError(f"stopped; {counted(result.traces_made, 'new trace')} saved.")

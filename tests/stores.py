@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from clew import TraceBatchLoader
+from clew import TraceBatchLoader, storage
 from clew.hallucination.capture import ExtractConfig
 from clew.hallucination.traces.schema import BY_HEAD
 from clew.storage import (
@@ -26,6 +26,7 @@ from clew.storage import (
 )
 from clew.storage.manifest import write_manifest
 from clew.storage.origin import describe_in_schema
+from clew.storage.places import is_url
 
 ROWS_PER_SHARD = 12
 TEXTS = ("global_example_id", "example_id", "batch_number", "question_id", "question", "answer")
@@ -105,8 +106,10 @@ def new_manifest(planned_rows: int | None = None) -> Manifest:
 def write_store(
     store: Path, shards: int = 3, groups: int = 3, manifest: Manifest | None = None
 ) -> Path:
-    """A finished store: `shards` shards of 12 rows in `groups` record batches each."""
-    store.mkdir(parents=True)
+    """A finished store in a folder or at a URL: `shards` shards of 12 rows in `groups` record
+    batches each."""
+    if not is_url(store):
+        store.mkdir(parents=True)
     write_manifest(store, manifest or new_manifest(shards * ROWS_PER_SHARD))
     for number in range(shards):
         writer = open_writer(store, number)
@@ -118,7 +121,7 @@ def write_store(
 def open_writer(store: Path, number: int) -> ShardWriter:
     """The writer that the command which made the store would open."""
     schema = describe_in_schema(SCHEMA, read_manifest(store))
-    return ShardWriter(store, number, schema, id_column="global_example_id")
+    return storage.open_writer(store, number, schema, id_column="global_example_id")
 
 
 def write_groups(writer: ShardWriter, groups: int = 3) -> list[int]:

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from clew.errors import InputError, StoppedError
 from clew.foreign_text import quoted
 from clew.typed_json import read_as
+from clew.urls import as_path, is_url
 from clew.version import __version__
 
 RUN_FILE = "run.toml"
@@ -139,7 +140,7 @@ def _keep_largest(
     if not growing or folder is None:
         return kept
     try:
-        earlier = read_run_file(Path(folder) / RUN_FILE).settings
+        earlier = _read_recorded(as_path(folder))
     except InputError:  # none yet, or not readable: the run itself has succeeded
         return kept
     for name in growing:
@@ -149,9 +150,26 @@ def _keep_largest(
     return kept
 
 
+def _read_recorded(folder: Path) -> dict[str, Any]:
+    """The settings that an earlier run recorded in a folder or at a URL."""
+    from clew.storage.scratch import fetched
+
+    try:
+        with fetched(folder, RUN_FILE) as path:
+            return read_run_file(path).settings
+    except FileNotFoundError:
+        return {}
+
+
 def _has_content(folder: str | Path | None) -> bool:
     """Whether a folder contains more than locks and temporary files."""
-    if folder is None or not Path(folder).is_dir():
+    if folder is None:
+        return False
+    if is_url(folder):
+        from clew.storage.places import open_place
+
+        return bool(open_place(folder).names())
+    if not Path(folder).is_dir():
         return False
     return any(
         not path.name.startswith(".") and path.suffix != ".tmp" for path in Path(folder).iterdir()
@@ -159,15 +177,19 @@ def _has_content(folder: str | Path | None) -> bool:
 
 
 def write_run_file(folder: str | Path | None, command: str, settings: Mapping[str, Any]) -> None:
-    """Write `folder`/run.toml in one step. Where torchrun started several processes, the first
-    writes it; a folder that does not exist is not created."""
+    """Write `folder`/run.toml in one step, also at a URL. Where torchrun started several processes,
+    the first writes it; a folder that does not exist is not created."""
+    from clew.storage.places import open_place
     from clew.storage.writing import replace_file
 
     is_first = "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0"
-    if folder is None or not Path(folder).is_dir() or not is_first:
+    if folder is None or not is_first:
         return
-    path = Path(folder) / RUN_FILE
-    replace_file(path, describe_run(command, settings).encode())
+    content = describe_run(command, settings).encode()
+    if is_url(folder):
+        open_place(folder).replace(RUN_FILE, content, None)
+    elif as_path(folder).is_dir():
+        replace_file(as_path(folder) / RUN_FILE, content)
 
 
 def has_same_settings(

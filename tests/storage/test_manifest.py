@@ -67,7 +67,7 @@ def test_full_disk_is_reported_in_one_sentence(
 
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(DiskFullError, match="is full.*Free some space"):
-        update_manifest(store, lambda manifest: manifest)
+        update_manifest(store, lambda manifest: replace(manifest, notes=("new",)))
     assert read_manifest(store) == before
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from clew.storage.manifest import Manifest, ShardEntry, read_manifest, shard_name
     from clew.storage.reader import SchemaCheck, ShardReader, StoreReader, open_shard, read_value
     from clew.storage.repair import add_shard, commit_shard, ensure_manifest, repair_store
+    from clew.storage.uploading import open_writer
     from clew.storage.verify import Problem, verify_store
     from clew.storage.writer import ShardWriter, read_intact_batches
 
@@ -35,6 +36,7 @@ __all__ = [
     "ensure_manifest",
     "joined_lock",
     "open_shard",
+    "open_writer",
     "read_intact_batches",
     "read_layout",
     "read_manifest",
@@ -68,6 +70,7 @@ _HOMES = {
     "commit_shard": "repair",
     "ensure_manifest": "repair",
     "repair_store": "repair",
+    "open_writer": "uploading",
     "Problem": "verify",
     "verify_store": "verify",
     "ShardWriter": "writer",

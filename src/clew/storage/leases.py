@@ -21,7 +21,7 @@ from typing import Annotated
 import psutil
 
 from clew.errors import StoreError
-from clew.storage.places import ChangedError, Content, FolderPlace, Place
+from clew.storage.places import AccessDeniedError, ChangedError, Content, FolderPlace, Place
 from clew.storage.reading import parse_json
 from clew.typed_json import Bounds, Count, read_as
 
@@ -71,9 +71,14 @@ class Owner:
     pid: Count = field(default_factory=os.getpid)
     started: float = field(default_factory=lambda: _find_start(os.getpid()) or 0.0)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the process runs, or ran, on this machine."""
+        return self.machine == _describe_machine()
+
     def has_ended(self) -> bool:
         """Whether the process is known to have ended; False for one on another machine."""
-        return self.machine == _describe_machine() and _find_start(self.pid) != self.started
+        return self.is_here and _find_start(self.pid) != self.started
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +142,11 @@ class Leases:
         files = self.place.names(_START)
         return {name[len(_START) : -len(_ENDING)] for name in files if name.endswith(_ENDING)}
 
+    def read(self, name: str) -> LeaseRecord | None:
+        """What the holder of a lease wrote, None if there is none."""
+        found = self._read(name)
+        return None if found is None else _parse(found)
+
     def claim(self, name: str) -> Lease | None:
         """A lease for `name`, None if another worker holds it. One that is over is taken over."""
         lease = Lease(name, self.seconds, self.now)
@@ -170,7 +180,9 @@ class Leases:
             self._held.pop(lease.name, None)
         if lease.is_held:
             lease.lose()
-            self.place.delete(_file_name(lease.name))
+            # One that may not be deleted is over like that of a process that died.
+            with suppress(AccessDeniedError):
+                self.place.delete(_file_name(lease.name))
 
     def release_all(self) -> None:
         for lease in [*self._held.values()]:
@@ -185,7 +197,8 @@ class Leases:
         """Removes a lease for what is done, if its holder has ended."""
         found = self._read(name)
         if found is not None and self._is_over(name, found):
-            self.place.delete(_file_name(name))
+            with suppress(AccessDeniedError):
+                self.place.delete(_file_name(name))
 
     def _renew(self, lease: Lease) -> None:
         lease.renewals += 1

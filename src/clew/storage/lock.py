@@ -18,7 +18,9 @@ from clew.errors import InputError, StoreLockedError
 from clew.foreign_text import for_terminal
 from clew.storage.manifest import MANIFEST_NAME, manifest_lock
 from clew.storage.reading import read_json
+from clew.storage.url_lock import joined_lease, lone_lease, part_lease
 from clew.storage.writing import lock_file, remove_temporaries, replace_file
+from clew.urls import UrlPath
 
 _MAX_OWNER_BYTES = 10_000
 _LOCK_NAME = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock$")
@@ -63,6 +65,10 @@ def writer_lock(store: Path, part: Part, *, shared: bool = False) -> Iterator[No
     `shared`, this process claims each shard that it writes, so that others may join it; without,
     it also conflicts with those.
     """
+    if isinstance(store, UrlPath):
+        with part_lease(store, part.index, part.count) if shared else lone_lease(store):
+            yield
+        return
     path = store / f".writer-{part.index}-of-{part.count}.lock"
     with _changing(store):
         for other in sorted(store.glob(".writer-*-of-*.lock")):
@@ -85,6 +91,10 @@ def writer_lock(store: Path, part: Part, *, shared: bool = False) -> Iterator[No
 def joined_lock(store: Path) -> Iterator[None]:
     """Holds the right to write the shards that this process claims, beside others that claim
     theirs; raises StoreLockedError when one writes without."""
+    if isinstance(store, UrlPath):
+        with joined_lease(store):
+            yield
+        return
     path = store / f".joined-{secrets.token_hex(8)}.lock"
     with _changing(store):
         for other in sorted(store.glob(".writer-*-of-*.lock")):

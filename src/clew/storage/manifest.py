@@ -205,8 +205,10 @@ def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Mani
     if isinstance(store, UrlPath):
         return _compare_and_swap(store, change)
     with manifest_lock(store):
-        manifest = change(read_manifest(store))
-        write_manifest(store, manifest)
+        before = read_manifest(store)
+        manifest = change(before)
+        if manifest != before:
+            write_manifest(store, manifest)
     return manifest
 
 

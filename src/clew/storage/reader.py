@@ -25,7 +25,9 @@ from clew.storage.arrow import (
 )
 from clew.storage.manifest import Manifest, ShardEntry, read_manifest
 from clew.storage.origin import ID_COLUMN, find_foreign, foreign_error
+from clew.storage.places import open_place
 from clew.storage.reading import irregular_kind
+from clew.urls import UrlPath
 
 # Raises ValueError if a shard does not have the columns of its kind of store; returns those that
 # have a value in every row.
@@ -205,8 +207,10 @@ def _wrong_columns(path: Path, error: ValueError) -> StoreError:
 
 def refuse_damaged_shards(store: Path, manifest: Manifest) -> None:
     """Raises StoreError if a finished shard is missing, of another size, not a file, unreadable or
-    foreign. Reads only their footers: `verify_store` reads the rows too."""
-    damaged = list(_find_damaged(store, manifest))
+    foreign. Reads only their footers, at a URL only their sizes: `verify_store` reads the rows
+    too."""
+    find = _find_damaged_at_url if isinstance(store, UrlPath) else _find_damaged
+    damaged = list(find(store, manifest))
     if damaged:
         more = f" {len(damaged) - 1:,} more shards are damaged." if len(damaged) > 1 else ""
         raise StoreError(f"{damaged[0].text}{more}", action="repair", store=store)
@@ -220,6 +224,16 @@ def _find_damaged(store: Path, manifest: Manifest) -> Iterator[StoreError]:
             raise
         except StoreError as error:
             yield error
+
+
+def _find_damaged_at_url(store: Path, manifest: Manifest) -> Iterator[StoreError]:
+    found = open_place(store).entries() if manifest.shards else {}
+    for entry in manifest.shards:
+        here = found.get(entry.file)
+        if here is None:
+            yield missing_shard(store / entry.file)
+        elif here.size != entry.bytes:
+            yield _other_size(store / entry.file, here.size, entry.bytes)
 
 
 def _explain(path: Path, error: Exception) -> StoreError:
@@ -283,7 +297,11 @@ def check_size(file: str | Path, expected: int) -> None:
             action="repair",
             store=path.parent,
         )
-    raise StoreError(
+    raise _other_size(path, found, expected)
+
+
+def _other_size(path: Path, found: int, expected: int) -> StoreError:
+    return StoreError(
         f"shard {path.name} in {path.parent} has {found:,} bytes, but the manifest says "
         f"{expected:,}: it was truncated or replaced.",
         action="repair",

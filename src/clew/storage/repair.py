@@ -20,6 +20,7 @@ from clew.storage.manifest import (
 from clew.storage.origin import ID_COLUMN, find_other_store, read_origin
 from clew.storage.reader import ShardReader
 from clew.storage.reading import irregular_kind
+from clew.storage.uploading import UploadingWriter
 from clew.storage.verify import Problem, batch_number_of, count_intact, rows_text, verify_store
 from clew.storage.writer import ShardWriter, describe_irregular, read_intact_batches, read_schema
 from clew.storage.writing import put_in_place, sync_folder
@@ -223,12 +224,35 @@ def commit_shard(
 ) -> bool:
     """Adds the shard that a writer has completed, unless another worker has finished it or taken it
     over (False): what this one wrote is then dropped."""
+    if isinstance(writer, UploadingWriter):
+        return _commit_upload(store, writer, entry, notes)
     with manifest_lock(store):
         manifest = read_manifest(store)
-        listed = manifest.shard(entry.batch_number)
-        if not writer.is_current or (listed is not None and listed.rows >= entry.rows):
+        if not writer.is_current or _is_listed(manifest, entry):
             writer.drop()
             return False
         writer.put_in_place()
         write_manifest(store, with_shard(manifest, entry, notes))
     return True
+
+
+def _is_listed(manifest: Manifest, entry: ShardEntry) -> bool:
+    listed = manifest.shard(entry.batch_number)
+    return listed is not None and listed.rows >= entry.rows
+
+
+def _commit_upload(
+    store: Path, writer: UploadingWriter, entry: ShardEntry, notes: Sequence[str]
+) -> bool:
+    manifest = read_manifest(store)
+    if _is_listed(manifest, entry):
+        writer.drop()
+        return False
+    put = writer.upload(entry, grows=manifest.shard(entry.batch_number) is not None)
+
+    def add(manifest: Manifest) -> Manifest:
+        return manifest if _is_listed(manifest, put) else with_shard(manifest, put, notes)
+
+    manifest = update_manifest(store, add)
+    writer.clear()
+    return manifest.shard(put.batch_number) == put

@@ -7,11 +7,14 @@ import secrets
 import shutil
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from clew.errors import InputError
+from clew.storage.places import open_place
+from clew.urls import UrlPath
 
 _LOCK = ".lock"
 
@@ -20,7 +23,7 @@ class ScratchFolder:
     """A new, empty folder in the system's folder for temporary files (TMPDIR)."""
 
     def __init__(self) -> None:
-        root = _open_root()
+        root = scratch_root()
         _remove_abandoned(root)
         self._lock = _create_lock(root)
         self.path = Path(self._lock.name).with_suffix("")
@@ -33,7 +36,22 @@ class ScratchFolder:
             self._lock.close()
 
 
-def _open_root() -> Path:
+@contextmanager
+def fetched(store: Path, name: str) -> Iterator[Path]:
+    """A file of a store in a folder or at a URL, as a file on this machine until the block ends.
+    Raises FileNotFoundError for one that is not at the URL."""
+    if not isinstance(store, UrlPath):
+        yield store / name
+        return
+    folder = ScratchFolder()
+    try:
+        open_place(store).fetch(name, folder.path / name)
+        yield folder.path / name
+    finally:
+        folder.remove()
+
+
+def scratch_root() -> Path:
     """The folder of this user's scratch folders. In a folder that everyone may write to, somebody
     else may have taken its name."""
     root = Path(tempfile.gettempdir()) / f"clew-{os.getuid()}"

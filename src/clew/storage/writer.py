@@ -8,7 +8,7 @@ copied too, and stays readable until the longer one takes its place.
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -85,11 +85,12 @@ class ShardWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Appends one record batch; it is on its way to the disk when this returns."""
-        checksum = str(checksum_batch(batch)).encode()
+        metadata = {CHECKSUM_KEY: str(checksum_batch(batch)).encode()}
         with disk_errors(self.path.parent):
-            self._ipc.write_batch(batch, custom_metadata={CHECKSUM_KEY: checksum})
+            self._ipc.write_batch(batch, custom_metadata=metadata)
             self._sink.flush()
         self.rows += batch.num_rows
+        self._written(batch, metadata)
 
     @property
     def bytes_written(self) -> int:
@@ -152,7 +153,7 @@ class ShardWriter:
             if reason is None and manifest is not None and old.exists():
                 reason = find_foreign_file(old, manifest, self.batch_number)
             if reason is not None:
-                raise foreign_error(old, reason)
+                raise foreign_error(self._shown(old), reason)
 
     def _set_old_rows_aside(self) -> None:
         safe = is_leftover(self._aside)
@@ -160,8 +161,19 @@ class ShardWriter:
             # Unlinked, not truncated: it may be a second name of another file.
             self._part.unlink() if safe else self._part.replace(self._aside)
 
+    def _written(self, batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> None:
+        """Called with each record batch that was written, and the metadata that it has."""
+
+    def _shown(self, path: Path) -> Path:
+        """The name of a file in messages."""
+        return path
+
+    def _old_files(self) -> Iterator[Path]:
+        """Those that may have rows of an earlier attempt, the first ones first."""
+        yield from (self.path, self._aside)
+
     def _take_over_old_rows(self) -> None:
-        for old in (self.path, self._aside):
+        for old in self._old_files():
             if old.exists():
                 self._copy_new_rows(old)
         with disk_errors(self.path.parent):
@@ -181,7 +193,7 @@ class ShardWriter:
         if self._origin is not None:
             reason = find_foreign_ids(ids.to_numpy(), self._origin.manifest, self.batch_number)
             if reason is not None:
-                raise foreign_error(old, reason)
+                raise foreign_error(self._shown(old), reason)
         return ids.to_pylist()
 
 

@@ -1,6 +1,7 @@
 """A store's basis: fitted on the states of the first questions with their accepted answers, or
 taken from another store, so that the nodes of both are comparable."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_b
 from clew.hallucination.traces.schema import TraceShape
 from clew.progress import Reporter, StepStarted, WorkAdvanced, report_work
 from clew.storage import read_manifest
-from clew.storage.hashing import hash_file
+from clew.storage.reading import read_bounded
+from clew.storage.scratch import fetched
 from clew.wording import counted
 
 _BASIS_QUESTIONS = 64
@@ -28,16 +30,16 @@ _ROWS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class OtherBasis:
-    """The basis of another store."""
+    """The basis of another store: its file."""
 
-    path: Path
+    content: bytes
     sha256: str
 
     @classmethod
     def open(cls, store: Path, model: Mapping[str, Any], shape: TraceShape) -> Self:
         """Raises InputError, with both values, for the basis of another model or shape, and
         StoreError for a store without an intact one."""
-        manifest, path = read_manifest(store), store / BASIS_NAME
+        manifest = read_manifest(store)
         sha256 = manifest.files.get(BASIS_NAME)
         if manifest.kind != "traces" or sha256 is None:
             raise InputError(
@@ -46,13 +48,24 @@ class OtherBasis:
                 setting="basis",
                 value=store,
             )
-        if not path.is_file() or hash_file(path) != sha256:
-            raise StoreError(f"{path} is missing or damaged: restore it from a backup.")
+        content = _read_file(store)
+        if content is None or hashlib.sha256(content).hexdigest() != sha256:
+            raise StoreError(
+                f"{store / BASIS_NAME} is missing or damaged: restore it from a backup."
+            )
         theirs = manifest.settings.get("model") or {}
         _refuse_other(store, "fingerprint", theirs.get("fingerprint"), model.get("fingerprint"))
         found = list(load_basis(store).components.shape)
         _refuse_other(store, "shape", found, [shape.layers, shape.dim, shape.node_dim])
-        return cls(path=path, sha256=sha256)
+        return cls(content=content, sha256=sha256)
+
+
+def _read_file(store: Path) -> bytes | None:
+    try:
+        with fetched(store, BASIS_NAME) as path:
+            return read_bounded(path, path.stat().st_size)
+    except OSError:
+        return None
 
 
 def _refuse_other(store: Path, what: str, theirs: object, ours: object) -> None:

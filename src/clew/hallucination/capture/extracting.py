@@ -28,6 +28,8 @@ from clew.progress import (
     report_work,
 )
 from clew.storage.disk import refuse_full_disk
+from clew.storage.scratch import scratch_root
+from clew.urls import UrlPath
 
 # What is timed to choose the number of threads.
 _TIMED_PROMPTS = 8
@@ -174,12 +176,25 @@ def _estimate(job: Job, pending: Sequence[int]) -> Estimate:
     estimate = estimate_run(
         job.decoder, prompts, job.plan, keep=job.keep, samples=samples, extra=job.extra_work
     )
+    _refuse_full_disk(job.store, estimate.bytes, pending)
+    return estimate
+
+
+def _refuse_full_disk(store: TraceStore, run_bytes: int, pending: Sequence[int]) -> None:
+    if isinstance(store.path, UrlPath):
+        refuse_full_disk(
+            scratch_root(),
+            store.scratch_bytes(run_bytes, pending),
+            what="on their way to a URL, shards may take up to",
+            advice="Free some space, set TMPDIR to a folder on a larger disk, or make smaller "
+            "shards (`shard_size`).",
+        )
+        return
     refuse_full_disk(
-        job.store.path,
+        store.path,
         # Space for unfinished shards of other parts is not available to this one.
-        estimate.bytes - job.store.unfinished_bytes(pending),
+        run_bytes - store.unfinished_bytes(pending),
         what="the run may write up to",
         advice="Free some space, choose another `out`, capture fewer questions (`num_samples`), or "
         'keep less (`keep="compact"`).',
     )
-    return estimate

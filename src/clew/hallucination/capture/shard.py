@@ -29,7 +29,7 @@ from clew.hallucination.traces.schema import (
 )
 from clew.memory import free_memory, is_out_of_memory
 from clew.progress import Meter, Note, Reporter, WorkKept
-from clew.storage import ShardWriter
+from clew.storage import open_writer
 from clew.storage.claims import Claim
 
 # Bytes of full traces per record batch.
@@ -66,7 +66,7 @@ class ShardCapture:
     def run(self) -> int:
         """Capture the missing rows; returns how many. Ends early if asked to stop, or if another
         worker may have taken the shard over."""
-        writer = ShardWriter(
+        writer = open_writer(
             self.job.store.path, self.number, self.job.schema, id_column="global_example_id"
         )
         if writer.recovered_ids:

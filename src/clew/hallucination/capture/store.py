@@ -13,21 +13,23 @@ from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES
 from clew.storage import Part, ShardEntry, joined_lock, open_shard, shard_name, writer_lock
 from clew.storage.claims import Claim, Claims, take_all
-from clew.storage.hashing import hash_file
+from clew.storage.gaps import expected_rows
 from clew.storage.leases import WORK_FOLDER, Heartbeat, Leases
 from clew.storage.manifest import (
     MANIFEST_NAME,
     Manifest,
-    manifest_lock,
+    changing_manifest,
+    has_manifest,
     read_manifest,
     refuse_other_settings,
+    start_manifest,
     update_manifest,
-    write_manifest,
 )
 from clew.storage.places import open_place
 from clew.storage.reader import refuse_damaged_shards
-from clew.storage.reading import read_bounded
-from clew.storage.writing import replace_file
+from clew.storage.scratch import fetched
+from clew.storage.uploading import write_side_file
+from clew.urls import UrlPath
 from clew.version import __version__
 
 # Describes the machine, not the traces: a resumed run may differ.
@@ -101,8 +103,8 @@ class TraceStore:
         """
         self.rows = rows
         left_out = tuple(dict(entry) for entry in skipped)
-        with manifest_lock(self.path):
-            if not (self.path / MANIFEST_NAME).exists():
+        with changing_manifest(self.path):
+            if not has_manifest(self.path):
                 _refuse_foreign_folder(self.path)
                 new = Manifest(
                     kind="traces",
@@ -112,25 +114,26 @@ class TraceStore:
                     skipped=left_out,
                     clew_version=__version__,
                 )
-                write_manifest(self.path, new)
-            self.reload()
-            self._refuse_other_settings(settings)
-            if rows >= (self.manifest.planned_rows or 0):
-                now = replace(self.manifest, planned_rows=rows, skipped=left_out)
-                if now != self.manifest:
-                    write_manifest(self.path, now)
-                self.manifest = now
+                start_manifest(self.path, new)
+
+        def plan(manifest: Manifest) -> Manifest:
+            self._refuse_other_settings(manifest, settings)
+            if rows < (manifest.planned_rows or 0):
+                return manifest
+            return replace(manifest, planned_rows=rows, skipped=left_out)
+
+        self.manifest = update_manifest(self.path, plan)
 
     def refuse_damaged_shards(self) -> None:
         """Raises StoreError if a finished shard is not what was written: such traces are not
         stored, whatever the manifest says."""
-        if (self.path / MANIFEST_NAME).exists():
+        if has_manifest(self.path):
             refuse_damaged_shards(self.path, read_manifest(self.path))
 
     @property
     def recorded_threads(self) -> int | None:
         """The CPU threads that the store was started with, None if there is none yet."""
-        if not (self.path / MANIFEST_NAME).exists():
+        if not has_manifest(self.path):
             return None
         recorded: int | None = read_manifest(self.path).settings.get(MACHINE_KEY, {}).get("threads")
         return recorded
@@ -153,17 +156,16 @@ class TraceStore:
         return [] if BASIS_NAME in self.manifest.files else [0]
 
     def _make_basis(self, fit: Callable[[], Basis], other: OtherBasis | None) -> None:
-        basis = fit() if other is None else None
+        basis, sha256 = (fit() if other is None else None), ""
 
         def enter(current: Manifest) -> Manifest:
+            nonlocal sha256
             if BASIS_NAME in current.files:
                 return current
             if basis is not None:
-                save_basis(self.path, basis)
+                sha256 = save_basis(self.path, basis)
             elif other is not None:
-                content = read_bounded(other.path, other.path.stat().st_size)
-                replace_file(self.path / BASIS_NAME, content)
-            sha256 = hash_file(self.path / BASIS_NAME)
+                sha256 = write_side_file(self.path, BASIS_NAME, other.content)
             return replace(current, files={**current.files, BASIS_NAME: sha256})
 
         self.manifest = update_manifest(self.path, enter)
@@ -196,6 +198,12 @@ class TraceStore:
         listed = {entry.batch_number: entry for entry in self.manifest.shards}
         return [n for n in self.own_shards() if not self._is_complete(n, listed.get(n))]
 
+    def scratch_bytes(self, run_bytes: int, shards: Sequence[int]) -> int:
+        """The space that a store at a URL takes on this machine: its largest shard, while it is
+        written and while the one before it is put."""
+        share = self.rows_per_shard / max(1, self.rows_in(shards))
+        return min(run_bytes, int(2 * share * run_bytes))
+
     def unfinished_bytes(self, shards: Iterable[int]) -> int:
         """The rows of unfinished shards that are already on disk."""
         parts = [self.path / f"{shard_name(number)}.part" for number in shards]
@@ -205,24 +213,25 @@ class TraceStore:
         wanted = self.shard_rows(number)
         if entry is None or entry.rows < len(wanted):
             return False
-        if entry.rows == self.rows_per_shard:
+        if entry.rows == expected_rows(self.manifest, number):
             return True
         # If it was started with more questions, it may contain later rows instead of these.
-        ids = open_shard(self.path, entry, self.manifest).read_ids()
-        return set(wanted) <= set(ids.tolist())
+        with fetched(self.path, entry.file) as file:
+            ids = open_shard(file.parent, entry, self.manifest).read_ids()
+            return set(wanted) <= set(ids.tolist())
 
-    def _refuse_other_settings(self, settings: Mapping[str, Any]) -> None:
-        kind = self.manifest.kind
+    def _refuse_other_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
+        kind = manifest.kind
         if kind != "traces":
             raise StoreError(f'"{self.path}" contains {kind}, not traces: choose another `out`.')
-        before = self.manifest.settings
+        before = manifest.settings
         # Earlier versions of clew did not record these.
         unknown = [EIGENVALUES] if EIGENVALUES not in before else []
         if CHAT_TEMPLATE not in (before.get("prompt") or {}):
             unknown.append(f"prompt.{CHAT_TEMPLATE}")
         refuse_other_settings(
             self.path,
-            {**before, "shard_size": self.manifest.rows_per_shard},
+            {**before, "shard_size": manifest.rows_per_shard},
             {**settings, "shard_size": self.rows_per_shard},
             (*_MAY_DIFFER, *unknown),
         )
@@ -230,10 +239,13 @@ class TraceStore:
 
 def _refuse_foreign_folder(store: Path) -> None:
     """Raises StoreError if a folder is not empty and not a store, so that nothing is mixed up."""
-    if not store.is_dir() or (store / MANIFEST_NAME).exists():
+    if isinstance(store, UrlPath):
+        names = open_place(store).names()
+    else:
+        names = sorted(path.name for path in store.iterdir()) if store.is_dir() else []
+    if MANIFEST_NAME in names:
         return
     # A run killed while writing its first manifest leaves a .tmp file.
-    names = sorted(path.name for path in store.iterdir())
     entries = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
     if any(name.startswith("batch_") for name in entries):
         raise StoreError(

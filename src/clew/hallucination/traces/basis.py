@@ -17,7 +17,8 @@ from torch import Tensor
 from clew.errors import StoreError
 from clew.hallucination.traces.schema import BASIS_NAME
 from clew.storage.arrow import ARROW_ERRORS, read_table
-from clew.storage.writing import replace_file
+from clew.storage.scratch import fetched
+from clew.storage.uploading import write_side_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,13 @@ def _fix_signs(rows: Float[Tensor, "k dim"]) -> Float[Tensor, "k dim"]:
     return rows * torch.where(largest < 0, -1.0, 1.0)
 
 
-def save_basis(store: Path, basis: Basis) -> None:
+def save_basis(store: Path, basis: Basis) -> str:
+    """Write the basis of a store; returns the SHA-256 of the one that is there, which at a URL may
+    be another process's."""
+    return write_side_file(store, BASIS_NAME, _encode(basis))
+
+
+def _encode(basis: Basis) -> bytes:
     layers, dim, node_dim = basis.components.shape
     table = pa.table(
         {
@@ -82,21 +89,22 @@ def save_basis(store: Path, basis: Basis) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    replace_file(store / BASIS_NAME, sink.getvalue().to_pybytes())
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def load_basis(store: Path) -> Basis:
     """The basis of a store; raises StoreError if it is missing or damaged."""
-    path = store / BASIS_NAME
     try:
-        table = read_table(path)
-        layers, dim, node_dim = (int(n) for n in table.schema.metadata[b"shape"].split(b","))
-        mean = _as_tensor(table["mean"], (layers, dim))
-        components = _as_tensor(table["components"], (layers, dim, node_dim))
+        with fetched(store, BASIS_NAME) as path:
+            table = read_table(path)
+            layers, dim, node_dim = (int(n) for n in table.schema.metadata[b"shape"].split(b","))
+            mean = _as_tensor(table["mean"], (layers, dim))
+            components = _as_tensor(table["components"], (layers, dim, node_dim))
     except (*ARROW_ERRORS, KeyError, TypeError) as error:
         raise StoreError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}): restore it from a backup of "
-            "the store, or start a new store with another `out`."
+            f"{store / BASIS_NAME} cannot be read ({str(error).splitlines()[0]}): restore it from "
+            "a backup of the store, or start a new store with another `out`."
         ) from None
     return Basis(mean=mean, components=components)
 

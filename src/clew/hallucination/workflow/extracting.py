@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from clew import urls
 from clew.errors import InputError, StoppedError
 from clew.progress import Reporter
 from clew.run_file import repeatable
@@ -119,7 +120,8 @@ def extract(
             Face dataset as name:config:split, or a built-in set: facts, elements, arithmetic,
             languages, abbreviations, everyday, reading, statements, words, culture, facts-spans,
             or all.
-        out: Folder of the store. It is created if it does not exist.
+        out: Folder of the store, or a URL: s3://bucket/prefix, gs:// or az://. It is created if
+            it does not exist.
         num_samples: Use only the first N questions. [default: all]
         shard_size: Number of traces per shard.
         generation_batch: Number of questions to answer at once. [default: as many as fit in memory]
@@ -194,7 +196,7 @@ def extract(
     config = ExtractConfig(
         model=str(model) if loaded is None else loaded.name or loaded.model.name_or_path,
         questions=str(questions) if is_named else "facts",
-        out=Path(out),
+        out=urls.as_path(out),
         num_samples=num_samples,
         shard_size=shard_size,
         generation_batch=generation_batch,

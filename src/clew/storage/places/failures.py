@@ -29,6 +29,13 @@ def is_bucket_missing(error: Exception) -> bool:
     return _code_of(error) in _NO_BUCKET
 
 
+def is_transient(error: Exception) -> bool:
+    """Whether the same request may succeed later: the server did not answer, or not as it should.
+    An answer of 4xx is about the request."""
+    status = _status_of(error)
+    return status is None or status.startswith("5")
+
+
 def explain(error: Exception, url: str, what: str) -> StoreError:
     """The error to raise when `url` could not be `what` ("read", "written to")."""
     code, status = _code_of(error), _status_of(error)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
 
 from clew.storage.places.credentials import aws_access
-from clew.storage.places.failures import explain, is_bucket_missing
+from clew.storage.places.failures import explain, is_bucket_missing, is_transient
 
 # How long a request is tried again: longer than a server needs to restart, shorter than the five
 # minutes after which a signed request is refused.
@@ -207,8 +207,8 @@ class ObjectPlace:
                 return self._version(done)
             except (AlreadyExistsError, PreconditionError):
                 return self._find_own(name, mark)
-            except GenericError:
-                if not left:
+            except GenericError as error:
+                if not left or not is_transient(error):
                     raise
                 time.sleep(1)
         return None

@@ -1,0 +1,180 @@
+"""Write a shard of a store at a URL: assembled on this machine, put in one step, then listed.
+
+Each record batch is also put under `.work/` as soon as it is written, where nobody reads it as a
+shard: whoever continues takes over what a killed writer finished there.
+"""
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from clew.errors import StoreError
+from clew.storage.hashing import hash_file
+from clew.storage.leases import WORK_FOLDER
+from clew.storage.manifest import ShardEntry, shard_name
+from clew.storage.places import AccessDeniedError, ChangedError, Place, open_place
+from clew.storage.reader import ShardReader
+from clew.storage.scratch import ScratchFolder
+from clew.storage.writer import ShardWriter, read_intact_batches
+from clew.storage.writing import replace_file
+from clew.urls import UrlPath
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 5
+_MAX_SIDE_BYTES = 1 << 32
+
+
+def open_writer(
+    store: Path, batch_number: int, schema: pa.Schema, *, id_column: str, start_over: bool = False
+) -> ShardWriter:
+    """A writer for a shard of a store in a folder or at a URL."""
+    kind = UploadingWriter if isinstance(store, UrlPath) else ShardWriter
+    return kind(store, batch_number, schema, id_column=id_column, start_over=start_over)
+
+
+def unfinished_pieces(store: Path, batch_number: int) -> Place:
+    """Where the record batches of a shard that is not finished lie."""
+    return open_place(store).child(WORK_FOLDER).child(Path(shard_name(batch_number)).stem)
+
+
+def write_side_file(store: Path, name: str, content: bytes) -> str:
+    """Writes a file beside the shards, which the manifest is about to list; returns the SHA-256 of
+    what is there. At a URL, one that another process put there is kept."""
+    if not isinstance(store, UrlPath):
+        replace_file(store / name, content)
+    elif not open_place(store).create(name, content):
+        content = open_place(store).read(name, _MAX_SIDE_BYTES).data
+    return hashlib.sha256(content).hexdigest()
+
+
+class UploadingWriter(ShardWriter):
+    """A `ShardWriter` for a store at a URL. Takes scratch space for two copies of the shard."""
+
+    def __init__(
+        self,
+        store: Path,
+        batch_number: int,
+        schema: pa.Schema,
+        *,
+        id_column: str,
+        start_over: bool = False,
+    ) -> None:
+        self.store, self._place = store, open_place(store)
+        self._work = unfinished_pieces(store, batch_number)
+        self._pieces: list[Path] = []
+        self._next_piece, self._keeps_pieces = 0, False
+        self._scratch = ScratchFolder()
+        try:
+            if not start_over:
+                self._fetch_old(shard_name(batch_number))
+            super().__init__(
+                self._scratch.path,
+                batch_number,
+                schema,
+                id_column=id_column,
+                start_over=start_over,
+            )
+        except BaseException:
+            self._scratch.remove()
+            raise
+        # Writing a shard again that starts over takes as long as fetching its pieces.
+        self._keeps_pieces = not start_over
+
+    def upload(self, entry: ShardEntry, *, grows: bool) -> ShardEntry:
+        """Puts the complete file, and returns the entry of what lies there now: another worker may
+        have put the same rows, and may already list them. One that `grows` replaces the shorter."""
+        for _ in range(_TRIES):
+            if self._place.create(entry.file, self.part):
+                return entry
+            found = self._place.stat(entry.file)
+            if found is None:
+                continue
+            other = None if grows else self._describe_other(entry)
+            if other is not None:
+                return other
+            with suppress(ChangedError):
+                self._place.replace(entry.file, self.part, found.version)
+                return entry
+        raise ChangedError(
+            f"{entry.file} in {self.store} is being replaced by other processes: make sure that "
+            "only clew writes there, then run the same command again."
+        )
+
+    def put_in_place(self) -> None:
+        """Puts the complete file, whatever has its name."""
+        self._place.replace(self.path.name, self.part, None)
+        self.clear()
+
+    def clear(self) -> None:
+        """Removes what the shard was made from, here and under `.work/`. Without the permission to
+        delete, that stays there: it is never read again."""
+        self.abandon()
+        try:
+            self._work.delete(*self._work.names())
+        except AccessDeniedError as error:
+            logger.info("%s", error)
+
+    def drop(self) -> None:
+        self.clear()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._scratch.remove()
+
+    def _fetch_old(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._place.fetch(name, self._scratch.path / name)
+        for number, piece in enumerate(self._work.names()):
+            path = self._scratch.path / f"{number}.piece"
+            with suppress(FileNotFoundError):
+                self._work.fetch(piece, path)
+                self._pieces.append(path)
+            self._next_piece = number + 1
+
+    def _old_files(self) -> Iterator[Path]:
+        yield from super()._old_files()
+        yield from self._pieces
+
+    def _shown(self, path: Path) -> Path:
+        return self.store / path.name
+
+    def _written(self, batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> None:
+        if not self._keeps_pieces:
+            return
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, self.schema) as file:
+            file.write_batch(batch, custom_metadata=metadata)
+        name = f"{self._next_piece:06d}-{secrets.token_hex(4)}.part"
+        self._work.create(name, sink.getvalue().to_pybytes())
+        self._next_piece += 1
+
+    def _describe_other(self, entry: ShardEntry) -> ShardEntry | None:
+        """The entry of the shard that has this one's name, if it has the same rows, all intact.
+        A worker that died before it could list it, or is about to, has put it there."""
+        path = self._scratch.path / "other"
+        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            self._place.fetch(entry.file, path)
+        if not path.exists() or not self._has_same_rows(path):
+            return None
+        return ShardEntry(
+            batch_number=entry.batch_number,
+            file=entry.file,
+            rows=entry.rows,
+            bytes=path.stat().st_size,
+            sha256=hash_file(path),
+        )
+
+    def _has_same_rows(self, path: Path) -> bool:
+        try:
+            ours, theirs = (ShardReader(one).read_ids(self._id_column) for one in (self.part, path))
+        except StoreError:
+            return False
+        intact = sum(batch.num_rows for batch in read_intact_batches(path, self.schema))
+        return intact == len(theirs) and {*ours.tolist()} == {*theirs.tolist()}

@@ -1,0 +1,95 @@
+"""A capture into a store at a URL makes what it makes in a folder."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clew.errors import SettingsMismatchError, StoreError, StoreLockedError
+from clew.hallucination.capture import LoadedModel, extract
+from clew.storage import Part, read_manifest, writer_lock
+from clew.storage.leases import WORK_FOLDER
+from clew.storage.manifest import start_manifest
+from clew.storage.places import AccessDeniedError, as_path, open_place
+from tests.object_server import ObjectServer
+from tests.stores import after_one_batch, one_thread, tiny_config
+
+
+@pytest.fixture
+def started(s3_url: str, compact_store: Path) -> Path:
+    """A URL where the same store as in the folder was started, at the same time."""
+    url = as_path(s3_url)
+    start_manifest(url, replace(read_manifest(compact_store), shards=(), files={}))
+    return url
+
+
+def files_at(store: Path) -> dict[str, bytes]:
+    place = open_place(store)
+    names = (name for name in place.names() if not name.startswith("."))
+    return {name: place.read(name, 1 << 24).data for name in names}
+
+
+def test_a_capture_at_a_url_equals_that_in_a_folder(
+    started: Path,
+    compact_store: Path,
+    loaded: LoadedModel,
+    model_folder: Path,
+    questions_file: Path,
+) -> None:
+    config = tiny_config(model_folder, questions_file, started)
+    with one_thread():
+        stopped = extract(config, should_stop=after_one_batch(), loaded=loaded)
+        assert not stopped.finished
+        result = extract(config, loaded=loaded)
+    assert result.finished
+    assert result.traces_made == 70 - stopped.traces_made
+    assert files_at(started) == files_at(compact_store)
+    assert open_place(started).child(WORK_FOLDER).names() == []
+
+
+def test_another_capture_into_the_same_url_is_refused(
+    started: Path, loaded: LoadedModel, model_folder: Path, questions_file: Path
+) -> None:
+    other = tiny_config(model_folder, questions_file, started, max_new_tokens=5)
+    with pytest.raises(SettingsMismatchError, match=f'"{started}"(.|\n)*max_new_tokens'):
+        extract(other, loaded=loaded)
+    with (
+        writer_lock(started, Part()),
+        pytest.raises(StoreLockedError, match="another process is writing"),
+    ):
+        extract(tiny_config(model_folder, questions_file, started), loaded=loaded)
+
+
+def test_a_prefix_with_other_objects_is_refused(
+    s3_url: str, loaded: LoadedModel, model_folder: Path, questions_file: Path
+) -> None:
+    open_place(s3_url).create("holiday.jpg", b"")
+    with pytest.raises(StoreError, match="neither empty nor a clew store"):
+        extract(tiny_config(model_folder, questions_file, as_path(s3_url)), loaded=loaded)
+
+
+def test_credentials_that_expire_in_a_run_cost_nothing_that_was_made(
+    started: Path,
+    object_server: ObjectServer,
+    loaded: LoadedModel,
+    model_folder: Path,
+    questions_file: Path,
+) -> None:
+    config = tiny_config(model_folder, questions_file, started)
+    before = len(object_server.requests)
+
+    def expire() -> bool:
+        if any(path.endswith(".part") for _, path in object_server.requests[before:]):
+            object_server.refuse = lambda *_: ("400 Bad Request", "ExpiredToken")
+        return False
+
+    try:
+        with one_thread(), pytest.raises(AccessDeniedError, match="credentials have expired"):
+            extract(config, should_stop=expire, loaded=loaded)
+    finally:
+        object_server.refuse = None
+    # Its leases could not be deleted either, but end with its process, which here lives on.
+    leases = open_place(started).child(WORK_FOLDER)
+    leases.delete(*leases.names())
+    with one_thread():
+        assert extract(config, loaded=loaded).traces_made < 70

@@ -22,6 +22,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Until all test files are loaded: it would go through the same modules again and again.
+gc.disable()
+
 if TYPE_CHECKING:  # the process that only distributes the tests need not load the libraries
     from collections.abc import Iterator
 
@@ -37,6 +40,7 @@ def pytest_collection_finish() -> None:
     leave_slow_kernels()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

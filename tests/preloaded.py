@@ -19,6 +19,7 @@ _FOREIGN = (
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
 
+gc.disable()  # until all is loaded: collections would go through it again and again
 for _name in _FOREIGN:
     importlib.import_module(_name)
 Image.init()
@@ -28,3 +29,4 @@ for _module in pkgutil.walk_packages(clew.__path__, "clew."):
 # Collecting garbage would go through, and copy, all that was imported, in every process.
 gc.collect()
 gc.freeze()
+gc.enable()

@@ -6,7 +6,7 @@ import resource
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -85,7 +85,9 @@ def _can_mount() -> bool:
     return may and subprocess.run(trial, capture_output=True).returncode == 0
 
 
-LIMITS: tuple[Callable[[Random, Path], None], ...] = (
+# Called in the new process before the command.
+Limit = Callable[[Random, Path], None]
+LIMITS: tuple[Limit, ...] = (
     *(small_files, little_memory, few_files, read_only, no_home),
     *((full_disk,) if _can_mount() else ()),
 )
@@ -94,11 +96,18 @@ LIMITS: tuple[Callable[[Random, Path], None], ...] = (
 _ENDS = {read_only: _MESSAGE, little_memory: _ABORTED}
 
 
-def limit_and_resume(command: str, rounds: int, seed: int, corpus: Path, folder: Path) -> list[str]:
+def limit_and_resume(
+    command: str,
+    rounds: int,
+    seed: int,
+    corpus: Path,
+    folder: Path,
+    limits: Sequence[Limit] = LIMITS,
+) -> list[str]:
     """The problems that were found."""
     for place in (corpus, folder):
         _let_others_read(place)
-    problems: list[str] = call_forked(_serve, command, rounds, seed, corpus, folder)
+    problems: list[str] = call_forked(_serve, command, rounds, seed, corpus, folder, limits)
     return problems
 
 
@@ -111,13 +120,19 @@ def _let_others_read(folder: Path) -> None:
 
 
 def _serve(
-    connection: Any, command: str, rounds: int, seed: int, corpus: Path, folder: Path
+    connection: Any,
+    command: str,
+    rounds: int,
+    seed: int,
+    corpus: Path,
+    folder: Path,
+    limits: Sequence[Limit],
 ) -> None:
     words = COMMANDS[command]
     whole = Run(words, corpus, folder / "whole")
     whole.wait()
     problems = whole.problems()
-    for number, limit in product(range(seed, seed + rounds), LIMITS):
+    for number, limit in product(range(seed, seed + rounds), limits):
         with _disk(folder / f"{limit.__name__}-{number}", is_small=limit is full_disk) as home:
             found = _limit_once(words, corpus, home / "out", limit, number)
             found = found or compare_folders(home / "out", whole.out)
@@ -129,7 +144,7 @@ def _limit_once(
     words: tuple[object, ...],
     corpus: Path,
     out: Path,
-    limit: Callable[[Random, Path], None],
+    limit: Limit,
     seed: int,
 ) -> list[str]:
     chance = Random(f"{limit.__name__} {seed}")

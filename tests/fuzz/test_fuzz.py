@@ -14,8 +14,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits processes as on Linux"),
 ]
 
-CASES = 10
-OF_THE_SERVICE = 3  # each takes about two seconds
+CASES = 5
+OF_THE_SERVICE = 2  # each takes about two seconds
 
 
 @pytest.mark.parametrize("kind", KINDS)

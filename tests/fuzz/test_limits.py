@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.limits import limit_and_resume
+from tests.fuzz.limits import LIMITS, limit_and_resume
 
 pytestmark = [
     pytest.mark.slow,
@@ -13,8 +13,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("command", ["extract", "preprocess"])
+# Every limit once; `make fuzz` tries all of them with every command.
+@pytest.mark.parametrize(("command", "first"), [("extract", 0), ("preprocess", 1)])
 def test_limited_command_ends_with_a_message_and_resumes(
-    command: str, corpus: Path, tmp_path: Path
+    command: str, first: int, corpus: Path, tmp_path: Path
 ) -> None:
-    assert limit_and_resume(command, 1, 0, corpus, tmp_path) == []
+    assert limit_and_resume(command, 1, 0, corpus, tmp_path, LIMITS[first::2]) == []

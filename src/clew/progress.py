@@ -77,6 +77,28 @@ class OthersAdvanced(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerProgress:
+    """One of several workers: how many items it has done, how fast, and the step of preparation
+    that it is at, if any."""
+
+    number: int
+    host: str
+    count: int
+    per_second: float
+    step: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersAdvanced(Event):
+    """What each worker has done. `underway` counts the items that they work on, by the share that
+    is done."""
+
+    level: ClassVar[int] = logging.DEBUG
+    workers: tuple[WorkerProgress, ...]
+    underway: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkUnderway(Event):
     """Of the next `count` items, which are worked on together, a `share` from 0 to 1 is done."""
 

@@ -36,9 +36,12 @@ from clew.patterns.training.events import TrainingChoice
 from clew.progress import (
     Event,
     Note,
+    OthersAdvanced,
     StepStarted,
     WorkAdvanced,
     WorkEnded,
+    WorkerProgress,
+    WorkersAdvanced,
     WorkKept,
     WorkStarted,
     WorkUnderway,
@@ -73,6 +76,19 @@ WORK = (
     WorkUnderway(count=65, share=0.5),
     WorkUnderway(count=65, share=1.0),
     WorkAdvanced(count=65, written_bytes=10**6, tokens=700),
+    WorkEnded(),
+)
+WORKERS = (
+    WorkStarted(noun="traces", planned=90),
+    WorkersAdvanced(
+        workers=(
+            WorkerProgress(number=1, host="here", count=10, per_second=3.14),
+            WorkerProgress(number=2, host="there", count=0, per_second=0.0, step="loading smollm2"),
+        ),
+        underway=4.5,
+    ),
+    OthersAdvanced(count=20),
+    WorkAdvanced(count=10),
     WorkEnded(),
 )
 BUSY = CoresBusy(others=1.8, cores=2, threads=2)
@@ -133,6 +149,7 @@ SERVICE = (
 STORIES = {
     "notes": (Note("give `batch_size=8`"),),
     "work": WORK,
+    "workers": WORKERS,
     "steps": STEPS,
     "networks": NETWORKS,
     "comparison": COMPARISON,
@@ -171,6 +188,7 @@ def test_every_event_is_shown(
             "70 traces to make",
             "traces recovered from an interrupted run: 5",
         ],
+        "workers": ["30/90 traces", "2 workers: 3.1/s, loading smollm2"],
         "steps": [
             "loading smollm2",
             "other processes use 1.8 of 2 cores: --threads 1 may be faster than 2",

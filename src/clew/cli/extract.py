@@ -23,8 +23,8 @@ COMMAND = Command(
     example="clew extract --questions facts --num-samples 200 --out traces_data",
     groups={
         "Input and output": ("model", "questions", "num_samples", "out", "shard_size"),
-        "Several processes": ("part", "join"),
-        "Planning": ("dry_run", "workers", "gpu"),
+        "Several processes": ("cluster", "workers", "join", "part"),
+        "Planning": ("dry_run", "gpu"),
         "Answers": (
             *("prompt", "chat", "cut", "max_new_tokens", "num_beams", "draws"),
             *("draw_temperature", "self_evaluation", "entailment"),
@@ -47,7 +47,7 @@ COMMAND = Command(
             "device": suggest_words("auto", "cpu", "cuda"),
             "gpu": suggest_words(*GPUS),
         },
-        metavars={"part": "I/N", "gpu": "NAME"},
+        metavars={"part": "I/N", "cluster": "ray|ray://HOST:PORT", "gpu": "NAME"},
     ),
     has_json=True,
     is_resumable=True,
@@ -64,7 +64,8 @@ def run(call: Call) -> None:
         long_run(call.progress, "finishing the current batch of answers") as stop,
         Renderer(call.progress) as reporter,
     ):
-        load_libraries(reporter)
+        if call.settings["cluster"] is None or call.settings["dry_run"]:
+            load_libraries(reporter)
         traces: Any = extract(**call.settings, reporter=reporter, should_stop=stop)
     if call.settings["dry_run"]:
         show_plan(call, traces)

@@ -8,15 +8,24 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from clew.foreign_text import for_terminal
-from clew.progress import StepStarted, WorkAdvanced, WorkKept, WorkStarted, WorkUnderway
-from clew.wording import bytes_text, duration_text
+from clew.progress import (
+    StepStarted,
+    WorkAdvanced,
+    WorkersAdvanced,
+    WorkKept,
+    WorkStarted,
+    WorkUnderway,
+)
+from clew.wording import bytes_text, counted, duration_text
 
 _LOG_EVERY_SECONDS = 30.0
 # A bar is drawn ten times a second; its text is not needed more often.
 _DRAW_EVERY_SECONDS = 0.1
 _NARROW, _BAR_WIDTH, _NARROW_BAR_WIDTH = 120, 40, 15
 # What a narrow terminal omits, the first first: the bar and the time left matter more.
-_OMITTED = ("memory", "written", "tokens", "in progress")
+_OMITTED = ("memory", "written", "tokens", "in progress", "workers")
+# With more workers than this, only the slowest and the fastest are shown.
+_MOST_WORKERS = 8
 
 
 def say(console: Console, message: str) -> None:
@@ -75,6 +84,7 @@ class WorkBar:
         # Items that were worked on together before those that are now, and how many these are.
         self._passed = self._together = 0
         self._share = 0.0
+        self._workers: WorkersAdvanced | None = None
         if started.done:
             say(console, f"{started.done:,} of {started.planned:,} {self._noun} already done")
         if started.estimate:
@@ -97,6 +107,11 @@ class WorkBar:
             self._passed, self._together = self._passed + event.count, 0
         self._refresh()
 
+    def watch(self, event: WorkersAdvanced) -> None:
+        """What the workers of a cluster do."""
+        self._workers = event
+        self._refresh()
+
     def _refresh(self) -> None:
         if self._bar is not None:
             if time.monotonic() - self._last_line >= _DRAW_EVERY_SECONDS:
@@ -108,7 +123,8 @@ class WorkBar:
     @property
     def _reached(self) -> float:
         """Items done in this run, the finished share of those in work included."""
-        return max(self._made, self._passed + self._together * self._share)
+        underway = self._workers.underway if self._workers else 0.0
+        return max(self._made + underway, self._passed + self._together * self._share)
 
     def keep(self, event: WorkKept) -> None:
         self._before += event.count
@@ -167,6 +183,20 @@ class WorkBar:
             "tokens": f"{self._tokens / seconds:,.0f} tokens/s" if self._tokens else "",
             "written": f"{bytes_text(self._bytes)} written" if self._bytes else "",
             "memory": f"memory {bytes_text(psutil.Process().memory_info().rss)}",
+            "workers": _describe_workers(self._workers),
             "left": f"{duration_text(left)} left",
         }
+        if self._workers is not None:
+            parts["memory"] = ""  # theirs is elsewhere
         return {name: text for name, text in parts.items() if text}
+
+
+def _describe_workers(event: WorkersAdvanced | None) -> str:
+    """ "2 workers: 3.1/s, loading smollm2" """
+    if event is None:
+        return ""
+    name, rates = counted(len(event.workers), "worker"), [w.per_second for w in event.workers]
+    if len(rates) > _MOST_WORKERS:
+        return f"{name}: {min(rates):,.1f}/s to {max(rates):,.1f}/s"
+    each = (worker.step or f"{worker.per_second:,.1f}/s" for worker in event.workers)
+    return f"{name}: {', '.join(each)}"

@@ -16,6 +16,7 @@ from clew.progress import (
     StepStarted,
     WorkAdvanced,
     WorkEnded,
+    WorkersAdvanced,
     WorkKept,
     WorkStarted,
     WorkUnderway,
@@ -104,6 +105,10 @@ class Renderer:
 
     def show_OthersAdvanced(self, event: OthersAdvanced) -> None:
         self.show_WorkAdvanced(WorkAdvanced(count=event.count))
+
+    def show_WorkersAdvanced(self, event: WorkersAdvanced) -> None:
+        if isinstance(self._work, WorkBar):
+            self._work.watch(event)
 
     def show_WorkKept(self, event: WorkKept) -> None:
         self.say(str(event))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from clew.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from clew.hallucination.capture.clustered import extract_on_cluster
     from clew.hallucination.capture.config import ExtractConfig
     from clew.hallucination.capture.extracting import ExtractResult, extract
     from clew.hallucination.capture.models import LoadedModel, load_model
@@ -18,11 +19,13 @@ __all__ = [
     "Question",
     "QuestionSet",
     "extract",
+    "extract_on_cluster",
     "load_model",
     "load_questions",
 ]
 _HOMES = {
     "ExtractConfig": "config",
+    "extract_on_cluster": "clustered",
     **dict.fromkeys(("ExtractResult", "extract"), "extracting"),
     **dict.fromkeys(("LoadedModel", "load_model"), "models"),
     **dict.fromkeys(("Question", "QuestionSet", "load_questions"), ".questions"),

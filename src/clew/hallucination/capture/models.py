@@ -40,6 +40,7 @@ Quantize = Literal["4bit", "8bit"]
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535
 _TIMED_TOKENS = 32
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 _DTYPES = {
     "float32": torch.float32,
@@ -259,6 +260,13 @@ def _find_source(name: str) -> tuple[str, dict[str, Any]]:
     if path.is_dir():
         check_config(path / "config.json")
     return (str(path) if path.is_dir() else name), {}
+
+
+def weights_bytes(name: str) -> int:
+    """The size of a model's weights on this machine's disk; 0 if they are not here."""
+    folder = embedded_model_folder() if name == EMBEDDED_NAME else Path(name).expanduser()
+    files = [folder] if folder.is_file() else [*folder.glob("*")] if folder.is_dir() else []
+    return sum(file.stat().st_size for file in files if file.suffix in _WEIGHTS)
 
 
 def _refuse_misspelled(name: str) -> None:

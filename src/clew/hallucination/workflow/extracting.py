@@ -70,7 +70,7 @@ def load_model(
 @repeatable(
     "extract",
     always=("model", "questions", "out"),
-    unrecorded=("part", "join", "workers", "threads"),
+    unrecorded=("part", "join", "cluster", "workers", "threads"),
     growing=("num_samples",),
     unless="dry_run",
 )
@@ -102,6 +102,7 @@ def extract(
     entailment: bool = False,
     part: str = "1/1",
     join: bool = False,
+    cluster: str | None = None,
     workers: int | None = None,
     dry_run: bool = False,
     gpu: str | None = None,
@@ -158,7 +159,11 @@ def extract(
         join: Work on a store that other processes are filling: take one pending shard after
             another until none is left. Processes on any machine that sees the store may join at any
             time; the shard of one that dies is taken over.
-        workers: Number of workers to plan for. [default: 1]
+        cluster: Run several workers on Ray: ray (the cluster of RAY_ADDRESS, one that runs here, or
+            a new one on this machine) or ray://host:port. A worker that dies is replaced. Requires
+            "clew[ray]".
+        workers: Number of workers on the cluster, or to plan for. [default: one per GPU, or as many
+            as the cores and the memory allow]
         dry_run: Capture nothing: predict tokens, bytes, memory and time from 50 questions, which
             are captured into a temporary folder.
         gpu: With a dry run, the GPU of each worker: t4, v100, a10, a100, a100-40gb, l4, l40s,
@@ -185,7 +190,7 @@ def extract(
         >>> traces.num_traces
         200
     """
-    from clew.hallucination.capture import ExtractConfig, LoadedModel
+    from clew.hallucination.capture import ExtractConfig, LoadedModel, extract_on_cluster
     from clew.hallucination.capture import extract as run
     from clew.hallucination.questions import collect_questions
     from clew.hallucination.traces import TraceBatchLoader
@@ -229,10 +234,30 @@ def extract(
         return predict_run(
             config, reporter, should_stop, loaded, given, workers=workers or 1, gpu=gpu
         )
-    for name, value in (("gpu", gpu), ("workers", workers)):
-        if value is not None:
-            raise InputError("it is for a dry run: add `dry_run=True`.", setting=name, value=value)
-    result = run(config, reporter, should_stop, loaded=loaded, questions=given)
+    if gpu is not None:
+        raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=gpu)
+    if cluster is None:
+        _refuse_workers(workers)
+        result = run(config, reporter, should_stop, loaded=loaded, questions=given)
+    else:
+        _refuse_loaded(loaded)
+        result = extract_on_cluster(
+            config, reporter, should_stop, given, cluster=cluster, workers=workers
+        )
     if not result.finished:
         raise StoppedError(f"stopped; {counted(result.traces_made, 'new trace')} saved.")
     return TraceBatchLoader(out)
+
+
+def _refuse_workers(workers: int | None) -> None:
+    if workers is not None:
+        raise InputError(
+            'workers are processes of a cluster: give `cluster="ray"` too.',
+            setting="workers",
+            value=workers,
+        )
+
+
+def _refuse_loaded(loaded: "LoadedModel | None") -> None:
+    if loaded is not None:
+        raise InputError("each worker of a cluster loads the model itself: give its name.")

@@ -1,0 +1,130 @@
+"""Connect to Ray, or start it on this machine."""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from io import TextIOBase
+from typing import Any, TextIO
+
+from clew.cores import count_cores
+from clew.errors import InputError, without_settings
+
+logger = logging.getLogger("clew.cluster")
+
+# A worker reads and writes the store itself; Ray only passes settings and questions.
+_OBJECT_STORE_BYTES = 256 << 20
+_ADDRESS = re.compile(r"ray(://.+)?")
+# "(raylet) A worker died ...", in color on a terminal.
+_RAY_LINE = re.compile(r"(?:\x1b\[\d+m)?\((?:raylet|autoscaler|pid=)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """What a cluster has: CPU cores and GPUs in all, and the number of machines."""
+
+    ray: Any
+    cores: int
+    gpus: int
+    nodes: int
+    is_local: bool
+
+
+@contextmanager
+def connected(cluster: str, *, cores: int | None = None) -> Iterator[Cluster]:
+    """A connection to Ray: "ray://host:port", or for "ray" that of RAY_ADDRESS, one that runs on
+    this machine, or a new one with as many `cores`. Ends what it started. Raises InputError if
+    there is no such cluster or Ray is not installed."""
+    ray = _import_ray(cluster)
+    with redirect_stdout(_WithoutRay(sys.stdout)):
+        if ray.is_initialized():
+            yield _describe(ray, is_local=False)
+            return
+        is_local = _connect(ray, cluster, cores)
+        try:
+            yield _describe(ray, is_local=is_local)
+        finally:
+            ray.shutdown()
+
+
+def _import_ray(cluster: str) -> Any:
+    if _ADDRESS.fullmatch(cluster) is None:
+        raise InputError(
+            'write it as "ray" or "ray://host:port".', setting="cluster", value=cluster
+        )
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise InputError(
+            'Ray is not installed. Install it with: pip install "clew[ray]"',
+            setting="cluster",
+            value=cluster,
+        ) from None
+    return ray
+
+
+def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
+    """Whether Ray was started here."""
+    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    address = cluster if "://" in cluster else os.environ.get("RAY_ADDRESS", "auto")
+    try:
+        try:
+            ray.init(address, **options)
+            return False
+        except ConnectionError:
+            if address != "auto":
+                raise
+        ray.init(
+            "local",
+            num_cpus=cores or count_cores(),
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            **options,
+        )
+        return True
+    except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
+        reason = without_settings(str(error).strip().split("\n")[0])
+        raise InputError(
+            f"{address} cannot be reached ({reason}). Check the address, and that Ray runs there.",
+            setting="cluster",
+            value=cluster,
+        ) from None
+
+
+def _describe(ray: Any, *, is_local: bool) -> Cluster:
+    found = ray.cluster_resources()
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return Cluster(
+        ray=ray,
+        cores=int(found.get("CPU", 0)),
+        gpus=int(found.get("GPU", 0)),
+        nodes=len(alive),
+        is_local=is_local,
+    )
+
+
+class _WithoutRay(TextIOBase):
+    """Standard output without the lines that Ray prints there from a thread of its own; they go to
+    the log."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+
+    def write(self, text: str) -> int:
+        if _RAY_LINE.match(text):
+            logger.debug("%s", text.rstrip())
+            return len(text)
+        return self._output.write(text)
+
+    def flush(self) -> None:
+        self._output.flush()
+
+    def isatty(self) -> bool:
+        return self._output.isatty()
+
+    def fileno(self) -> int:
+        return self._output.fileno()

@@ -1,0 +1,145 @@
+"""Capture on a cluster: workers that join the store, started and watched by Ray."""
+
+import functools
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from clew.cluster import Cluster, CrewPlan, connected, plan_crew, run_crew
+from clew.errors import InputError
+from clew.hallucination.capture.config import ExtractConfig
+from clew.hallucination.capture.extracting import ExtractResult, extract
+from clew.hallucination.capture.models import weights_bytes
+from clew.hallucination.questions import QuestionSet, load_questions
+from clew.progress import Note, Reporter, log_event
+from clew.storage.leases import WORK_FOLDER, Heartbeat, Leases
+from clew.storage.manifest import has_manifest, read_manifest
+from clew.storage.places import open_place
+from clew.urls import UrlPath
+
+# Memory of a worker besides the weights: the libraries, and a batch of answers.
+_OTHER_BYTES = 1 << 30
+# Weights are usually stored with 16 bits; a CPU computes with 32.
+_CPU_FACTOR = 2
+
+
+def extract_on_cluster(
+    config: ExtractConfig,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    questions: QuestionSet | None = None,
+    *,
+    cluster: str,
+    workers: int | None = None,
+) -> ExtractResult:
+    """As `extract`, by several workers: "ray" or "ray://host:port". The store is the one that a
+    single process makes. Raises ClewError."""
+    reporter = reporter or log_event
+    _refuse_unfit(config)
+    questions = questions or load_questions(config.questions, config.num_samples)
+    config = _with_full_paths(config)
+    with connected(cluster) as found, _Run(config.out) as run:
+        plan = _plan(config, found, len(questions.questions), workers)
+        reporter(Note(str(plan)))
+        worker = replace(config, join=True, threads=plan.threads)
+        work = functools.partial(_work, worker, questions, run.name)
+        outcomes = run_crew(found, plan, work, reporter, should_stop, run.count_done)
+    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    manifest = read_manifest(config.out) if has_manifest(config.out) else None
+    return ExtractResult(
+        store=config.out,
+        finished=any(result.finished for result in results),
+        traces_made=sum(result.traces_made for result in results),
+        traces_stored=manifest.rows if manifest else 0,
+        traces_planned=(manifest.planned_rows or 0) if manifest else 0,
+        skipped=len(manifest.skipped) if manifest else 0,
+    )
+
+
+class _Run:
+    """A lease that all workers must see: on a machine where `out` is another folder, they do
+    not."""
+
+    def __init__(self, out: Path) -> None:
+        self.name = f"run-{secrets.token_hex(8)}"
+        self._out = out
+        self._leases = Leases(open_place(out).child(WORK_FOLDER))
+        self._heartbeat = Heartbeat(self._leases)
+
+    def __enter__(self) -> "_Run":
+        self._leases.claim(self.name)
+        self._heartbeat.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._heartbeat.__exit__()
+        self._leases.release_all()
+        self._leases.tidy()
+
+    def count_done(self) -> int:
+        return read_manifest(self._out).rows if has_manifest(self._out) else 0
+
+
+def _work(
+    config: ExtractConfig,
+    questions: QuestionSet,
+    run: str,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> ExtractResult:
+    """In a worker."""
+    if run not in Leases(open_place(config.out).child(WORK_FOLDER)).names():
+        raise InputError(
+            f"on {socket.gethostname()} this is another folder: use a URL, or a folder that all "
+            "machines have mounted under the same path.",
+            setting="out",
+            value=config.out,
+        )
+    return extract(config, reporter, should_stop, questions=questions)
+
+
+def _refuse_unfit(config: ExtractConfig) -> None:
+    if config.join or config.part.count > 1:
+        name = "join" if config.join else "part"
+        raise InputError(f"the workers of a cluster share all shards: omit `{name}`.")
+    if config.device not in ("auto", "cpu", "cuda"):
+        raise InputError(
+            "choose from: auto, cpu, cuda. Each worker gets a GPU of its own.",
+            setting="device",
+            value=config.device,
+        )
+
+
+def _with_full_paths(config: ExtractConfig) -> ExtractConfig:
+    """The settings for a process in another folder."""
+    model = Path(config.model)
+    return replace(
+        config,
+        out=_resolved(config.out),
+        model=str(model.resolve()) if model.exists() else config.model,
+        basis=None if config.basis is None else _resolved(config.basis),
+    )
+
+
+def _resolved(path: Path) -> Path:
+    return path if isinstance(path, UrlPath) else path.resolve()
+
+
+def _plan(config: ExtractConfig, cluster: Cluster, questions: int, workers: int | None) -> CrewPlan:
+    use_gpus = config.device != "cpu" and cluster.gpus > 0
+    if config.device == "cuda" and not cluster.gpus:
+        raise InputError("the cluster has no GPU.", setting="device", value=config.device)
+    done = len(read_manifest(config.out).shards) if has_manifest(config.out) else 0
+    return plan_crew(
+        cluster,
+        units=-(-questions // config.shard_size) - done,
+        workers=workers,
+        threads=config.threads,
+        use_gpus=use_gpus,
+        free_bytes=psutil.virtual_memory().available if cluster.nodes == 1 else None,
+        worker_bytes=_CPU_FACTOR * weights_bytes(config.model) + _OTHER_BYTES,
+    )

@@ -1,0 +1,33 @@
+"""One Ray cluster of two nodes for all tests: starting it takes seconds."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from clew.cluster import Cluster, connected
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+NODE = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_dashboard": False}
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[Any]:
+    """The cluster itself; its nodes can be removed and added."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster as Nodes
+
+    nodes = Nodes(initialize_head=True, head_node_args=NODE)
+    try:
+        ray.init(nodes.address, log_to_driver=False, logging_level="ERROR")
+        yield nodes
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
+@pytest.fixture
+def cluster(nodes: Any) -> Iterator[Cluster]:  # noqa: ARG001 - it must run
+    with connected("ray") as cluster:
+        yield cluster

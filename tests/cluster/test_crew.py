@@ -1,0 +1,62 @@
+"""Workers on Ray share the work, are replaced when they die, and stop in order."""
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from clew.cluster import Cluster, CrewPlan, run_crew
+from clew.errors import ClewError, InputError
+from clew.progress import Event, OthersAdvanced, WorkAdvanced, WorkersAdvanced, WorkStarted
+from tests.cluster import working
+from tests.events import notes, pick
+
+pytestmark = pytest.mark.slow  # starting Ray takes seconds
+
+
+def plan(workers: int) -> CrewPlan:
+    return CrewPlan(workers=workers, threads=1, gpus=0, reason="a test")
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("dying", [0, 2])
+def test_workers_do_each_unit_once_although_some_are_killed(
+    cluster: Cluster, tmp_path: Path, dying: int
+) -> None:
+    events: list[Event] = []
+    work = functools.partial(working.square, tmp_path, dying)
+    outcomes = run_crew(cluster, plan(2), work, events.append, never)
+    assert working.find_pending(tmp_path) == []
+    assert not any((tmp_path / "leases").glob("lease-*"))
+    assert sum(outcome.result for outcome in outcomes) == working.UNITS
+    assert len([*tmp_path.glob("dead-*")]) == dying
+    assert len([note for note in notes(events) if "died; another one is started" in note]) == dying
+    # All workers are shown as one.
+    assert [event.planned for event in pick(events, WorkStarted)] == [working.UNITS]
+    assert sum(event.count for event in pick(events, WorkAdvanced)) == working.UNITS
+    assert notes(events).count("all workers say this") == 1
+    assert all(len(event.workers) <= 2 for event in pick(events, WorkersAdvanced))
+    assert not pick(events, OthersAdvanced)
+
+
+def test_the_error_of_a_worker_is_raised_as_it_was(cluster: Cluster) -> None:
+    with pytest.raises(InputError, match="edges is 2: it must be odd") as caught:
+        run_crew(cluster, plan(1), working.refuse, [].append, never)
+    assert caught.value.setting == "edges"
+
+
+def test_workers_that_all_die_end_the_run_with_the_reason(cluster: Cluster) -> None:
+    with pytest.raises(ClewError, match="3 workers died one after the other, and nothing was"):
+        run_crew(cluster, plan(1), working.die, [].append, never)
+
+
+def test_workers_that_are_asked_to_stop_end_in_order(cluster: Cluster, tmp_path: Path) -> None:
+    work = functools.partial(working.wait_for_stop, tmp_path)
+    outcomes = run_crew(
+        cluster, plan(2), work, [].append, lambda: len([*tmp_path.glob("waiting-*")]) == 2
+    )
+    assert [outcome.is_stopped for outcome in outcomes] == [True, True]
+    assert len([*tmp_path.glob("stopped-*")]) == 2

@@ -1,0 +1,54 @@
+"""Work for workers that needs no model: squares of numbers, each in a file."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clew.errors import InputError, StoppedError
+from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted
+from clew.storage.claims import Claims, take_all
+from clew.storage.leases import Leases
+from clew.storage.places import open_place
+
+UNITS = 12
+
+
+def find_pending(folder: Path) -> list[int]:
+    return [n for n in range(UNITS) if not (folder / f"{n}.txt").exists()]
+
+
+def square(folder: Path, dying: int, reporter: Reporter, should_stop: Callable[[], bool]) -> int:
+    """Squares what is pending; `dying` workers end with SIGKILL inside of their first unit."""
+    claims = Claims(Leases(open_place(folder).child("leases")), lambda: find_pending(folder))
+    reporter(WorkStarted(noun="squares", planned=UNITS, done=UNITS - len(claims.pending)))
+    reporter(Note("all workers say this"))
+    made = 0
+    for claim in take_all(claims, should_stop):
+        if len([*folder.glob("dead-*")]) < dying:
+            (folder / f"dead-{os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with open(folder / f"{claim.number}.txt", "x", encoding="utf-8") as file:
+            file.write(str(claim.number**2))
+        claims.give_up(claim)
+        reporter(WorkAdvanced(count=1))
+        made += 1
+    return made
+
+
+def refuse(reporter: Reporter, should_stop: Callable[[], bool]) -> None:  # noqa: ARG001
+    raise InputError("it must be odd.", setting="edges", value=2)
+
+
+def wait_for_stop(folder: Path, reporter: Reporter, should_stop: Callable[[], bool]) -> None:
+    reporter(WorkStarted(noun="squares", planned=UNITS))
+    (folder / f"waiting-{os.getpid()}").touch()
+    while not should_stop():
+        time.sleep(0.01)
+    (folder / f"stopped-{os.getpid()}").touch()
+    raise StoppedError("stopped.")
+
+
+def die(reporter: Reporter, should_stop: Callable[[], bool]) -> None:  # noqa: ARG001
+    os.kill(os.getpid(), signal.SIGKILL)

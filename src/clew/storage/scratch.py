@@ -51,6 +51,21 @@ def fetched(store: Path, name: str) -> Iterator[Path]:
         folder.remove()
 
 
+@contextmanager
+def placing(store: Path, name: str) -> Iterator[Path]:
+    """A file on this machine that the block writes, and that is then put into a folder or at a URL
+    under `name`."""
+    if not isinstance(store, UrlPath):
+        yield store / name
+        return
+    folder = ScratchFolder()
+    try:
+        yield folder.path / name
+        open_place(store).replace(name, folder.path / name, None)
+    finally:
+        folder.remove()
+
+
 def scratch_root() -> Path:
     """The folder of this user's scratch folders. In a folder that everyone may write to, somebody
     else may have taken its name."""

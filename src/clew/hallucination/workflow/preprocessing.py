@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from clew import urls
 from clew.progress import Reporter
 from clew.run_file import repeatable
 from clew.settings import as_path
@@ -41,7 +42,7 @@ def preprocess(
     has grown; existing samples keep their split.
 
     Args:
-        store: Folder of a trace store.
+        store: Folder or URL of a trace store.
         scores_file: CSV file with question_id and score, as "clew label" writes it.
         score_threshold: Answers that score below this count as hallucinated.
         score_column: Column with the scores. [default: score, or the only numeric column]
@@ -51,7 +52,7 @@ def preprocess(
             neither.
         spans_file: CSV file with the labels of spans of answers, as "clew label" writes it for
             questions that ask for several facts. [default: the one beside the scores file]
-        out: Output folder. It is created if it does not exist.
+        out: Output folder or URL. It is created if it does not exist.
         attn_threshold: Drop attention edges weaker than this.
         top_k: Number of strongest edges to keep per token and layer. [default: all]
         node_dim: Number of principal components to keep per node. [default: all]
@@ -81,9 +82,9 @@ def preprocess(
 
     wanted = {"sequences": sequences, "graphs": graphs, "answers": answers, "heads": heads}
     config = PreprocessConfig(
-        store=Path(store),
+        store=urls.as_path(store),
         scores_file=Path(scores_file),
-        out=Path(out),
+        out=urls.as_path(out),
         score_threshold=score_threshold,
         attn_threshold=attn_threshold,
         top_k=top_k,

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,8 @@ from clew.hallucination.traces.schema import TOKEN_ENDS
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.storage import ShardEntry, ShardWriter
 from clew.storage.disk import refuse_full_disk
+from clew.storage.scratch import scratch_root
+from clew.urls import UrlPath
 from clew.wording import bytes_text
 
 RECORD_BATCH_BYTES = 16 << 20
@@ -96,7 +97,7 @@ class ShardJob:
                     raise ShardStoppedError
                 self._write(pieces, writers, on_written)
             for store in self.stores:
-                made = writers[store.kind].finish() if writers else None
+                made = store.finish_shard(writers[store.kind]) if writers else None
                 store.enter(made, self.entry, self.skipped, self._digest_spans())
         except BaseException:
             for writer in writers.values():
@@ -299,12 +300,22 @@ def _run_parallel(jobs: Sequence[ShardJob], workers: int, reporter: Reporter) ->
     return made
 
 
-def refuse_if_disk_too_small(out: Path, jobs: Sequence[ShardJob]) -> None:
-    """Raises DiskFullError if the remaining work does not fit on disk."""
-    needed = sum(job.max_bytes() for job in jobs)
+def refuse_if_disk_too_small(config: PreprocessConfig, jobs: Sequence[ShardJob]) -> None:
+    """Raises DiskFullError if the remaining work does not fit on disk; on its way to a URL, that is
+    as many shards as are written at once."""
+    sizes = sorted((job.max_bytes() for job in jobs), reverse=True)
+    if isinstance(config.out, UrlPath):
+        refuse_full_disk(
+            scratch_root(),
+            sum(sizes[: config.count_workers(len(jobs))]),
+            what="on their way to a URL, shards may take up to",
+            advice="Free some space, set TMPDIR to a folder on a larger disk, or use fewer "
+            "`workers`.",
+        )
+        return
     refuse_full_disk(
-        out,
-        needed,
+        config.out,
+        sum(sizes),
         what="the run may write up to",
         advice="Free some space, choose another `out`, or write less (`node_dim`, `top_k`, "
         "`graphs=False`, `heads=False`).",

@@ -21,11 +21,13 @@ from clew.hallucination.samples.making.config import PreprocessConfig
 from clew.hallucination.samples.making.source import ShardTable
 from clew.hallucination.samples.making.store import SampleStore
 from clew.hallucination.samples.splits import (
+    SPLITS_FILE,
     Splits,
     assign_splits,
     assign_splits_by_file,
     read_splits,
 )
+from clew.storage.scratch import fetched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,5 +187,11 @@ def _questions(shard: LabeledShard, numbers: Int[np.ndarray, " rows"]) -> list[s
     return [known[number] for number in numbers.tolist()]
 
 
-def previous_splits(path: Path) -> dict[str, str] | None:
-    return read_splits(path).by_question(path) if path.exists() else None
+def previous_splits(folder: Path) -> dict[str, str] | None:
+    try:
+        with fetched(folder, SPLITS_FILE) as file:
+            if not file.exists():
+                return None
+            return read_splits(file).by_question(folder / SPLITS_FILE)
+    except FileNotFoundError:
+        return None

@@ -48,7 +48,8 @@ from clew.hallucination.traces.schema import BY_HEAD, DIAGONALS, EIGENVALUES
 from clew.loading.splits import SPLIT_NAMES
 from clew.progress import Note, Reporter, log_event
 from clew.storage import Part, read_manifest, writer_lock
-from clew.storage.manifest import MANIFEST_NAME
+from clew.storage.manifest import has_manifest
+from clew.storage.scratch import placing
 
 _NO_BASIS = (
     "{}/basis.arrow is missing or damaged: networks on graphs that are trained on these samples "
@@ -126,14 +127,15 @@ def preprocess_store(
     if config.split_by == "file":
         count_files(len(shards), config.shares)
     with _locked(config):
-        previous = previous_splits(config.out / SPLITS_FILE)
+        previous = previous_splits(config.out)
         stores = _open_stores(config, source, shape, scores, spans)
         jobs = _plan_checked(config, source, shards, shape, stores, spans)
         if not source.copy_basis(config.out):
             reporter(Note(_NO_BASIS.format(source.path)))
         made = run_jobs(jobs, shards, config, reporter)
         splits, more = split_samples(config, shards, stores[0], previous)
-        write_splits(config.out / SPLITS_FILE, splits)
+        with placing(config.out, SPLITS_FILE) as file:
+            write_splits(file, splits)
     counts = count_labels(splits.split, splits.label)
     balance = describe_balance(shards, config.score_threshold)
     thin = find_thin_splits(counts, tuple(config.shares))
@@ -228,7 +230,7 @@ def _describe_unfinished(source: TraceSource) -> Iterator[str]:
 
 
 def _refuse_store_as_out(out: Path) -> None:
-    if (out / MANIFEST_NAME).exists():
+    if has_manifest(out):
         raise InputError(
             f"this is a store. Choose a folder for the samples, for example "
             f'"{out.with_name("preprocessed_data")}".',
@@ -300,7 +302,7 @@ def _plan_checked(
         refuse_changed_scores(config.out, store, shards)
         refuse_changed_spans(config.out, store, spans)
     jobs = plan_jobs(source, shards, shape, stores, spans)
-    refuse_if_disk_too_small(config.out, jobs)
+    refuse_if_disk_too_small(config, jobs)
     for store in stores:
         store.begin()
     return jobs
@@ -309,7 +311,7 @@ def _plan_checked(
 def _describe_other_kind(config: PreprocessConfig, samples: int) -> Iterator[str]:
     for kind in KINDS:
         path = config.out / kind
-        if kind not in config.kinds and (path / MANIFEST_NAME).exists():
+        if kind not in config.kinds and has_manifest(path):
             rows = read_manifest(path).rows
             if rows != samples:
                 yield (

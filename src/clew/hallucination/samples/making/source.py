@@ -33,6 +33,7 @@ from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.hashing import hash_file, hash_text
 from clew.storage.manifest import Manifest
 from clew.storage.reading import read_bounded
+from clew.storage.scratch import fetched, placing
 from clew.storage.writing import replace_file
 
 MAPS = "attentions"
@@ -159,12 +160,13 @@ class TraceSource:
         """Put the basis of the nodes, if the store has one, beside the samples: a detector on nodes
         projects new states with it. Returns False if it is missing or damaged."""
         sha256 = self.manifest.files.get(BASIS_NAME)
-        path, basis = folder / BASIS_NAME, self.path / BASIS_NAME
-        if sha256 is None or (path.is_file() and hash_file(path) == sha256):
+        if sha256 is None or _hash_basis(folder) == sha256:
             return True
-        if not basis.is_file() or hash_file(basis) != sha256:
+        basis = self.path / BASIS_NAME
+        if _hash_basis(self.path) != sha256:
             return False
-        replace_file(path, read_bounded(basis, basis.stat().st_size))
+        with placing(folder, BASIS_NAME) as path:
+            replace_file(path, read_bounded(basis, basis.stat().st_size))
         return True
 
     def read_tables(self) -> list[ShardTable]:
@@ -186,6 +188,14 @@ class TraceSource:
             answer_tokens=count_answer(tokens, prompts),
             text_bytes=_count_text(reader),
         )
+
+
+def _hash_basis(folder: Path) -> str | None:
+    try:
+        with fetched(folder, BASIS_NAME) as path:
+            return hash_file(path) if path.is_file() else None
+    except FileNotFoundError:
+        return None
 
 
 def count_answer(tokens: Int[np.ndarray, " rows"], prompts: np.ndarray) -> np.ndarray:

@@ -20,16 +20,21 @@ from clew.storage import (
     ShardReader,
     ShardWriter,
     open_shard,
+    open_writer,
     read_manifest,
 )
 from clew.storage.manifest import (
     MANIFEST_NAME,
+    has_manifest,
     refuse_other_settings,
     update_manifest,
     write_manifest,
 )
 from clew.storage.origin import describe_in_schema
+from clew.storage.places import open_place
+from clew.storage.scratch import fetched
 from clew.typed_json import Count, read_as
+from clew.urls import UrlPath
 from clew.version import __version__
 
 COMMAND = "preprocess"
@@ -58,7 +63,7 @@ class SampleStore:
         it was started with different settings."""
         self.path, self.kind = path, kind
         wanted = {"command": COMMAND, **settings, "sources": []}
-        if not (path / MANIFEST_NAME).exists():
+        if not has_manifest(path):
             _refuse_foreign_folder(path)
             manifest = Manifest(
                 kind=kind,
@@ -75,6 +80,7 @@ class SampleStore:
             manifest = replace(manifest, settings=settings)
         self.manifest = manifest
         self._entering = threading.Lock()
+        self._made: dict[int, StoredRows] = {}
 
     def begin(self) -> None:
         """Create the store on disk, with the settings of this run."""
@@ -86,10 +92,18 @@ class SampleStore:
 
     def stored_rows(self, batch_number: int) -> StoredRows:
         """The rows of a finished shard; empty if it does not exist."""
+        if batch_number in self._made:
+            return self._made[batch_number]
         shard = self.manifest.shard(batch_number)
-        if shard is None or not (self.path / shard.file).exists():
+        if shard is None:
             return _read_rows(None)
-        return _read_rows(open_shard(self.path, shard, self.manifest, check_samples))
+        try:
+            with fetched(self.path, shard.file) as file:
+                if not file.exists():
+                    return _read_rows(None)
+                return _read_rows(open_shard(file.parent, shard, self.manifest, check_samples))
+        except FileNotFoundError:
+            return _read_rows(None)
 
     def spans_digest(self, batch_number: int) -> str | None:
         """That of the span labels which the shard was made with; None if it has none."""
@@ -119,13 +133,20 @@ class SampleStore:
         as long as checking and copying it, and produces the same file."""
         settings = {**self.manifest.settings, "sources": [_origin(entry)]}
         described = describe_in_schema(schema, replace(self.manifest, settings=settings))
-        return ShardWriter(
+        return open_writer(
             self.path,
             entry.batch_number,
             described,
             id_column="global_example_id",
             start_over=True,
         )
+
+    def finish_shard(self, writer: ShardWriter) -> ShardEntry:
+        """Close a shard, and remember its rows: at a URL they would have to be fetched again."""
+        entry = writer.complete()
+        self._made[entry.batch_number] = _read_rows(ShardReader(writer.part))
+        writer.put_in_place()
+        return entry
 
     def enter(
         self,
@@ -171,7 +192,8 @@ def _place(skip: Mapping[str, Any]) -> tuple[str, int]:
 
 def _read_rows(reader: ShardReader | None) -> StoredRows:
     def read(name: str, kind: Any) -> np.ndarray:
-        return reader.read_column(name).to_numpy() if reader else np.zeros(0, kind)
+        # A copy: the file may be on this machine for a moment only.
+        return np.array(reader.read_column(name)) if reader else np.zeros(0, kind)
 
     return StoredRows(
         global_example_id=read("global_example_id", np.int64),
@@ -183,7 +205,10 @@ def _read_rows(reader: ShardReader | None) -> StoredRows:
 
 def _refuse_foreign_folder(path: Path) -> None:
     """Raises StoreError if a folder is not empty and not a store, so that nothing is mixed up."""
-    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    if isinstance(path, UrlPath):
+        names = open_place(path).names()
+    else:
+        names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
     # A run killed while writing its first manifest leaves a .tmp file.
     entries = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
     if any(name.startswith("batch_") and ".arrow" in name for name in entries):

@@ -1,0 +1,58 @@
+"""Samples at a URL are those in a folder, byte for byte, and a run there resumes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clew.errors import InputError
+from clew.hallucination.samples.making import preprocess_store
+from clew.hallucination.traces.schema import BASIS_NAME
+from clew.storage import read_manifest
+from clew.storage.manifest import start_manifest, update_manifest
+from clew.storage.places import Place, as_path, open_place
+from tests.hallucination.samples.making.making import tiny_preprocess
+
+KINDS = ("sequences", "graphs", "answers")
+
+
+def read_all(place: Place) -> dict[str, bytes]:
+    names = [name for name in place.names() if not name.startswith(".")]
+    return {name: place.read(name, 1 << 24).data for name in names}
+
+
+def read_folder(where: Path) -> dict[str, dict[str, bytes]]:
+    place = open_place(where)
+    return {"": read_all(place), **{kind: read_all(place.child(kind)) for kind in KINDS}}
+
+
+def forget_first_shard(store: Path) -> None:
+    update_manifest(store, lambda manifest: replace(manifest, shards=manifest.shards[1:]))
+
+
+def test_samples_at_a_url_equal_those_in_a_folder(
+    s3_url: str, compact_store: Path, scores_file: Path, samples: Path
+) -> None:
+    out = as_path(s3_url)
+    for kind in KINDS:  # started at the same time
+        begun = read_manifest(samples / kind)
+        empty = replace(begun, shards=(), settings={**begun.settings, "sources": []}, skipped=())
+        start_manifest(out / kind, empty)
+    config = tiny_preprocess(compact_store, scores_file, out)
+    assert preprocess_store(config).made == 70
+    expected = read_folder(samples)
+    assert read_folder(out) == expected
+    assert BASIS_NAME in expected[""]
+    assert preprocess_store(config).made == 0
+    for kind in KINDS:
+        forget_first_shard(out / kind)
+    assert preprocess_store(config).made == 20
+    assert read_folder(out) == expected
+
+
+def test_samples_are_not_written_into_a_store_at_a_url(
+    s3_url: str, compact_store: Path, scores_file: Path
+) -> None:
+    start_manifest(as_path(s3_url), read_manifest(compact_store))
+    with pytest.raises(InputError, match="this is a store"):
+        preprocess_store(tiny_preprocess(compact_store, scores_file, as_path(s3_url)))

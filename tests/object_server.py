@@ -6,10 +6,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
+
+from clew.storage.places import open_place
 
 # "PUT", "/bucket/key"
 Request = tuple[str, str]
@@ -27,6 +30,7 @@ class ObjectServer:
     refuse: Callable[[str, str], Refusal] | None = None
     endpoint: str = ""
     last_key: str = ""
+    held: threading.Event = field(default_factory=threading.Event)
     _lose: str = ""
     _buckets: Iterator[int] = field(default_factory=itertools.count)
 
@@ -96,6 +100,25 @@ class ObjectServer:
         finally:
             self._lose = ""
 
+    @contextmanager
+    def holding(self, method: str) -> Iterator[None]:
+        """Requests with this method wait until the end of the block; `held` says that one does."""
+        go_on = threading.Event()
+
+        def wait(found: str, _: str) -> Refusal:
+            if found == method:
+                self.held.set()
+                go_on.wait(60)
+            return None
+
+        self.held.clear()
+        self.refuse = wait
+        try:
+            yield
+        finally:
+            self.refuse = None
+            go_on.set()
+
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         method, query = environ["REQUEST_METHOD"], environ.get("QUERY_STRING", "")
         self.requests.append((method, environ["PATH_INFO"]))
@@ -111,3 +134,14 @@ class ObjectServer:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         start_response(refusal[0], [("Content-Type", "application/xml")])
         return [f"<Error><Code>{refusal[1]}</Code><Message>no</Message></Error>".encode()]
+
+
+def upload(folder: Path, url: str) -> str:
+    """Puts a folder's files, except locks, under the URL, which it returns."""
+    place = open_place(url)
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            upload(path, f"{url}/{path.name}")
+        elif not path.name.startswith("."):
+            place.replace(path.name, path.read_bytes(), None)
+    return url

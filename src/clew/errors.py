@@ -72,7 +72,7 @@ class ClewError(Exception):
         about = f"{describe_setting(self.setting, self.value)}: " if self.setting else ""
         way_out = ""
         if self.action:
-            way_out = _ACTIONS[self.action].format(store=quoted(str(self.store)))
+            way_out = _ACTIONS[self.action].format(store=quoted(f"{self.store}"))
         return join_sentences(f"{about}{self.text}", way_out)
 
 

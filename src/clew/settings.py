@@ -1,6 +1,7 @@
 """Settings: checked when they are given, compared when earlier work is resumed."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -15,12 +16,29 @@ from clew.errors import InputError, SettingsMismatchError
 # The names of these settings in files of an earlier version of clew.
 _OLD_NAMES = {"right": "correct", "made_up": "hallucinated"}
 MAX_SIZE, MAX_LAYERS = 2**20, 256
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 START_OVER = "Use `overwrite=True` to start over in this folder."
 
 
 def as_path(given: str | Path | None) -> Path | None:
     """Convert an optional path or URL to a Path; None stays None."""
     return None if given is None else urls.as_path(given)
+
+
+def read_size(setting: str, value: int | str) -> int:
+    """Bytes from a number or a text such as "500MB", "4 GB" or "1.5GiB". Raises InputError."""
+    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
+    if match is not None:
+        number, unit, binary = match.groups()
+        value = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(
+            'give a size such as "4GB" or "500MB", or a number of bytes.',
+            setting=setting,
+            value=value,
+        )
+    return value
 
 
 def check_exists(setting: str, value: object) -> None:

@@ -25,9 +25,9 @@ class UrlPath(PosixPath):
 
 def as_path(where: str | os.PathLike[str]) -> Path:
     """What a user gave: a `UrlPath` for the URL of an object store, else a Path."""
-    if isinstance(where, UrlPath):
-        return where
     text = os.fspath(where)
+    if isinstance(where, UrlPath) or (isinstance(where, Path) and not is_url(text)):
+        return where
     if is_url(text):
         return UrlPath(_without_secrets(_COLLAPSED.sub(r"\1://", text, count=1)))
     return local_path(text)

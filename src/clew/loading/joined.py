@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 
 from clew.errors import InputError
-from clew.loading.reader import SampleReader
+from clew.loading.reader import Rows, SampleReader, exceeds_cache
 from clew.storage import ShardFiles
 from clew.storage.files import Bytes, Piece
 
@@ -22,7 +22,9 @@ class JoinedReader(SampleReader):
         self.first_rows = np.cumsum([0, *(shard.rows for shard in self.shards)])
         self.first_shards = np.cumsum([0, *(len(part.shards) for part in parts)])
         self.bytes = sum(part.bytes for part in parts)
+        self._first_of_parts = np.cumsum([0, *(part.rows for part in parts)]).tolist()
         self.access = parts[0].access
+        self._ahead = None
         self.files = _JoinedFiles([part.files for part in parts], self.first_shards)
         self._known = [False] * len(self.shards)
         self._first_rows = self.first_rows.tolist()
@@ -46,6 +48,20 @@ class JoinedReader(SampleReader):
                     f"{ours.dtype}, but that of {part.path} {list(theirs.item_shape)} and "
                     f"{theirs.dtype}: use samples made with the same settings."
                 )
+
+    @property
+    def is_remote(self) -> bool:
+        return any(part.is_remote for part in self.parts)
+
+    @property
+    def exceeds_cache(self) -> bool:
+        return exceeds_cache(self.path, self.bytes)
+
+    def expect(self, rows: Rows) -> None:
+        for part, start, end in zip(
+            self.parts, self._first_of_parts[:-1], self._first_of_parts[1:], strict=True
+        ):
+            part.expect(rows[(rows >= start) & (rows < end)] - start)
 
     def _look_into(self, shard: int) -> None:
         number = int(np.searchsorted(self.first_shards, shard, side="right")) - 1

@@ -16,7 +16,7 @@ from clew.foreign_text import shortened
 from clew.loading.buffers import BufferPool
 from clew.loading.order import Order, Rank, check_seed, current_rank, global_order
 from clew.loading.reader import Access, Rows, SampleReader
-from clew.loading.samples import LazyDataset, check_cache
+from clew.loading.samples import LazyDataset, announce, check_cache
 from clew.loading.stream import StreamDataset
 from clew.threads import map_ahead
 
@@ -103,7 +103,7 @@ class Loader:
         self.rank = rank or getattr(dataset, "rank", None) or current_rank()
         self._ahead = num_workers * prefetch_factor
         self._threads = _Threads(num_workers, persistent=persistent_workers)
-        self._samples = _open(dataset, low_memory, max_cache_batches)
+        self._samples = _open(dataset, low_memory, max_cache_batches, shuffle=shuffle)
         self._grouped = self._samples if isinstance(self._samples, GroupedSource) else None
         if 0 < len(self._samples) < self.rank.count:
             raise InputError(
@@ -161,7 +161,9 @@ class Loader:
         return self.batch_size * self.rank.count
 
     def _run(self) -> Iterator[Any]:
-        for batch, size in self._read_ahead(self._plan()):
+        tasks = self._plan()
+        self._announce(tasks)
+        for batch, size in self._read_ahead(tasks):
             self._done += size
             yield batch
         self.set_epoch(self._epoch + 1)
@@ -179,6 +181,13 @@ class Loader:
         group = self._batches_a_task(len(batches))
         return [batches[first : first + group] for first in range(0, len(batches), group)]
 
+    def _announce(self, tasks: list[list[Order]]) -> None:
+        """Shards at a URL are downloaded in the order of the epoch."""
+        reader: SampleReader | None = getattr(self._samples, "reader", None)
+        if reader is not None and reader.is_remote and tasks:
+            mine = np.concatenate([self.rank.share(batch) for task in tasks for batch in task])
+            announce(self._samples, mine)
+
     def _count_batches(self, samples: int) -> int:
         """The number of global batches. A remainder too small to give every rank a sample joins the
         batch before it: a rank without a batch, or with an empty one, would be out of step with the
@@ -192,8 +201,8 @@ class Loader:
         cost."""
         if self._grouped is None:
             return 1
-        mapped = self._grouped.reader.access == "mapped"
-        task_bytes = _TASK_BYTES if mapped else _LOW_MEMORY_TASK_BYTES
+        is_large = self._grouped.reader.access in ("mapped", "ranges")
+        task_bytes = _TASK_BYTES if is_large else _LOW_MEMORY_TASK_BYTES
         few_enough = batches // (4 * max(self.num_workers, 1))
         size = self._grouped.sample_bytes * self.batch_size
         return max(1, min(task_bytes // size, few_enough))
@@ -247,6 +256,8 @@ def _open(
     dataset: StreamDataset | LazyDataset | BatchSource,
     low_memory: bool | None,
     max_cache_batches: int | None,
+    *,
+    shuffle: bool,
 ) -> BatchSource:
     if not isinstance(dataset, StreamDataset | LazyDataset):
         return _check_source(dataset)
@@ -258,6 +269,8 @@ def _open(
                 "set only one of them."
             )
         return dataset.source.open(access="cached", max_open=max_cache_batches)
+    if shuffle and dataset.samples.reader.exceeds_cache:
+        return dataset.source.open(access="ranges", max_open=_OPEN_FILES)
     access: dict[bool | None, Access | None] = {None: None, True: "read", False: "mapped"}
     return dataset.source.open(access=access[low_memory], max_open=_OPEN_FILES)
 

@@ -26,13 +26,15 @@ from clew.storage import (
     StoreReader,
     read_layout,
 )
+from clew.storage.mirror import MirrorFolder, ReadAhead, read_ahead, read_limit
+from clew.storage.range_files import RangeFiles
 
 _MAPPED_SHARE = 0.25
 _WORD = 8
 _SMALLEST_VIEW, _LARGEST_VIEW = 8 << 10, 256 << 10
 _FEW_PIECES = 4
 
-Access = Literal["mapped", "cached", "read"]
+Access = Literal["mapped", "cached", "read", "ranges"]
 Rows = Int64[np.ndarray, " rows"]
 
 
@@ -62,8 +64,9 @@ class SampleReader:
 
     `access` "mapped" keeps every touched shard mapped, "cached" at most `max_open`; "read" maps
     none and reads piece by piece. None maps a store that fits easily into free memory, and reads a
-    larger one. `ids` are the `global_example_id`s that the rows must have, `questions` their
-    questions; `check` checks the columns of each shard.
+    larger one. The shards of a store at a URL are downloaded into the cache first, except with
+    "ranges", which fetches the rows alone. `ids` are the `global_example_id`s that the rows must
+    have, `questions` their questions; `check` checks the columns of each shard.
     """
 
     def __init__(
@@ -78,13 +81,15 @@ class SampleReader:
         max_open: int = 64,
     ) -> None:
         self._store = StoreReader(path, check=check)
-        self.path, self.manifest, self.shards = path, self._store.manifest, self._store.shards
+        self.path, self.manifest = self._store.path, self._store.manifest
+        self.shards = self._store.shards
         self.first_rows = np.cumsum([0, *(shard.rows for shard in self.shards)])
         if not self.rows:
             raise StoreError(f"{path} contains no samples yet: rerun the command that creates it.")
         self.bytes = self.manifest.bytes
-        self.access = access or choose_access(self.bytes)
+        self.access = access or choose_access(self.bytes, self.path)
         self.files = self._open_files(max_open)
+        self._ahead: ReadAhead | None = None
         self._ids, self._questions = ids, questions
         self._known = [False] * len(self.shards)
         self._first_rows = self.first_rows.tolist()
@@ -96,6 +101,8 @@ class SampleReader:
     def _open_files(self, max_open: int) -> ShardFiles:
         if self.access == "mapped":
             return MappedFiles(self.path, self.shards)
+        if self.access == "ranges":
+            return RangeFiles(self.path, self.shards)
         kind = CachedFiles if self.access == "cached" else ReadFiles
         return kind(self.path, self.shards, max_open)
 
@@ -175,7 +182,27 @@ class SampleReader:
         places = zip(shards.tolist(), kind.starts[rows].tolist(), sizes, strict=True)
         return [view(*place).view(dtype).reshape(shape) for place in places]
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store is at a URL."""
+        return isinstance(self.path, MirrorFolder)
+
+    @property
+    def exceeds_cache(self) -> bool:
+        """Whether the store is at a URL and larger than the cache."""
+        return exceeds_cache(self.path, self.bytes)
+
+    def expect(self, rows: Rows) -> None:
+        """Says which rows will be read, in order: the shards of a store at a URL are downloaded
+        ahead."""
+        if self.is_remote and self.access != "ranges":
+            shards, first = np.unique(self.shards_of(rows), return_index=True)
+            in_order = [self.shards[shard] for shard in shards[np.argsort(first)]]
+            self._ahead = read_ahead(self.path, in_order)
+
     def _make_ready(self, shards: Collection[int]) -> None:
+        if self._ahead is not None:
+            self._ahead.reached(self.shards[shard].file for shard in shards)
         for shard in shards:
             if not self._known[shard]:
                 self._look_into(shard)
@@ -206,6 +233,9 @@ class SampleReader:
         return self._open_layout(entry)
 
     def _open_layout(self, entry: ShardEntry) -> ShardLayout:
+        if self.access == "ranges":
+            shard = self._store.peek(self.shards.index(entry))
+            return read_layout(shard, entry.rows, self._names)
         return read_layout(self._store.open(entry), entry.rows, self._names)
 
     def _is_as_listed(self, layout: ShardLayout, first: int, end: int) -> bool:
@@ -216,14 +246,20 @@ class SampleReader:
         return questions is None or layout.questions == questions[first:end].tolist()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_lock": None}
+        return {**self.__dict__, "_lock": None, "_ahead": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
 
 
-def choose_access(size: int) -> Access:
-    """How to read stores of this many bytes, if nothing else is said."""
+def choose_access(size: int, path: Path) -> Access:
+    """How to read stores of this many bytes, the first of them at `path`, if nothing else is said.
+    What is mapped stays in the cache: it must leave room for others."""
     is_large = size > _MAPPED_SHARE * psutil.virtual_memory().available
-    return "read" if is_large else "mapped"
+    return "read" if is_large or exceeds_cache(path, 2 * size) else "mapped"
+
+
+def exceeds_cache(path: Path, size: int) -> bool:
+    """Whether as many bytes of a store do not fit into the cache that it needs."""
+    return isinstance(path, MirrorFolder) and size > read_limit(path.cache_dir)

@@ -84,6 +84,8 @@ class LazyDataset(Dataset[Any]):
         check_cache(max_cache_batches)
         self.source, self._copy = source, copy
         self.samples = source.open(access="cached", max_open=max_cache_batches)
+        if self.samples.reader.exceeds_cache:
+            self.samples = source.open(access="ranges", max_open=max_cache_batches)
         self._buffers = BufferPool()
 
     @property
@@ -102,6 +104,13 @@ class LazyDataset(Dataset[Any]):
         """Several samples at once; PyTorch's DataLoader fetches a batch this way."""
         places = [check_index(index, len(self)) for index in indices]
         return self.samples.read_samples(np.array(places, np.int64), self._buffers)
+
+
+def announce(samples: Any, indices: Rows) -> None:
+    """Says which samples will be read, in order; see `SampleReader.expect`."""
+    for part in (samples, getattr(samples, "sequences", None)):
+        if part is not None and part.reader.is_remote:
+            part.reader.expect(samples.index.rows[indices])
 
 
 def check_cache(max_cache_batches: int) -> None:

@@ -19,7 +19,7 @@ from clew.loading.order import (
     deal_batches,
     deal_shards,
 )
-from clew.loading.samples import SampleIndex, SampleSource, check_cache, check_index
+from clew.loading.samples import SampleIndex, SampleSource, announce, check_cache, check_index
 
 _READ_AT_ONCE = 32
 
@@ -198,6 +198,7 @@ class _StreamIterator:
         if get_worker_info() is None:
             self.progress["epoch"] = self._dataset.epochs.begin(self.progress["epoch"])
         self._places = self._dataset.share(self.progress["epoch"])
+        announce(self._dataset.samples, self._places[self.progress["done"] :])
 
     def _check_share(self) -> None:
         """Raise InputError if a saved position does not fit: it counts the samples of one worker's

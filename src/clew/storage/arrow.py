@@ -5,7 +5,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -109,6 +109,73 @@ class BatchHeaders:
     def _body(self, block: int) -> Any:
         offset, header_bytes, _, _ = _BLOCK.unpack_from(self._footer, block)
         return self._content[offset + header_bytes :]
+
+
+class Block(NamedTuple):
+    """Where a record batch lies in its file: its header, and after it the values."""
+
+    offset: int
+    header_bytes: int
+    body_bytes: int
+
+
+def read_blocks(tail: memoryview, file_bytes: int) -> list[Block] | int:
+    """The record batches of a file, from its last bytes; or how many of those are needed. Raises
+    ValueError and struct.error if they are damaged."""
+    if bytes(tail[-6:]) != MAGIC[:6]:
+        raise ValueError("its end is not that of an Arrow file")
+    [length] = struct.unpack_from("<i", tail, len(tail) - _FOOTER_BYTES)
+    if not 0 < length <= file_bytes - _FOOTER_BYTES:
+        raise ValueError("its footer is damaged")
+    if length + _FOOTER_BYTES > len(tail):
+        return length + _FOOTER_BYTES
+    footer = tail[len(tail) - _FOOTER_BYTES - length :]
+    place = _field(footer, _root(footer), 3)
+    first = place + _unsigned(footer, place) if place else 0
+    count = _unsigned(footer, first) if place else 0
+    if count * _BLOCK.size > length:
+        raise ValueError("its footer is damaged")
+    found = (_BLOCK.unpack_from(footer, first + 4 + i * _BLOCK.size) for i in range(count))
+    blocks = [Block(offset, header, body) for offset, header, _, body in found]
+    for block in blocks:
+        if min(block) < 0 or sum(block) > file_bytes:
+            raise ValueError("its footer is damaged")
+    return blocks
+
+
+class BatchHeader(NamedTuple):
+    """The header of a record batch: per array its length and number of missing values, and per
+    buffer its first byte in the values and its size; arrays before those that they contain."""
+
+    rows: int
+    arrays: list[tuple[int, int]]
+    buffers: list[tuple[int, int]]
+
+
+def read_header(content: memoryview, block: Block) -> BatchHeader:
+    """Raises ValueError and struct.error for a header that is damaged or points outside its
+    block."""
+    if bytes(content[:4]) != _CONTINUATION:
+        raise ValueError("its footer is damaged")
+    message = content[8:]
+    check_header(message, sum(block))
+    header = _header(message)
+    length = _field(message, header, 0)
+    [rows] = struct.unpack_from("<q", message, length) if length else (0,)
+    arrays, buffers = (_read_pairs(message, _field(message, header, i)) for i in (1, 2))
+    if any(min(pair) < 0 or sum(pair) > block.body_bytes for pair in buffers):
+        raise ValueError("a header is damaged")
+    return BatchHeader(rows, arrays, buffers)
+
+
+def _read_pairs(message: Any, place: int) -> list[tuple[int, int]]:
+    if not place:
+        return []
+    start = place + _unsigned(message, place)
+    count = _unsigned(message, start)
+    if count * _BUFFER.size > len(message):
+        raise ValueError("a header is damaged")
+    return [_BUFFER.unpack_from(message, start + 4 + i * _BUFFER.size) for i in range(count)]
 
 
 def unpacked_bytes(message: pa.Message) -> int:

@@ -20,6 +20,7 @@ from jaxtyping import UInt8
 
 from clew.errors import Call, StoreError
 from clew.storage.manifest import ShardEntry
+from clew.storage.mirror import CacheFullError, Hold, MirrorFolder, hold_shard
 from clew.storage.reader import ShardReader, check_size, too_many_files
 
 Bytes = UInt8[np.ndarray, " bytes"]
@@ -52,10 +53,14 @@ class MappedFiles:
     def __init__(self, store: Path, shards: list[ShardEntry]) -> None:
         self._paths = [str(store / shard.file) for shard in shards]
         self._sizes = [shard.bytes for shard in shards]
+        self._store, self._shards = store, shards
         self._maps: dict[int, Bytes] = {}
+        self._holds: dict[int, Hold | None] = {}
 
     def check(self, shards: Iterable[int]) -> None:
         for shard in shards:
+            if shard not in self._holds:
+                self._holds[shard] = hold_shard(self._store, self._shards[shard])
             check_size(self._paths[shard], self._sizes[shard])
             if shard not in self._maps:
                 self._map(shard)
@@ -77,7 +82,7 @@ class MappedFiles:
         """Nothing to do: no file stays open."""
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_maps": {}}
+        return {**self.__dict__, "_maps": {}, "_holds": {}}
 
 
 class CachedFiles:
@@ -150,12 +155,15 @@ class _Recent(Generic[Opened]):
     ) -> None:
         self._paths = [str(store / shard.file) for shard in shards]
         self._sizes = [shard.bytes for shard in shards]
+        self._store, self._shards = store, shards
         self._first_seen: dict[int, tuple[int, int, int]] = {}
         self._max_open, self._open_file = max_open, open_file
-        self._open: OrderedDict[int, Opened] = OrderedDict()
+        self._open: OrderedDict[int, tuple[Opened, Hold | None]] = OrderedDict()
         self._lock = threading.Lock()
 
     def check(self, shard: int) -> None:
+        if isinstance(self._store, MirrorFolder):
+            self[shard]  # it may have left the cache
         check_size(self._paths[shard], self._sizes[shard])
 
     def unreadable(self, shard: int, reason: str) -> StoreError:
@@ -163,7 +171,7 @@ class _Recent(Generic[Opened]):
         return StoreError(
             f"shard {path.name} in {path.parent} cannot be read ({reason}): check the disk, then "
             "the store with ",
-            Call("clew.verify", (str(path.parent),)),
+            Call("clew.verify", (f"{path.parent}",)),
             ".",
         )
 
@@ -172,12 +180,23 @@ class _Recent(Generic[Opened]):
             found = self._open.get(shard)
             if found is not None:
                 self._open.move_to_end(shard)
-                return found
-            self._check_same(shard)
+                return found[0]
+        hold = self._hold(shard)
+        with self._lock:
+            if hold is None:
+                self._check_same(shard)
             while len(self._open) >= self._max_open:
                 self._open.popitem(last=False)
-            opened = self._open[shard] = self._try_to_open(self._paths[shard])
+            opened = self._try_to_open(self._paths[shard])
+            self._open[shard] = (opened, hold)
         return opened
+
+    def _hold(self, shard: int) -> Hold | None:
+        try:
+            return hold_shard(self._store, self._shards[shard])
+        except CacheFullError:
+            self.let_go()  # what this process holds may be all that fits
+        return hold_shard(self._store, self._shards[shard])
 
     def let_go(self) -> None:
         with self._lock:

@@ -2,7 +2,7 @@
 contiguously and uncompressed. Once their offsets are known, reading a row is a single copy from the
 file, without any Arrow or Python objects."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from jaxtyping import Int64
 
 from clew.errors import StoreError
 from clew.storage.arrow import is_list
+from clew.storage.range_shard import RangeShard
 from clew.storage.reader import ShardReader
 from clew.wording import counted
 
@@ -38,15 +39,18 @@ class ShardLayout:
     columns: dict[str, ColumnLayout]
 
 
-def read_layout(reader: ShardReader, rows: int, columns: Sequence[str]) -> ShardLayout:
-    """Reads a shard's offsets; the values themselves stay on disk. Raises StoreError when the shard
-    does not have as many rows as the manifest says, or lacks a column."""
-    base = reader.whole_file().address
-    batches = [reader.record_batch(index) for index in range(reader.num_record_batches)]
+Shard = ShardReader | RangeShard
+# The first byte of each row, and its number of items.
+_Rows = tuple[np.ndarray, np.ndarray]
+
+
+def read_layout(reader: Shard, rows: int, columns: Sequence[str]) -> ShardLayout:
+    """Reads a shard's offsets; the values themselves stay where they are. Raises StoreError when
+    the shard does not have as many rows as the manifest says, or lacks a column."""
     layout = ShardLayout(
         ids=reader.read_ids(),
         questions=_read_questions(reader),
-        columns={name: _locate_column(reader, batches, name, base) for name in columns},
+        columns={name: _locate_column(reader, name) for name in columns},
     )
     if len(layout.ids) != rows:
         raise StoreError(
@@ -58,15 +62,13 @@ def read_layout(reader: ShardReader, rows: int, columns: Sequence[str]) -> Shard
     return layout
 
 
-def _read_questions(reader: ShardReader) -> list[str] | None:
+def _read_questions(reader: Shard) -> list[str] | None:
     if "question_id" not in reader.schema.names:
         return None
     return reader.read_column("question_id").to_pylist()
 
 
-def _locate_column(
-    reader: ShardReader, batches: Sequence[pa.RecordBatch], name: str, base: int
-) -> ColumnLayout:
+def _locate_column(reader: Shard, name: str) -> ColumnLayout:
     if name not in reader.schema.names:
         raise StoreError(
             f'{reader.path} has no column "{name}": re-create the samples from their traces with '
@@ -74,15 +76,10 @@ def _locate_column(
         )
     shape, dtype = _item_of(reader, name)
     size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    places = []
-    for batch in batches:
-        column = batch.column(name)
-        if column.null_count:
-            raise StoreError(
-                f'no "{name}" in {counted(column.null_count, "row")} of {reader.path.name}: this '
-                "store cannot be used for training. Re-create it from traces that have that field."
-            )
-        places.append(_locate_rows(column, size, base))
+    if isinstance(reader, RangeShard):
+        places = list(_locate_there(reader, name, size))
+    else:
+        places = list(_locate_here(reader, name, size))
     starts = [start for start, _ in places] or [np.zeros(0, np.int64)]
     counts = [count for _, count in places] or [np.zeros(0, np.int64)]
     return ColumnLayout(
@@ -93,11 +90,34 @@ def _locate_column(
     )
 
 
+def _locate_here(reader: ShardReader, name: str, size: int) -> Iterator[_Rows]:
+    base = reader.whole_file().address
+    for index in range(reader.num_record_batches):
+        column = reader.record_batch(index).column(name)
+        _refuse_missing(reader, name, column.null_count)
+        yield _locate_rows(column, size, base)
+
+
+def _locate_there(reader: RangeShard, name: str, size: int) -> Iterator[_Rows]:
+    for plan in reader.plans(name):
+        _refuse_missing(reader, name, 0 if plan.valid is None else int((~plan.valid).sum()))
+        items = np.arange(plan.length + 1) if plan.offsets is None else plan.offsets
+        yield plan.first_value + items[:-1] * size, np.diff(items)
+
+
+def _refuse_missing(reader: Shard, name: str, count: int) -> None:
+    if count:
+        raise StoreError(
+            f'no "{name}" in {counted(count, "row")} of {reader.path.name}: this store cannot be '
+            "used for training. Re-create it from traces that have that field."
+        )
+
+
 def _is_ragged(kind: pa.DataType) -> bool:
     return is_list(kind) and not pa.types.is_fixed_size_list(kind)
 
 
-def _item_of(reader: ShardReader, name: str) -> tuple[tuple[int, ...], np.dtype]:
+def _item_of(reader: Shard, name: str) -> tuple[tuple[int, ...], np.dtype]:
     """What a row consists of: the list's items when it is ragged, else the whole row."""
     kind = reader.schema.field(name).type
     if _is_ragged(kind):
@@ -116,7 +136,7 @@ def _item_of(reader: ShardReader, name: str) -> tuple[tuple[int, ...], np.dtype]
     return tuple(shape), np.dtype(kind.to_pandas_dtype())
 
 
-def _locate_rows(column: pa.Array, item_bytes: int, base: int) -> tuple[np.ndarray, np.ndarray]:
+def _locate_rows(column: pa.Array, item_bytes: int, base: int) -> _Rows:
     """The first byte of each row in the file, and the number of items in it."""
     buffers = column.buffers()
     values = buffers[-1]

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,18 @@ from clew.storage.arrow import (
     map_file,
 )
 from clew.storage.manifest import Manifest, ShardEntry, read_manifest
+from clew.storage.mirror import (
+    Hold,
+    MirrorFolder,
+    ReadAhead,
+    hold_shard,
+    is_cached,
+    open_folder,
+    read_ahead,
+)
 from clew.storage.origin import ID_COLUMN, find_foreign, foreign_error
 from clew.storage.places import open_place
+from clew.storage.range_shard import RangeShard
 from clew.storage.reading import irregular_kind
 from clew.urls import UrlPath
 
@@ -35,10 +45,11 @@ SchemaCheck = Callable[[pa.Schema, Manifest], Collection[str]]
 
 
 class ShardReader:
-    """One mapped shard. Record batches are opened and checked when first touched."""
+    """One mapped shard. Record batches are opened and checked when first touched. `hold` keeps the
+    shard of a store at a URL in the cache."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, hold: Hold | None = None) -> None:
+        self.path, self._hold = path, hold
         try:
             self._map = map_file(path)
             self._file = pa.ipc.open_file(self._map)
@@ -102,6 +113,14 @@ class ShardReader:
         chunks = [self.record_batch(i).column(name) for i in range(self.num_record_batches)]
         return pa.chunked_array(chunks, type=self.schema.field(name).type)
 
+    def read_columns(self, names: Sequence[str]) -> pa.Table:
+        """Some columns of the whole shard, without copying."""
+        return pa.table({name: self.read_column(name) for name in names})
+
+    def read_row(self, batch: int, row: int) -> tuple[pa.RecordBatch, int]:
+        """A batch that has the row, and which of its rows it is."""
+        return self.record_batch(batch), row
+
     def read_ids(self, name: str = ID_COLUMN) -> Int64[np.ndarray, " rows"]:
         """The column that identifies the rows; raises StoreError if it holds anything but int64."""
         column = self.read_column(name)
@@ -131,38 +150,70 @@ class ShardReader:
 class StoreReader:
     """A store's manifest and its shards; at most `max_open` shards are mapped at a time. `check`
     checks the columns of every shard that is opened. Shards that differ in the type of a column are
-    refused."""
+    refused. The shards of a store at a URL are downloaded when they are opened; while they are
+    opened one after another, the next ones are on their way."""
 
     def __init__(
         self, store: str | Path, max_open: int = 64, check: SchemaCheck | None = None
     ) -> None:
-        self.path = Path(store)
+        self.path = open_folder(store)
         self.manifest: Manifest = read_manifest(self.path)
         self.shards = sorted(self.manifest.shards, key=lambda shard: shard.batch_number)
         self._max_open, self._check = max_open, check
         self._first: tuple[str, pa.Schema] | None = None
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
+        self._peeked: OrderedDict[int, RangeShard] = OrderedDict()
+        self._last = -1
+        self._ahead: ReadAhead | None = None
 
     def shard(self, index: int) -> ShardReader:
         """The reader of finished shard number `index`."""
         if index in self._open:
             self._open.move_to_end(index)
             return self._open[index]
+        self._look_ahead(index)
         reader = self._open[index] = self.open(self.shards[index])
         while len(self._open) > self._max_open:
             self._open.popitem(last=False)
         return reader
 
+    def _look_ahead(self, index: int) -> None:
+        if index != self._last + 1:
+            self._ahead = None
+        elif self._ahead is None:
+            self._ahead = read_ahead(self.path, self.shards[index:])
+        else:
+            self._ahead.reached([self.shards[index].file])
+        self._last = index
+
     def open(self, entry: ShardEntry) -> ShardReader:
         """A reader of a finished shard that is not kept open here."""
         reader = open_shard(self.path, entry, self.manifest, self._check)
-        try:
-            self._check_same_types(entry.file, reader.schema)
-        except ValueError as error:
-            raise _wrong_columns(reader.path, error) from None
+        self._check_same_types(reader)
         return reader
 
-    def _check_same_types(self, file: str, schema: pa.Schema) -> None:
+    def peek(self, index: int) -> ShardReader | RangeShard:
+        """Shard number `index` for reading little of it: of one at a URL, only what is asked for is
+        fetched, unless the whole of it is here already."""
+        entry = self.shards[index]
+        if not isinstance(self.path, MirrorFolder) or is_cached(self.path, entry):
+            return self.shard(index)
+        if index not in self._peeked:
+            shard = RangeShard(self.path, entry)
+            shard.complete_columns = _check_shard(shard, entry, self.manifest, self._check)
+            self._check_same_types(shard)
+            self._peeked[index] = shard
+            while len(self._peeked) > self._max_open:
+                self._peeked.popitem(last=False)
+        return self._peeked[index]
+
+    def _check_same_types(self, reader: ShardReader | RangeShard) -> None:
+        try:
+            self._compare_types(reader.path.name, reader.schema)
+        except ValueError as error:
+            raise _wrong_columns(reader.path, error) from None
+
+    def _compare_types(self, file: str, schema: pa.Schema) -> None:
         if self._first is None:
             self._first = (file, schema)
         other, first = self._first
@@ -184,19 +235,28 @@ def open_shard(
     """The reader of a finished shard. Raises StoreError if it is missing, truncated, not a file,
     belongs to another store or number than those of the manifest, if one is given, or fails the
     check of its columns."""
-    path = store / entry.file
+    path, hold = store / entry.file, hold_shard(store, entry)
     check_size(path, entry.bytes)
-    reader = ShardReader(path)
-    if manifest is None:
-        return reader
+    reader = ShardReader(path, hold)
+    if manifest is not None:
+        reader.complete_columns = _check_shard(reader, entry, manifest, check)
+    return reader
+
+
+def _check_shard(
+    reader: ShardReader | RangeShard,
+    entry: ShardEntry,
+    manifest: Manifest,
+    check: SchemaCheck | None,
+) -> Collection[str]:
+    """The columns that have a value in every row."""
     reason = find_foreign(reader.schema, manifest, entry.batch_number, listed=True)
     if reason is not None:
-        raise foreign_error(path, reason)
+        raise foreign_error(reader.path, reason)
     try:
-        reader.complete_columns = check(reader.schema, manifest) if check else ()
+        return check(reader.schema, manifest) if check else ()
     except ValueError as error:
-        raise _wrong_columns(path, error) from None
-    return reader
+        raise _wrong_columns(reader.path, error) from None
 
 
 def _wrong_columns(path: Path, error: ValueError) -> StoreError:
@@ -242,7 +302,7 @@ def _explain(path: Path, error: Exception) -> StoreError:
     reason = str(error).splitlines()[0]
     return StoreError(
         f"shard {path.name} cannot be read ({reason}): check the store with ",
-        Call("clew.verify", (str(path.parent),)),
+        Call("clew.verify", (f"{path.parent}",)),
         ".",
     )
 
@@ -250,7 +310,7 @@ def _explain(path: Path, error: Exception) -> StoreError:
 def missing_shard(path: Path) -> StoreError:
     return StoreError(
         f"shard {path.name} is missing from {path.parent}: restore the file, or run ",
-        Call("clew.verify", (str(path.parent),), {"repair": True}),
+        Call("clew.verify", (f"{path.parent}",), {"repair": True}),
         " and then the command that created the store.",
     )
 

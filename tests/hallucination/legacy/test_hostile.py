@@ -15,7 +15,8 @@ import pytest
 
 from clew.errors import ClewError, InputError
 from clew.hallucination.legacy import convert_folder, load_pickle
-from clew.hallucination.legacy.budget import LEAST_BYTES, OverBudgetError, choose_limit, read_size
+from clew.hallucination.legacy.budget import LEAST_BYTES, OverBudgetError, choose_limit
+from clew.settings import read_size
 from clew.storage import read_manifest
 from tests.hallucination.legacy.hostile import mutations, odd_files, valid_files, write_bombs
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
@@ -149,7 +150,7 @@ def test_limit_grows_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [(5, 5), ("5", 5), ("4GB", 4 * 10**9), ("1.5 MiB", 3 << 19), ("500mb", 5 * 10**8)],
 )
 def test_sizes_are_read_with_their_units(given: int | str, size: int) -> None:
-    assert read_size(given) == size
+    assert read_size("max_memory", given) == size
 
 
 @pytest.mark.parametrize("given", [0, -1, "0", "4 bananas", "", "nan", "1e9", True, 1.5])

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from clew.errors import StoreError
 from clew.hallucination.traces.schema import ANSWER_PARTS, check_traces
 from clew.storage import ShardReader, StoreReader
+from clew.storage.range_shard import RangeShard
 
 # An answer that is "excluded" by a person is in no class.
 Label = Literal["correct", "hallucinated", "refused", "excluded"]
@@ -106,18 +107,19 @@ def open_traces(path: Path) -> StoreReader:
 def read_answers(store: StoreReader) -> Iterator[StoredAnswer]:
     """Iterate over all answers, shard by shard."""
     for index in range(len(store.shards)):
-        yield from _read_shard(store.shard(index))
+        yield from _read_shard(store.peek(index))
 
 
-def _read_shard(shard: ShardReader) -> Iterator[StoredAnswer]:
-    columns = [shard.read_column(name).to_pylist() for name in (*_COLUMNS, "answer")]
-    parts: list[Any] = [None] * len(columns[0])
-    if ANSWER_PARTS in shard.schema.names:
-        parts = shard.read_column(ANSWER_PARTS).to_pylist()
+def _read_shard(shard: ShardReader | RangeShard) -> Iterator[StoredAnswer]:
+    names = [*_COLUMNS, "answer"]
+    has_parts = ANSWER_PARTS in shard.schema.names
+    table = shard.read_columns([*names, *([ANSWER_PARTS] if has_parts else [])])
+    columns = [column.to_pylist() for column in table.columns]
+    parts: list[Any] = columns.pop() if has_parts else [None] * len(columns[0])
     for number, question_id, question, category, accepted, text, of in zip(
         *columns, parts, strict=True
     ):
-        names, accepted = _usable_parts(of, accepted)
+        part_names, accepted = _usable_parts(of, accepted)
         yield StoredAnswer(
             global_example_id=number,
             question_id=question_id,
@@ -125,7 +127,7 @@ def _read_shard(shard: ShardReader) -> Iterator[StoredAnswer]:
             category=category,
             accepted=_usable(accepted),
             text=text or "",
-            parts=names,
+            parts=part_names,
         )
 
 

@@ -1,20 +1,18 @@
 """How much memory one legacy file may take. Everything that is made from the file is counted before
 it is made, so that a small file cannot exhaust the machine."""
 
-import re
 from pathlib import Path
 
 import psutil
 
 from clew.engine.planning.hardware import read_limits
 from clew.errors import InputError
+from clew.settings import read_size
 from clew.wording import bytes_text
 
 # Real files take up to 5 times their size, compressed ones up to 20 times.
 _TIMES_FILE_SIZE = 32
 LEAST_BYTES = 256_000_000
-_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 class OverBudgetError(InputError):
@@ -50,24 +48,9 @@ def choose_limit(path: Path, max_memory: int | str | None) -> int:
     """The bytes that a file may take: `max_memory`, or in proportion to the file's size, but no
     more than is free. Raises InputError if `max_memory` is not a size."""
     if max_memory is not None:
-        return read_size(max_memory)
+        return read_size("max_memory", max_memory)
     free = psutil.virtual_memory().available
     group_free = read_limits().free_bytes
     if group_free is not None:
         free = min(free, group_free)
     return max(LEAST_BYTES, min(_TIMES_FILE_SIZE * path.stat().st_size, free))
-
-
-def read_size(value: int | str) -> int:
-    """Bytes from a number or a text such as "500MB", "4 GB" or "1.5GiB"."""
-    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
-    if match is not None:
-        number, unit, binary = match.groups()
-        value = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(
-            'give a size such as "4GB" or "500MB", or a number of bytes.',
-            setting="max_memory",
-            value=value,
-        )
-    return value

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 
 from clew.errors import InputError
-from clew.hallucination.legacy.budget import read_size
 from clew.hallucination.legacy.sources import Source, SourceGroup, find_sources
 from clew.hallucination.legacy.store import ConvertedStore, SkippedSource, printable
 from clew.hallucination.legacy.unpickle import explain_no_memory
 from clew.hallucination.traces.schema import Keep
 from clew.memory import is_out_of_memory
+from clew.settings import read_size
 from clew.storage import Part, writer_lock
 
 OnFile = Callable[[Path, int, int], None]
@@ -63,7 +63,7 @@ def convert_folder(
     if keep not in ("full", "compact"):
         raise InputError('choose "full" or "compact".', setting="keep", value=keep)
     if max_memory is not None:
-        max_memory = read_size(max_memory)
+        max_memory = read_size("max_memory", max_memory)
     open_store = partial(ConvertedStore, keep=keep, max_memory=max_memory)
     groups = find_sources(folder, out, names)
     total = sum(len(group.files) for group in groups)

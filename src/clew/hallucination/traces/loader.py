@@ -15,6 +15,7 @@ import pyarrow as pa
 from clew.errors import InputError, StoreError
 from clew.hallucination.traces.schema import check_traces, resolve_shape
 from clew.storage import ShardReader, StoreReader, read_value
+from clew.storage.mirror import open_folder
 from clew.storage.writing import replacing
 from clew.wording import bytes_text, counted
 
@@ -92,14 +93,26 @@ class TraceBatchLoader:
     """Reads a trace store lazily, shard by shard ("batch") or trace by trace.
 
     Args:
-        traces_dir: Folder of the store.
+        traces_dir: Folder of the store, or its URL (s3://, gs://, az://). At a URL, a single trace
+            is fetched without the rest of its shard, in one round trip; whole batches are
+            downloaded into the cache.
+        cache_dir: Folder for what is downloaded. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB", for all processes that
+            share it. [default: what was set last, or 64 GB, at most half of the free space]
 
     Raises:
         StoreError: There is no trace store in the folder.
     """
 
-    def __init__(self, traces_dir: str | Path = DEFAULT_TRACES_DIR) -> None:
-        self._store = StoreReader(traces_dir, check=check_traces)
+    def __init__(
+        self,
+        traces_dir: str | Path = DEFAULT_TRACES_DIR,
+        *,
+        cache_dir: str | Path | None = None,
+        cache_size: str | int | None = None,
+    ) -> None:
+        folder = open_folder(traces_dir, cache_dir=cache_dir, cache_size=cache_size)
+        self._store = StoreReader(folder, check=check_traces)
         if self._store.manifest.kind != "traces":
             raise StoreError(
                 f'"{traces_dir}" contains {self._store.manifest.kind}, not traces: '
@@ -121,7 +134,7 @@ class TraceBatchLoader:
         model = (settings.get("model") or {}).get("id", "unknown model")
         questions = (settings.get("questions") or {}).get("name", "unknown questions")
         return (
-            f"TraceBatchLoader({str(self.traces_dir)!r}: {model} on {questions}, "
+            f"TraceBatchLoader('{self.traces_dir}': {model} on {questions}, "
             f"{counted(self.num_traces, 'trace')} in {counted(len(self), 'shard')}, "
             f"{bytes_text(self.manifest.bytes)})"
         )
@@ -180,9 +193,9 @@ class TraceBatchLoader:
         number = global_id // self.manifest.rows_per_shard
         for index, shard in enumerate(self._store.shards):
             if shard.batch_number == number:
-                reader = self._store.shard(index)
+                reader = self._store.peek(index)
                 at = reader.locate("global_example_id", global_id)
-                return None if at is None else Trace(reader.record_batch(at[0]), at[1])
+                return None if at is None else Trace(*reader.read_row(*at))
         return None
 
 

@@ -40,6 +40,12 @@ class FolderPlace:
         found = ((name, self.stat(name)) for name in self.names())
         return {name: entry for name, entry in found if entry is not None}
 
+    def folders(self) -> list[str]:
+        try:
+            return sorted(one.name for one in os.scandir(self.path) if one.is_dir())
+        except FileNotFoundError:
+            return []
+
     def stat(self, name: str) -> Entry | None:
         path = self.path / name
         if irregular_kind(path) is not None:

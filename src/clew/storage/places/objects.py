@@ -126,6 +126,11 @@ class ObjectPlace:
             for one in found["objects"]
         }
 
+    def folders(self) -> list[str]:
+        with self._explained("listed"):
+            found = obstore.list_with_delimiter(self._store, self._prefix or None)
+        return sorted(one.rstrip("/").rpartition("/")[2] for one in found["common_prefixes"])
+
     def stat(self, name: str) -> Entry | None:
         with suppress(FileNotFoundError), self._explained("read"):
             found = obstore.head(self._store, self._key(name))

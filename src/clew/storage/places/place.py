@@ -60,6 +60,9 @@ class Place(Protocol):
         """The files in this folder itself with their sizes and versions, at the price of a
         listing."""
 
+    def folders(self) -> list[str]:
+        """The sorted names of the folders in this folder."""
+
     def stat(self, name: str) -> Entry | None:
         """The size and version of a file, None if there is none."""
 

@@ -25,7 +25,7 @@ class JoinedSamples:
         each = max(1, max_open // len(self.sources))
         if access is None:
             opened = [one.open(access="read", max_open=1) for one in self.sources]
-            access = choose_access(sum(one.reader.bytes for one in opened))
+            access = choose_access(sum(one.reader.bytes for one in opened), opened[0].reader.path)
         return join([one.open(access=access, max_open=each) for one in self.sources], self.rows)
 
 

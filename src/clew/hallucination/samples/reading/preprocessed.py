@@ -21,6 +21,7 @@ from clew.loading.order import Rank
 from clew.loading.reader import Access, SampleReader
 from clew.loading.samples import LazyDataset, SampleIndex
 from clew.loading.stream import StreamDataset
+from clew.storage.mirror import open_folder
 
 
 def _open_store(
@@ -107,7 +108,7 @@ class PreprocessedLSTMDataset(StreamDataset):
     (its index in the dataset), `question_id`.
 
     Args:
-        preprocessed_dir: Folder that "clew preprocess" wrote.
+        preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
         split: train, validation, test, or None for all.
         shuffle_buffer_size: Number of samples to shuffle at a time; 0 keeps the stored order.
         seed: Seed for the order.
@@ -115,6 +116,8 @@ class PreprocessedLSTMDataset(StreamDataset):
         rank: The share of this process. [default: from torch.distributed]
         batch_size: If given, PyTorch's DataLoader returns the same batches for any number of
             workers.
+        cache_dir: Folder for shards from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB".
 
     Raises:
         InputError: A setting cannot be used.
@@ -131,9 +134,14 @@ class PreprocessedLSTMDataset(StreamDataset):
         max_cache_batches: int = 8,
         rank: Rank | None = None,
         batch_size: int | None = None,
+        cache_dir: str | Path | None = None,
+        cache_size: str | int | None = None,
     ) -> None:
         super().__init__(
-            PreprocessedSequences(folder=Path(preprocessed_dir), split=split),
+            PreprocessedSequences(
+                folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+                split=split,
+            ),
             shuffle_buffer_size=shuffle_buffer_size,
             seed=seed,
             max_cache_batches=max_cache_batches,
@@ -149,7 +157,7 @@ class PreprocessedGNNDataset(StreamDataset):
     PyTorch's DataLoader batches them through `collate`.
 
     Args:
-        preprocessed_dir: Folder that "clew preprocess" wrote.
+        preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
         split: train, validation, test, or None for all.
         shuffle_buffer_size: Number of samples to shuffle at a time; 0 keeps the stored order.
         seed: Seed for the order.
@@ -158,6 +166,8 @@ class PreprocessedGNNDataset(StreamDataset):
         batch_size: If given, PyTorch's DataLoader returns the same batches for any number of
             workers.
         with_sequence: Add the sequence `[layers, dim]` to each sample.
+        cache_dir: Folder for shards from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB".
 
     Raises:
         InputError: A setting cannot be used.
@@ -175,10 +185,14 @@ class PreprocessedGNNDataset(StreamDataset):
         rank: Rank | None = None,
         batch_size: int | None = None,
         with_sequence: bool = False,
+        cache_dir: str | Path | None = None,
+        cache_size: str | int | None = None,
     ) -> None:
         super().__init__(
             PreprocessedGraphs(
-                folder=Path(preprocessed_dir), split=split, with_sequence=with_sequence
+                folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+                split=split,
+                with_sequence=with_sequence,
             ),
             shuffle_buffer_size=shuffle_buffer_size,
             seed=seed,
@@ -193,10 +207,12 @@ class PreprocessedLSTMMapDataset(LazyDataset):
     `PreprocessedLSTMDataset`.
 
     Args:
-        preprocessed_dir: Folder that "clew preprocess" wrote.
+        preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
         split: train, validation, test, or None for all.
         max_cache_batches: Number of shards to keep open.
         copy: False returns views of the file (see `LazyDataset`).
+        cache_dir: Folder for shards from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB".
 
     Raises:
         InputError: A setting cannot be used.
@@ -210,8 +226,13 @@ class PreprocessedLSTMMapDataset(LazyDataset):
         split: str | None = None,
         max_cache_batches: int = 2,
         copy: bool = True,
+        cache_dir: str | Path | None = None,
+        cache_size: str | int | None = None,
     ) -> None:
-        source = PreprocessedSequences(folder=Path(preprocessed_dir), split=split)
+        source = PreprocessedSequences(
+            folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            split=split,
+        )
         super().__init__(source, max_cache_batches=max_cache_batches, copy=copy)
 
 
@@ -220,11 +241,13 @@ class PreprocessedGNNMapDataset(LazyDataset):
     `GraphSample`s.
 
     Args:
-        preprocessed_dir: Folder that "clew preprocess" wrote.
+        preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
         split: train, validation, test, or None for all.
         max_cache_batches: Number of shards to keep open.
         with_sequence: Add the sequence `[layers, dim]` to each sample.
         flat: Batches of clew's `Loader` are dicts of plain arrays instead of PyG batches.
+        cache_dir: Folder for shards from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB".
 
     Raises:
         InputError: A setting cannot be used.
@@ -239,9 +262,14 @@ class PreprocessedGNNMapDataset(LazyDataset):
         max_cache_batches: int = 2,
         with_sequence: bool = False,
         flat: bool = False,
+        cache_dir: str | Path | None = None,
+        cache_size: str | int | None = None,
     ) -> None:
         source = PreprocessedGraphs(
-            folder=Path(preprocessed_dir), split=split, with_sequence=with_sequence, flat=flat
+            folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            split=split,
+            with_sequence=with_sequence,
+            flat=flat,
         )
         super().__init__(source, max_cache_batches=max_cache_batches)
 
@@ -251,9 +279,11 @@ class PreprocessedHeadsMapDataset(LazyDataset):
     dataset for clew's `Loader`.
 
     Args:
-        preprocessed_dir: Folder that "clew preprocess" wrote.
+        preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
         split: train, validation, test, or None for all.
         max_cache_batches: Number of shards to keep open.
+        cache_dir: Folder for shards from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB".
 
     Raises:
         InputError: A setting cannot be used.
@@ -261,9 +291,18 @@ class PreprocessedHeadsMapDataset(LazyDataset):
     """
 
     def __init__(
-        self, preprocessed_dir: str | Path, *, split: str | None = None, max_cache_batches: int = 2
+        self,
+        preprocessed_dir: str | Path,
+        *,
+        split: str | None = None,
+        max_cache_batches: int = 2,
+        cache_dir: str | Path | None = None,
+        cache_size: str | int | None = None,
     ) -> None:
-        source = PreprocessedHeads(folder=Path(preprocessed_dir), split=split)
+        source = PreprocessedHeads(
+            folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            split=split,
+        )
         super().__init__(source, max_cache_batches=max_cache_batches)
 
 
@@ -272,9 +311,11 @@ class PreprocessedGridsMapDataset(LazyDataset):
     dataset for clew's `Loader`.
 
     Args:
-        preprocessed_dir: Folder that "clew preprocess" wrote.
+        preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
         split: train, validation, test, or None for all.
         max_cache_batches: Number of shards to keep open.
+        cache_dir: Folder for shards from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB".
 
     Raises:
         InputError: A setting cannot be used.
@@ -282,7 +323,16 @@ class PreprocessedGridsMapDataset(LazyDataset):
     """
 
     def __init__(
-        self, preprocessed_dir: str | Path, *, split: str | None = None, max_cache_batches: int = 2
+        self,
+        preprocessed_dir: str | Path,
+        *,
+        split: str | None = None,
+        max_cache_batches: int = 2,
+        cache_dir: str | Path | None = None,
+        cache_size: str | int | None = None,
     ) -> None:
-        source = PreprocessedGrids(folder=Path(preprocessed_dir), split=split)
+        source = PreprocessedGrids(
+            folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            split=split,
+        )
         super().__init__(source, max_cache_batches=max_cache_batches)

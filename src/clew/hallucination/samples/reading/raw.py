@@ -23,6 +23,7 @@ from clew.loading.buffers import BufferPool
 from clew.loading.reader import Access, Rows, SampleReader
 from clew.loading.samples import LazyDataset, SampleIndex, Samples, to_strings
 from clew.loading.splits import Shares
+from clew.storage.mirror import open_folder
 
 logger = logging.getLogger(__name__)
 
@@ -252,9 +253,10 @@ def open_traces(
     converted: str | Path | None,
 ) -> RawTraces:
     """Open a trace store; files that match a pattern are first converted into one."""
-    store = Path(traces)
     if glob.has_magic(str(traces)):
         store = convert_pattern(str(traces), converted)
+    else:
+        store = open_folder(traces)
     return RawTraces(
         store=store, scores_file=Path(scores_file), score_threshold=score_threshold, split=split
     )

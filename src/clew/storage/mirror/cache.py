@@ -1,0 +1,293 @@
+"""The shards of stores at URLs that lie on this machine: downloaded once for all its processes,
+checked, and the least recently used removed first. What a process holds is never removed."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypedDict
+
+from clew.errors import DiskFullError, InputError, StoreError
+from clew.storage.hashing import hash_file
+from clew.storage.manifest import ShardEntry
+from clew.storage.members import Sha256
+from clew.storage.mirror.download import download
+from clew.storage.mirror.limits import read_limit
+from clew.storage.mirror.path import MirrorFolder
+from clew.storage.reading import read_json
+from clew.storage.writing import lock_file
+from clew.typed_json import Bounds, read_as
+from clew.wording import bytes_text
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 100  # each ends with the work of another process, or with a shard that was removed
+_MAX_RECORD_BYTES = 10_000
+_PART = ".part"
+_SHARD = ".arrow"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG)
+_Number = Annotated[int, Bounds(least=0, most=(1 << 63) - 1)]
+
+
+class CacheFullError(StoreError):
+    """The cache has no room for a shard: it is too small, or all of it is in use."""
+
+
+class Hold:
+    """A shard in the cache. As long as this object lives, no process removes it: it has the file
+    open under a shared lock, which the kernel releases when the process dies."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.path, self.number = path, -1
+        self.number = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether this file is still the one that has this name."""
+        try:
+            return os.path.samestat(os.lstat(path), os.fstat(self.number))
+        except FileNotFoundError:
+            return False
+
+
+class _Record(TypedDict):
+    """What was checked: the content, and the file that had it. Nothing is synced to the disk, so
+    what was checked before the machine restarted is checked again."""
+
+    sha256: Sha256
+    inode: _Number
+    changed_ns: _Number
+    boot: str
+
+
+def hold_shard(store: Path, entry: ShardEntry) -> Hold | None:
+    """Holds a shard of a mirrored store, downloaded if it is not there; None for any other store.
+
+    Raises StoreError if the shard is missing or damaged at its URL, or the server does not answer;
+    CacheFullError if there is no room; InputError and DiskFullError if the cache cannot be written.
+    """
+    if not isinstance(store, MirrorFolder):
+        return None
+    with writing_to(store.cache_dir):
+        store.mkdir(parents=True, exist_ok=True)
+        for _ in range(_TRIES):
+            found = _take(store / entry.file, entry) or _fetch(store, entry)
+            if found is not None:
+                return found
+    raise _full(store.cache_dir, "the shards in it are removed as fast as they come")
+
+
+def is_cached(store: MirrorFolder, entry: ShardEntry) -> bool:
+    """Whether the whole shard is here."""
+    try:
+        return os.stat(store / entry.file).st_size == entry.bytes
+    except FileNotFoundError:
+        return False
+
+
+def _take(path: Path, entry: ShardEntry) -> Hold | None:
+    """The shard, if it is there and intact."""
+    try:
+        hold = Hold(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(hold.number, fcntl.LOCK_SH)
+    if not hold.is_at(path):
+        return None
+    found = os.fstat(hold.number)
+    if found.st_size != entry.bytes or not _is_checked(path, found, entry.sha256):
+        logger.info("%s has changed in the cache: it is downloaded again", path)
+        path.unlink(missing_ok=True)
+        return None
+    with suppress(PermissionError):  # of another user, in a folder that both may read
+        os.utime(hold.number, ns=(time.time_ns(), found.st_mtime_ns))  # when it was last used
+    return hold
+
+
+def _fetch(store: MirrorFolder, entry: ShardEntry) -> Hold | None:
+    """Downloads the shard, unless another process is at it: then waits until that has ended, and
+    returns None. What a killed process left is overwritten."""
+    right = _create_locked(store / f".{entry.file}.lock")
+    if right is None:
+        return None
+    try:
+        return _download(store, entry)
+    finally:
+        right.path.unlink(missing_ok=True)
+
+
+def _download(store: MirrorFolder, entry: ShardEntry) -> Hold | None:
+    path = store / entry.file
+    part = store / f".{entry.file}{_PART}"
+    hold = _create_locked(part)
+    if hold is None:
+        return None
+    try:
+        _reserve(store.cache_dir, hold.number, entry.bytes)
+        _fill(store, entry, hold.number)
+        part.rename(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _write_record(path, os.fstat(hold.number), entry.sha256)
+    fcntl.flock(hold.number, fcntl.LOCK_SH)
+    hold.path = path
+    return hold if hold.is_at(path) else None
+
+
+def _create_locked(path: Path) -> Hold | None:
+    """A file under a lock of its own; None if another process removed or renamed it meanwhile."""
+    hold = Hold(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(hold.number, fcntl.LOCK_EX)
+    return hold if hold.is_at(path) else None
+
+
+def _fill(store: MirrorFolder, entry: ShardEntry, descriptor: int) -> None:
+    """A second try for what was damaged on its way."""
+    for _ in range(2):
+        try:
+            found = download(store.place, entry.file, entry.bytes, descriptor)
+        except FileNotFoundError:
+            raise _damaged(store, f"shard {entry.file} is missing from {store}") from None
+        except EOFError:
+            raise _damaged(
+                store,
+                f"shard {entry.file} in {store} has fewer than the {entry.bytes:,} bytes that the "
+                "manifest says",
+            ) from None
+        if found == entry.sha256:
+            return
+    raise _damaged(store, f"shard {entry.file} in {store} has changed content (SHA-256 mismatch)")
+
+
+def _damaged(store: MirrorFolder, text: str) -> StoreError:
+    return StoreError(text, action="repair", store=store)
+
+
+def _reserve(cache_dir: Path, descriptor: int, size: int) -> None:
+    """Makes room, and gives the file its size: others count it from now on."""
+    limit = read_limit(cache_dir)
+    if size > limit:
+        raise _full(cache_dir, f"a shard takes {bytes_text(size)}")
+    with lock_file(cache_dir / ".lock"):
+        os.ftruncate(descriptor, 0)
+        files = sorted(_list_files(cache_dir), key=lambda one: (not one.is_part, one.used))
+        over = sum(one.size for one in files) + size - limit
+        for one in files:
+            if over <= 0:
+                break
+            if one.path.name.endswith((_SHARD, _PART)) and _remove(one.path):
+                over -= one.size
+        if over > 0:
+            raise _full(cache_dir, "other shards in it are in use")
+        os.ftruncate(descriptor, size)
+
+
+class _File(NamedTuple):
+    used: float
+    size: int
+    path: Path
+
+    @property
+    def is_part(self) -> bool:
+        return self.path.name.endswith(_PART)
+
+
+def _list_files(folder: Path) -> Iterator[_File]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with suppress(FileNotFoundError):
+                found = path.lstat()
+                yield _File(found.st_atime, found.st_size, path)
+
+
+def _remove(path: Path) -> bool:
+    """Removes a file unless a process holds it."""
+    try:
+        hold = Hold(path, os.O_RDWR)
+        fcntl.flock(hold.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if hold.is_at(path):
+            path.unlink()
+            _record_of(path).unlink(missing_ok=True)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_checked(path: Path, found: os.stat_result, sha256: str) -> bool:
+    try:
+        raw = read_json(_record_of(path), max_bytes=_MAX_RECORD_BYTES)
+        record: _Record = read_as(_Record, raw)
+        if record == _describe(found, sha256):
+            return True
+    except (OSError, ValueError):
+        pass
+    if hash_file(path) != sha256:
+        return False
+    _write_record(path, found, sha256)
+    return True
+
+
+def _write_record(path: Path, found: os.stat_result, sha256: str) -> None:
+    """In one write, and not synced: what is half-written is not a record."""
+    with open(_record_of(path), "wb", opener=_create_no_link) as file:
+        file.write(json.dumps(_describe(found, sha256)).encode())
+
+
+def _describe(found: os.stat_result, sha256: str) -> _Record:
+    return _Record(sha256=sha256, inode=found.st_ino, changed_ns=found.st_mtime_ns, boot=_boot_id())
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _record_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.json")
+
+
+def _create_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+
+
+def _full(cache_dir: Path, reason: str) -> CacheFullError:
+    limit = bytes_text(read_limit(cache_dir))
+    return CacheFullError(
+        f'the cache "{cache_dir}" may take {limit}, but {reason}: give a larger `cache_size`.'
+    )
+
+
+@contextmanager
+def writing_to(cache_dir: Path) -> Iterator[None]:
+    """Turns what the operating system says about the cache into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFullError(
+                f'the disk that holds the cache "{cache_dir}" is full: free some space, or give a '
+                "`cache_dir` on another disk or a smaller `cache_size`."
+            ) from None
+        if error.errno in _REFUSED:
+            raise InputError(
+                f"the cache cannot be written ({error.strerror}): give another folder.",
+                setting="cache_dir",
+                value=str(cache_dir),
+            ) from None
+        raise

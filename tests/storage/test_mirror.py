@@ -1,0 +1,230 @@
+"""The cache of shards from URLs: shared by processes, bounded, checked."""
+
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clew.errors import DiskFullError, InputError, StoreError
+from clew.storage import ShardEntry, StoreReader
+from clew.storage.mirror import CacheFullError, MirrorFolder, cache, hold_shard, open_folder
+from tests.object_server import ObjectServer, upload
+from tests.stores import flip_byte, write_store
+
+SHARDS = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five shards of the same size, up to some bytes. Shared: do not modify."""
+    return write_store(tmp_path_factory.mktemp("store") / "store", SHARDS)
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path, object_server: ObjectServer) -> str:
+    return upload(folder, object_server.new_url())
+
+
+@pytest.fixture
+def mirror(url: str, tmp_path: Path) -> MirrorFolder:
+    opened = open_folder(url, cache_dir=tmp_path / "cache", cache_size="1GB")
+    assert isinstance(opened, MirrorFolder)
+    return opened
+
+
+@pytest.fixture
+def shards(mirror: MirrorFolder) -> list[ShardEntry]:
+    return StoreReader(mirror).shards
+
+
+def count_downloads(server: ObjectServer, before: int) -> int:
+    return sum(path.endswith(".arrow") for method, path in server.requests[before:])
+
+
+def limit(url: str, mirror: MirrorFolder, shards: list[ShardEntry], count: float) -> None:
+    """Leaves room for this many shards."""
+    size = sum(path.stat().st_size for path in mirror.cache_dir.rglob("*") if path.is_file())
+    room = int(size + 1000 + count * max(shard.bytes for shard in shards))
+    open_folder(url, cache_dir=mirror.cache_dir, cache_size=room)
+
+
+def cached(mirror: MirrorFolder) -> list[str]:
+    return sorted(path.name for path in mirror.glob("batch_*"))
+
+
+def test_a_shard_is_downloaded_once(
+    mirror: MirrorFolder, folder: Path, shards: list[ShardEntry], object_server: ObjectServer
+) -> None:
+    before = len(object_server.requests)
+    for _ in range(2):
+        held = hold_shard(mirror, shards[1])
+        assert held is not None
+        assert held.path.read_bytes() == (folder / shards[1].file).read_bytes()
+    assert count_downloads(object_server, before) == 1
+    assert f"{mirror}".startswith("s3://")
+
+
+def test_a_store_on_disk_is_not_cached(folder: Path) -> None:
+    assert open_folder(f"file://{folder}") == folder
+    assert hold_shard(folder, StoreReader(folder).shards[0]) is None
+
+
+def test_the_least_recently_used_shard_makes_room(
+    url: str, mirror: MirrorFolder, shards: list[ShardEntry]
+) -> None:
+    limit(url, mirror, shards, 2.5)
+    for number in (0, 1, 0, 2):
+        hold_shard(mirror, shards[number])
+    assert cached(mirror) == [shards[0].file, shards[2].file]
+
+
+def test_a_shard_in_use_is_not_removed(
+    url: str, mirror: MirrorFolder, shards: list[ShardEntry]
+) -> None:
+    limit(url, mirror, shards, 2.5)
+    held = [hold_shard(mirror, shards[0]), hold_shard(mirror, shards[1])]
+    with pytest.raises(CacheFullError, match=r"in use: give a larger `cache_size`"):
+        hold_shard(mirror, shards[2])
+    held.pop(0)
+    hold_shard(mirror, shards[2])
+    assert cached(mirror) == [shards[1].file, shards[2].file]
+
+
+def test_a_shard_larger_than_the_cache_is_refused(
+    url: str, mirror: MirrorFolder, shards: list[ShardEntry]
+) -> None:
+    limit(url, mirror, shards, 0.5)
+    open_folder(url, cache_dir=mirror.cache_dir, cache_size=shards[0].bytes - 1)
+    with pytest.raises(CacheFullError, match="a shard takes"):
+        hold_shard(mirror, shards[0])
+
+
+@pytest.mark.parametrize("damage", ["content", "length"])
+def test_a_shard_damaged_in_the_cache_is_downloaded_again(
+    mirror: MirrorFolder, folder: Path, shards: list[ShardEntry], damage: str
+) -> None:
+    path = mirror / shards[0].file
+    hold_shard(mirror, shards[0])
+    if damage == "content":
+        flip_byte(path, 100)
+    else:
+        os.truncate(path, 50)
+    held = hold_shard(mirror, shards[0])
+    assert held is not None
+    assert held.path.read_bytes() == (folder / shards[0].file).read_bytes()
+
+
+def test_a_shard_damaged_at_the_url_is_named(
+    tmp_path: Path, folder: Path, object_server: ObjectServer
+) -> None:
+    url = upload(folder, object_server.new_url())
+    mirror = open_folder(url, cache_dir=tmp_path / "cache")
+    [entry] = [one for one in StoreReader(mirror).shards if one.batch_number == 2]
+    content = bytearray((folder / entry.file).read_bytes())
+    content[500] ^= 1
+    mirror.place.replace(entry.file, bytes(content), None)  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match=rf"{entry.file} in {url} has changed content") as caught:
+        hold_shard(mirror, entry)
+    assert f'clew.verify("{url}", repair=True)' in str(caught.value)
+    mirror.place.delete(entry.file)  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match=f"{entry.file} is missing from {url}"):
+        hold_shard(mirror, entry)
+    assert not list(mirror.glob(".*.part"))
+
+
+def test_a_new_manifest_is_seen(tmp_path: Path, object_server: ObjectServer) -> None:
+    url = object_server.new_url()
+    for count in (1, 2):
+        upload(write_store(tmp_path / f"store{count}", count), url)
+        assert len(StoreReader(open_folder(url, cache_dir=tmp_path / "cache")).shards) == count
+
+
+def test_another_shard_of_the_same_name_is_not_taken_for_it(
+    mirror: MirrorFolder, shards: list[ShardEntry]
+) -> None:
+    hold_shard(mirror, shards[0])
+    other = replace(shards[0], sha256=shards[1].sha256, bytes=shards[1].bytes)
+    with pytest.raises(StoreError, match="has changed content|fewer than"):
+        hold_shard(mirror, other)  # what is at the URL is not this either
+    assert hold_shard(mirror, shards[0]) is not None
+
+
+def test_a_cache_that_cannot_be_written_is_named(url: str, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(InputError, match="cache_dir") as caught:
+        open_folder(url, cache_dir=tmp_path / "cache")
+    assert caught.value.setting == "cache_dir"
+
+
+def test_a_full_disk_is_named(
+    mirror: MirrorFolder, shards: list[ShardEntry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(cache, "download", full)
+    with pytest.raises(DiskFullError, match="`cache_dir` on another disk"):
+        hold_shard(mirror, shards[0])
+    assert not list(mirror.glob(".*.part"))
+
+
+_HOLD = """
+import sys
+from clew.storage.manifest import ShardEntry
+from clew.storage.mirror import MirrorFolder, hold_shard
+held = hold_shard(MirrorFolder(sys.argv[1]), eval(sys.argv[2]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+class Holder:
+    """Another process that holds a shard until it is told to end."""
+
+    def __init__(self, mirror: MirrorFolder, entry: ShardEntry) -> None:
+        command = [sys.executable, "-c", _HOLD, str(mirror), repr(entry)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    def wait(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "held\n"
+
+    def end(self, *, kill: bool = False) -> None:
+        if kill:
+            self.process.kill()
+        self.process.communicate()
+
+
+def test_processes_share_downloads_and_respect_each_others_shards(
+    url: str, mirror: MirrorFolder, shards: list[ShardEntry], object_server: ObjectServer
+) -> None:
+    limit(url, mirror, shards, 1.5)
+    before = len(object_server.requests)
+    holders = [Holder(mirror, shards[0]) for _ in range(2)]
+    for holder in holders:
+        holder.wait()
+    assert count_downloads(object_server, before) == 1
+    with pytest.raises(CacheFullError):
+        hold_shard(mirror, shards[1])
+    holders[0].end()
+    holders[1].end(kill=True)
+    assert hold_shard(mirror, shards[1]) is not None  # the kernel released what the killed one held
+
+
+def test_a_download_that_was_killed_is_taken_over(
+    mirror: MirrorFolder, folder: Path, shards: list[ShardEntry], object_server: ObjectServer
+) -> None:
+    with object_server.holding("GET"):
+        holder = Holder(mirror, shards[0])
+        assert object_server.held.wait(60)
+        assert list(mirror.glob(".*.part"))
+        holder.end(kill=True)
+    held = hold_shard(mirror, shards[0])
+    assert held is not None
+    assert held.path.read_bytes() == (folder / shards[0].file).read_bytes()
+    assert not list(mirror.glob(".*.part"))

@@ -1,6 +1,5 @@
 """Which shard a worker makes next, when any number of workers share a store."""
 
-import itertools
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -10,6 +9,9 @@ from clew.storage.leases import Lease, Leases
 
 # Shards that a worker tries to claim before it looks again what others hold.
 _MOST_TRIED = 4
+# A worker picks from this many pending shards: workers that start together, or that know what was
+# done only up to their last shard, rarely pick the same or a finished one.
+_LEAST_WINDOW, _WINDOW_PER_WORKER = 64, 8
 # Leases of others that a worker without work watches: many idle workers must not flood a store
 # with requests. What it does not watch, others do, or it does so later.
 _MOST_WATCHED = 8
@@ -65,12 +67,18 @@ class Claims:
         """A pending shard and the lease for it. None: all are done or claimed."""
         taken = self.leases.names()
         self._workers = len(taken) + 1
-        free = self._find_free(taken)
-        if not free:
+        if not self._find_free(taken):
             self.look()
+        for _ in range(_MOST_TRIED):
             free = self._find_free(taken)
-        tried = itertools.islice(self._mix(free), _MOST_TRIED)
-        return self._claim(tried) or self._claim(self._choose_watched(taken))
+            if not free:
+                break
+            number = self._pick(free) if taken else free[0]
+            if (claim := self._claim([number])) is not None:
+                return claim
+            # Another worker holds it, or it is done and was looked at again.
+            taken.add(self._name(number))
+        return self._claim(self._choose_watched(taken))
 
     def give_up(self, claim: Claim) -> None:
         """The shard is done, or left to others."""
@@ -93,11 +101,11 @@ class Claims:
     def _find_free(self, taken: Collection[str]) -> list[int]:
         return [number for number in self.others if self._name(number) not in taken]
 
-    def _mix(self, free: Sequence[int]) -> Iterator[int]:
-        """The shards from the first on, but not all workers try the same one."""
-        rest = list(free)
-        while rest:
-            yield rest.pop(self._chance.randrange(min(len(rest), self._workers)))
+    def _pick(self, free: Sequence[int]) -> int:
+        """One of the first shards, but not the same for all workers. What was pending when this
+        worker last looked is done at the front, so that it looks far enough behind."""
+        window = max(_LEAST_WINDOW, _WINDOW_PER_WORKER * self._workers)
+        return free[self._chance.randrange(min(len(free), window))]
 
     def _choose_watched(self, taken: Collection[str]) -> list[int]:
         """Shards whose leases are looked at: the same ones each time, until they are done."""

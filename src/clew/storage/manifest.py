@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import filelock
 
@@ -23,6 +23,8 @@ from clew.storage.reading import parse_json, read_json
 from clew.storage.writing import lock_file, replace_file
 from clew.typed_json import Bounds, read_as, wrong
 from clew.urls import UrlPath
+
+Value = TypeVar("Value")
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "clew-store"
@@ -213,17 +215,33 @@ def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Mani
 
 
 def _compare_and_swap(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
-    place, pause = open_place(store), _FIRST_PAUSE_SECONDS
+    place = open_place(store)
+    return swap(
+        lambda: _read_version(store),
+        lambda manifest, version: place.replace(MANIFEST_NAME, _encode(manifest), version),
+        change,
+    )
+
+
+def swap(
+    read: Callable[[], tuple[Value, str]],
+    write: Callable[[Value, str], object],
+    change: Callable[[Value], Value],
+    sleep: Callable[[float], object] = time.sleep,
+) -> Value:
+    """Change what `read` gives, with its version, and `write` it, as often as somebody else was
+    faster and `write` raises ChangedError."""
+    pause = _FIRST_PAUSE_SECONDS
     while True:
-        before, version = _read_version(store)
-        manifest = change(before)
-        if manifest == before:
-            return manifest
+        before, version = read()
+        after = change(before)
+        if after == before:
+            return after
         try:
-            place.replace(MANIFEST_NAME, _encode(manifest), version)
-            return manifest
+            write(after, version)
+            return after
         except ChangedError:
-            time.sleep(random.uniform(0, pause))
+            sleep(random.uniform(0, pause))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 

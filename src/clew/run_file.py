@@ -154,11 +154,8 @@ def _read_recorded(folder: Path) -> dict[str, Any]:
     """The settings that an earlier run recorded in a folder or at a URL."""
     from clew.storage.scratch import fetched
 
-    try:
-        with fetched(folder, RUN_FILE) as path:
-            return read_run_file(path).settings
-    except FileNotFoundError:
-        return {}
+    with fetched(folder, RUN_FILE) as path:
+        return read_run_file(path).settings
 
 
 def _has_content(folder: str | Path | None) -> bool:

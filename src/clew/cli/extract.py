@@ -78,7 +78,7 @@ def run(call: Call) -> None:
 
 def _describe(traces: "TraceBatchLoader") -> dict[str, object]:
     return {
-        "store": str(traces.traces_dir),
+        "store": f"{traces.traces_dir}",
         "traces": traces.num_traces,
         "planned": traces.manifest.planned_rows,
         "excluded": len(traces.manifest.skipped),
@@ -87,7 +87,7 @@ def _describe(traces: "TraceBatchLoader") -> dict[str, object]:
 
 
 def _print(call: Call, traces: "TraceBatchLoader") -> None:
-    out, part = traces.traces_dir, call.settings["part"]
+    out, part = f"{traces.traces_dir}", call.settings["part"]
     whose = "done" if part.endswith("/1") else f"part {part} is done"
     planned, excluded = traces.manifest.planned_rows or 0, len(traces.manifest.skipped)
     more = f" ({counted(excluded, 'question')} excluded; see its manifest)" if excluded else ""

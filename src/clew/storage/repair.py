@@ -1,9 +1,12 @@
 """Repair a store: keep every intact row, rebuild a lost manifest, move aside what is foreign."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+
+import pyarrow as pa
 
 from clew.errors import OtherVersionError, StoreError
 from clew.storage.hashing import hash_file
@@ -12,18 +15,29 @@ from clew.storage.manifest import (
     MANIFEST_NAME,
     Manifest,
     ShardEntry,
+    changing_manifest,
     manifest_lock,
     read_manifest,
     update_manifest,
     write_manifest,
 )
 from clew.storage.origin import ID_COLUMN, find_other_store, read_origin
+from clew.storage.places import AccessDeniedError, UnreachableError, open_place
 from clew.storage.reader import ShardReader
 from clew.storage.reading import irregular_kind
-from clew.storage.uploading import UploadingWriter
-from clew.storage.verify import Problem, batch_number_of, count_intact, rows_text, verify_store
+from clew.storage.scratch import fetched
+from clew.storage.uploading import UploadingWriter, open_writer, unfinished_pieces
+from clew.storage.verify import (
+    Problem,
+    batch_number_of,
+    count_intact,
+    rows_text,
+    shard_files,
+    verify_store,
+)
 from clew.storage.writer import ShardWriter, describe_irregular, read_intact_batches, read_schema
 from clew.storage.writing import put_in_place, sync_folder
+from clew.urls import UrlPath
 
 
 def ensure_manifest(store: Path) -> str | None:
@@ -34,22 +48,27 @@ def ensure_manifest(store: Path) -> str | None:
     try:
         read_manifest(store)
         return None
-    except OtherVersionError:
+    except (OtherVersionError, AccessDeniedError, UnreachableError):
         raise
     except StoreError:
-        shards = sorted(store.glob("batch_*.arrow")) if store.is_dir() else []
+        shards = [name for name in shard_files(store) if name.endswith(".arrow")]
         if not shards or not _can_replace(store / MANIFEST_NAME):
             raise
-    files = [path for path in shards if describe_irregular(path) is None]
-    schemas = [schema for path in files if (schema := read_schema(path)) is not None]
+    found = (_read_schema(store, name) for name in shards)
+    schemas = [schema for schema in found if schema is not None]
     origins = [origin.manifest for schema in schemas if (origin := read_origin(schema)) is not None]
     if not origins:
         raise StoreError(
             f"{store} has no readable manifest, and {_no_origin(len(schemas), len(shards))}"
         )
-    with writer_lock(store, Part()), manifest_lock(store):
+    with writer_lock(store, Part()), changing_manifest(store):
         write_manifest(store, _rebuild(store, origins))
     return "the manifest was missing or unreadable: rebuilt it from the shards"
+
+
+def _read_schema(store: Path, name: str) -> pa.Schema | None:
+    with fetched(store, name) as path:
+        return read_schema(path) if describe_irregular(path) is None else None
 
 
 def _can_replace(manifest: Path) -> bool:
@@ -61,9 +80,19 @@ def _can_replace(manifest: Path) -> bool:
 
 def _rebuild(store: Path, origins: Sequence[Manifest]) -> Manifest:
     manifest = _join_origins(_largest_group(origins))
-    sides = (path for path in sorted(store.glob("*.arrow")) if not path.name.startswith("batch_"))
-    found = {side.name: hash_file(side) for side in sides if describe_irregular(side) is None}
+    names = [name for name in _arrow_files(store) if not name.startswith("batch_")]
+    found: dict[str, str] = {}
+    for name in names:
+        with fetched(store, name) as side:
+            if describe_irregular(side) is None:
+                found[name] = hash_file(side)
     return replace(manifest, files={**found, **manifest.files})
+
+
+def _arrow_files(store: Path) -> list[str]:
+    if isinstance(store, UrlPath):
+        return [name for name in open_place(store).names() if name.endswith(".arrow")]
+    return sorted(path.name for path in store.glob("*.arrow"))
 
 
 def _largest_group(origins: Sequence[Manifest]) -> list[Manifest]:
@@ -126,33 +155,46 @@ def repair_store(store: Path, problems: list[Problem] | None = None) -> list[str
 
 
 def _repair_one(store: Path, problem: Problem) -> list[str]:
-    path, lost = store / problem.file, "none lost"
+    lost = "none lost"
     if problem.lost_rows:
         lost = f"{rows_text(problem.lost_rows)} lost, to be re-created"
     if problem.kind == "missing":
         _forget_shard(store, problem.batch_number)
         return [f"removed {problem.file} from the manifest; {lost}"]
     if problem.kind == "foreign":
-        return [f"{_move_aside(store, path)}; {lost}"]
+        return [f"{_move_aside(store, problem.file)}; {lost}"]
     if problem.kind in ("damaged", "rows"):
-        return [f"{_keep_intact_rows(store, path)}; {lost}"]
+        with fetched(store, problem.file) as path:
+            return [f"{_keep_intact_rows(store, path)}; {lost}"]
     if problem.kind == "unlisted":
-        return [_adopt_shard(store, path)]
+        with fetched(store, problem.file) as path:
+            return [_adopt_shard(store, path)]
     return []
 
 
-def _move_aside(store: Path, path: Path) -> str:
+def _move_aside(store: Path, file: str) -> str:
     """Rename what is not this store's, under a name that clew does not look at. A link is renamed,
     not followed."""
-    number = batch_number_of(path)
+    number = batch_number_of(store / file)
     entry = None if number is None else read_manifest(store).shard(number)
-    if entry is not None and entry.file == path.name:
+    if entry is not None and entry.file == file:
         _forget_shard(store, number)
-    names = (f"{path.name}.foreign{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
-    aside = next(path.with_name(name) for name in names if not os.path.lexists(store / name))
-    os.rename(path, aside)
-    sync_folder(store)
-    return f"moved {path.name}, which is not part of this store, to {aside.name}"
+    names = (f"{file}.foreign{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
+    if isinstance(store, UrlPath):
+        aside = _move_object(store, file, names)
+    else:
+        aside = next(name for name in names if not os.path.lexists(store / name))
+        os.rename(store / file, store / aside)
+        sync_folder(store)
+    return f"moved {file}, which is not part of this store, to {aside}"
+
+
+def _move_object(store: Path, file: str, names: Iterator[str]) -> str:
+    place = open_place(store)
+    with fetched(store, file) as path:
+        aside = next(name for name in names if place.create(name, path))
+    place.delete(file)
+    return aside
 
 
 def _keep_intact_rows(store: Path, path: Path) -> str:
@@ -165,18 +207,28 @@ def _keep_intact_rows(store: Path, path: Path) -> str:
     rewrite = read_manifest(store).planned_rows is None or path.is_symlink()
     if rewrite and first is not None:
         # The writer takes over the intact rows of the old file, then replaces it.
-        writer = ShardWriter(store, number, first.schema, id_column=ID_COLUMN)
+        writer = open_writer(store, number, first.schema, id_column=ID_COLUMN)
         add_shard(store, writer.finish())
         return f"rewrote {path.name} with its {kept}"
     if path.is_symlink():
-        return _move_aside(store, path)
+        return _move_aside(store, path.name)
     # First the manifest, then the rename: a crash in between leaves an unlisted shard, which the
     # next run recovers just the same.
     _forget_shard(store, number)
-    part = path.with_suffix(".arrow.part")
-    if not os.path.lexists(part):  # the next run takes over the rows of both
-        put_in_place(path, part)
+    if isinstance(store, UrlPath):
+        _keep_as_piece(store, number, path)
+    elif not os.path.lexists(path.with_suffix(".arrow.part")):
+        # The next run takes over the rows of both.
+        put_in_place(path, path.with_suffix(".arrow.part"))
     return f"marked {path.name} as half-written, keeping its {kept}"
+
+
+def _keep_as_piece(store: Path, number: int, path: Path) -> None:
+    """Without the permission to delete, the object stays: the next run takes over its rows too, and
+    replaces it."""
+    unfinished_pieces(store, number).create("000000-damaged.part", path)
+    with suppress(AccessDeniedError):
+        open_place(store).delete(path.name)
 
 
 def _forget_shard(store: Path, batch_number: int | None) -> None:

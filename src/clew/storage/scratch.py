@@ -39,13 +39,14 @@ class ScratchFolder:
 @contextmanager
 def fetched(store: Path, name: str) -> Iterator[Path]:
     """A file of a store in a folder or at a URL, as a file on this machine until the block ends.
-    Raises FileNotFoundError for one that is not at the URL."""
+    There is none at the path if there is none in the store."""
     if not isinstance(store, UrlPath):
         yield store / name
         return
     folder = ScratchFolder()
     try:
-        open_place(store).fetch(name, folder.path / name)
+        with suppress(FileNotFoundError):
+            open_place(store).fetch(name, folder.path / name)
         yield folder.path / name
     finally:
         folder.remove()

@@ -6,8 +6,9 @@ shard: whoever continues takes over what a killed writer finished there.
 
 import hashlib
 import logging
+import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from clew.urls import UrlPath
 
 logger = logging.getLogger(__name__)
 
+_PIECES_OF = re.compile(r"batch_(\d{4,12})", re.ASCII)
 _TRIES = 5
 _MAX_SIDE_BYTES = 1 << 32
 
@@ -41,6 +43,31 @@ def open_writer(
 def unfinished_pieces(store: Path, batch_number: int) -> Place:
     """Where the record batches of a shard that is not finished lie."""
     return open_place(store).child(WORK_FOLDER).child(Path(shard_name(batch_number)).stem)
+
+
+def numbers_with_pieces(store: Path) -> list[int]:
+    """The shards of a store at a URL that have record batches under `.work/`."""
+    if not isinstance(store, UrlPath):
+        return []
+    folders = open_place(store).child(WORK_FOLDER).folders()
+    found = (_PIECES_OF.fullmatch(name) for name in folders)
+    return [int(match[1]) for match in found if match]
+
+
+def remove_leftovers(store: Path, finished: Collection[int]) -> None:
+    """Removes the record batches of shards that are finished, which a process that was killed
+    right after it had listed them left."""
+    for number in numbers_with_pieces(store):
+        if number in finished:
+            _delete_all(unfinished_pieces(store, number))
+
+
+def _delete_all(place: Place) -> None:
+    """Without the permission to delete, what is no longer needed stays. Nobody reads it."""
+    try:
+        place.delete(*place.names())
+    except AccessDeniedError as error:
+        logger.info("%s", error)
 
 
 def write_side_file(store: Path, name: str, content: bytes) -> str:
@@ -112,13 +139,9 @@ class UploadingWriter(ShardWriter):
         self.clear()
 
     def clear(self) -> None:
-        """Removes what the shard was made from, here and under `.work/`. Without the permission to
-        delete, that stays there: it is never read again."""
+        """Removes what the shard was made from, here and under `.work/`."""
         self.abandon()
-        try:
-            self._work.delete(*self._work.names())
-        except AccessDeniedError as error:
-            logger.info("%s", error)
+        _delete_all(self._work)
 
     def drop(self) -> None:
         self.clear()

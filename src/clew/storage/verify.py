@@ -1,7 +1,7 @@
 """Check a store against its manifest, and repair what can be repaired."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,12 +16,17 @@ from clew.storage.manifest import (
     MANIFEST_NAME,
     Manifest,
     ShardEntry,
+    has_manifest,
     read_manifest,
     shard_name,
 )
 from clew.storage.origin import ID_COLUMN, find_foreign, find_foreign_ids, has_fixed_ids
+from clew.storage.places import open_place
 from clew.storage.reader import ShardReader
+from clew.storage.scratch import fetched
+from clew.storage.uploading import numbers_with_pieces, unfinished_pieces
 from clew.storage.writer import describe_irregular, find_foreign_file, read_intact_batches
+from clew.urls import UrlPath
 from clew.wording import counted
 
 OnShard = Callable[[str, int, int], None]
@@ -49,15 +54,22 @@ class Problem:
 def find_stores(folder: Path) -> list[Path]:
     """The store itself, or the stores that "clew preprocess" and "clew convert" put in a folder;
     the folder itself if it has none, so that opening it raises the error."""
-    inner = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}"))
-    return [folder] if (folder / MANIFEST_NAME).exists() or not inner else inner
+    if has_manifest(folder):
+        return [folder]
+    inner: list[Path]
+    if isinstance(folder, UrlPath):
+        inner = [folder / name for name in open_place(folder).folders()]
+    else:
+        inner = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}"))
+    return [path for path in inner if has_manifest(path)] or [folder]
 
 
 def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
     """Checks hashes, row counts, gaps and half-written files, and that every row belongs to this
     store and is there once; reads every byte once.
 
-    `on_shard(file, number, total)` is called before each shard; `number` counts from 1.
+    `on_shard(file, number, total)` is called before each shard; `number` counts from 1. Of a store
+    at a URL, one shard at a time is on this machine.
     """
     manifest = read_manifest(store)
     problems: list[Problem] = []
@@ -65,7 +77,8 @@ def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
     for number, shard in enumerate(shards, start=1):
         if on_shard is not None:
             on_shard(shard.file, number, len(shards))
-        problem = _check_shard(store, shard, manifest)
+        with fetched(store, shard.file) as path:
+            problem = _check_shard(path, shard, manifest)
         if problem:
             problems.append(problem)
     if not problems and not has_fixed_ids(manifest):
@@ -86,8 +99,7 @@ def way_on(manifest: Manifest) -> str:
     return f'run "clew {command}" again'
 
 
-def _check_shard(store: Path, shard: ShardEntry, manifest: Manifest) -> Problem | None:
-    path = store / shard.file
+def _check_shard(path: Path, shard: ShardEntry, manifest: Manifest) -> Problem | None:
     reason = describe_irregular(path)
     if reason is not None:
         return _foreign(shard, reason)
@@ -164,19 +176,24 @@ def _check_shared_ids(store: Path, shards: list[ShardEntry]) -> list[Problem]:
     problems: list[Problem] = []
     seen: list[tuple[int, int, ShardEntry]] = []
     for shard in shards:
-        ids = ShardReader(store / shard.file).read_ids()
+        ids = _read_ids(store, shard)
         if not len(ids):
             continue
         first, last = int(ids.min()), int(ids.max())
         for other_first, other_last, other in seen:
             if other_first <= last and first <= other_last:
-                shared = np.intersect1d(ids, ShardReader(store / other.file).read_ids())
+                shared = np.intersect1d(ids, _read_ids(store, other))
                 if len(shared):
                     reason = f"has {counted(len(shared), 'row')} that {other.file} has too"
                     problems.append(_foreign(shard, reason))
                     break
         seen.append((first, last, shard))
     return problems
+
+
+def _read_ids(store: Path, shard: ShardEntry) -> np.ndarray:
+    with fetched(store, shard.file) as path:
+        return ShardReader(path).read_ids().copy()
 
 
 def _check_extra_files(
@@ -192,23 +209,51 @@ def _check_extra_files(
     }
     to_do = "to finish it" if manifest.planned_rows is not None else "to re-create it"
     problems = []
-    for path in sorted(store.glob("batch_*.arrow*")):
-        number = batch_number_of(path)
-        if number is None or path.name in listed:
+    for name in shard_files(store):
+        number = batch_number_of(store / name)
+        if number is None or name in listed:
             continue
-        kind: ProblemKind = "unlisted" if path.suffix == ".arrow" else "part"
+        kind: ProblemKind = "unlisted" if name.endswith(".arrow") else "part"
         state = "is not in the manifest"
-        reason = _find_foreign_extra(path, manifest, number)
+        with fetched(store, name) as path:
+            reason = _find_foreign_extra(path, manifest, number)
+            is_part = reason is None and kind == "part"
+            rows = rows_text(count_intact(path), "complete") if is_part else ""
         if reason is not None:
             kind, state = "foreign", f"{reason}: it is not part of this store"
         elif number in complete:  # no extraction would ever finish it
             kind, state = "foreign", f"is left over: shard {shard_name(number)} is complete"
         elif kind == "part":
-            rows = rows_text(count_intact(path), "complete")
             state = f"is half-written, with {rows}: {way_on(manifest)} {to_do}"
-        message = f"{path.name} {state}"
-        problems.append(Problem(kind=kind, file=path.name, batch_number=number, message=message))
-    return problems
+        message = f"{name} {state}"
+        problems.append(Problem(kind=kind, file=name, batch_number=number, message=message))
+    known = {*complete, *(problem.batch_number for problem in problems)}
+    return [*problems, *_list_pieces(store, manifest, known)]
+
+
+def _list_pieces(
+    store: Path, manifest: Manifest, known: Collection[int | None]
+) -> Iterator[Problem]:
+    """Shards at a URL of which only record batches are there."""
+    for number in numbers_with_pieces(store):
+        if number in known:
+            continue
+        count = len(unfinished_pieces(store, number).names())
+        kept = f"{counted(count, 'record batch', 'record batches')} kept"
+        message = f"{shard_name(number)} is half-written, with {kept}: {way_on(manifest)}"
+        yield Problem(
+            kind="part",
+            file=shard_name(number),
+            batch_number=number,
+            message=f"{message} to finish it",
+        )
+
+
+def shard_files(store: Path) -> list[str]:
+    """The names of all files that look like shards or half-written ones."""
+    if isinstance(store, UrlPath):
+        return open_place(store).names("batch_")
+    return sorted(path.name for path in store.glob("batch_*.arrow*"))
 
 
 def _find_foreign_extra(path: Path, manifest: Manifest, number: int) -> str | None:
@@ -222,12 +267,12 @@ def _find_foreign_extra(path: Path, manifest: Manifest, number: int) -> str | No
 def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
     problems = []
     for name, sha256 in manifest.files.items():
-        path = store / name
-        state = describe_irregular(path)
-        if state is None and not path.exists():
-            state = "is missing"
-        if state is None and hash_file(path) != sha256:
-            state = "has changed since it was written"
+        with fetched(store, name) as path:
+            state = describe_irregular(path)
+            if state is None and not path.exists():
+                state = "is missing"
+            if state is None and hash_file(path) != sha256:
+                state = "has changed since it was written"
         if state is not None:
             problems.append(
                 Problem(

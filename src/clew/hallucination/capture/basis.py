@@ -61,11 +61,8 @@ class OtherBasis:
 
 
 def _read_file(store: Path) -> bytes | None:
-    try:
-        with fetched(store, BASIS_NAME) as path:
-            return read_bounded(path, path.stat().st_size)
-    except OSError:
-        return None
+    with fetched(store, BASIS_NAME) as path:
+        return read_bounded(path, path.stat().st_size) if path.is_file() else None
 
 
 def _refuse_other(store: Path, what: str, theirs: object, ours: object) -> None:

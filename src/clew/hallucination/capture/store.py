@@ -28,7 +28,7 @@ from clew.storage.manifest import (
 from clew.storage.places import open_place
 from clew.storage.reader import refuse_damaged_shards
 from clew.storage.scratch import fetched
-from clew.storage.uploading import write_side_file
+from clew.storage.uploading import remove_leftovers, write_side_file
 from clew.urls import UrlPath
 from clew.version import __version__
 
@@ -65,6 +65,11 @@ class TraceStore:
             finally:
                 self._work.leases.release_all()
             self._work.clear()
+            remove_leftovers(self.path, self._finished())
+
+    def _finished(self) -> set[int]:
+        made = {shard.batch_number: shard.rows for shard in self.manifest.shards}
+        return {n for n, rows in made.items() if rows >= expected_rows(self.manifest, n)}
 
     def claims(
         self,

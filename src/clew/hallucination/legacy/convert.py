@@ -16,6 +16,7 @@ from clew.hallucination.traces.schema import Keep
 from clew.memory import is_out_of_memory
 from clew.settings import read_size
 from clew.storage import Part, writer_lock
+from clew.urls import as_path
 
 OnFile = Callable[[Path, int, int], None]
 
@@ -59,7 +60,7 @@ def convert_folder(
     cannot be used is listed in `skipped`. Raises InputError if there is nothing to convert,
     SettingsMismatchError if a store at `out` was made from other files or with another `keep`.
     """
-    folder, out = Path(folder), Path(out)
+    folder, out = Path(folder), as_path(out)
     if keep not in ("full", "compact"):
         raise InputError('choose "full" or "compact".', setting="keep", value=keep)
     if max_memory is not None:

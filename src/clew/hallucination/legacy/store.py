@@ -13,11 +13,19 @@ from clew.hallucination.legacy.records import MalformedRecordError, RowIds, assi
 from clew.hallucination.legacy.sources import FileKind, Source, load_samples
 from clew.hallucination.legacy.unpickle import explain_errors
 from clew.hallucination.traces.schema import Keep
-from clew.storage import Manifest, ShardEntry, ShardWriter, read_manifest, shard_name
+from clew.storage import (
+    Manifest,
+    ShardEntry,
+    ShardWriter,
+    open_writer,
+    read_manifest,
+    shard_name,
+)
 from clew.storage.gaps import expected_rows
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import (
     MANIFEST_NAME,
+    has_manifest,
     update_manifest,
     write_manifest,
 )
@@ -59,7 +67,7 @@ class ConvertedStore:
         self._format: Format | None = None
         self._manifest: Manifest | None = None
         self._skipped: dict[str, list[SkippedSource]] = {}
-        if (path / MANIFEST_NAME).exists():
+        if has_manifest(path):
             self._manifest = read_manifest(path)
             _check_origin(path, self._manifest, keep)
 
@@ -201,7 +209,7 @@ class ConvertedStore:
     def _begin_shard(self, batch_number: int, schema: pa.Schema) -> ShardWriter:
         """A writer that drops what an interrupted run left: it may come from another source, and
         is quickly rewritten."""
-        return ShardWriter(
+        return open_writer(
             self.path, batch_number, schema, id_column="global_example_id", start_over=True
         )
 

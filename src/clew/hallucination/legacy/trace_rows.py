@@ -42,7 +42,6 @@ from clew.hallucination.traces.schema import (
     build_record_batch,
     trace_schema,
 )
-from clew.storage.hashing import hash_file
 
 # The defaults of `clew extract`, so that converted and captured traces look alike.
 NODE_DIM = 64
@@ -125,8 +124,9 @@ class TraceFormat:
 
     def save(self, store: Path) -> dict[str, str]:
         """Write what belongs to the whole store; returns the files with their SHA-256."""
-        save_basis(store, self.basis)
-        return {BASIS_NAME: hash_file(store / BASIS_NAME)}
+        sha256 = save_basis(store, self.basis)
+        self.basis = load_basis(store)
+        return {BASIS_NAME: sha256}
 
     def row(self, record: Any, ids: RowIds) -> pa.RecordBatch:
         """One row; raises MalformedRecordError if the record does not fit the store."""

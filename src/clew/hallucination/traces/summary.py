@@ -69,7 +69,7 @@ def summarize_store(path: str | Path) -> StoreSummary:
     manifest = store.manifest
     extra = _summarize_traces(store.path) if manifest.kind == "traces" and store.shards else {}
     return StoreSummary(
-        path=str(path),
+        path=f"{path}",
         kind=manifest.kind,
         rows=manifest.rows,
         planned_rows=manifest.planned_rows,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clew.progress import Note, Reporter, log_event
 from clew.run_file import repeatable
+from clew.urls import as_path
 
 if TYPE_CHECKING:
     from clew.hallucination.legacy import ConvertResult
@@ -17,7 +18,7 @@ def inspect(store: str | Path) -> "SamplesSummary | StoreSummary":
     """Show the contents of a store: totals, shards, lengths, sample answers, settings.
 
     Args:
-        store: Folder of a store, or of samples written by "clew preprocess".
+        store: Folder or URL of a store, or of samples written by "clew preprocess".
 
     Returns:
         The summary; `as_dict()` is what the command prints as JSON.
@@ -29,8 +30,9 @@ def inspect(store: str | Path) -> "SamplesSummary | StoreSummary":
         >>> clew.inspect("traces_data").rows
     """
     from clew.hallucination.samples.making.summary import summarize
+    from clew.storage.mirror import open_folder
 
-    return summarize(Path(store))
+    return summarize(open_folder(store))
 
 
 def verify(
@@ -44,7 +46,7 @@ def verify(
     After a repair, rerun the command that wrote the store to re-create the lost rows.
 
     Args:
-        store: Folder of a store, or a folder that contains several stores.
+        store: Folder or URL of a store, or a folder that contains several stores.
         repair: Keep intact data and remove damaged data.
         reporter: Called with progress events. [default: the log]
 
@@ -62,7 +64,7 @@ def verify(
     from clew.storage.verify import find_stores
 
     report = reporter or log_event
-    stores = find_stores(Path(store))
+    stores = find_stores(as_path(store))
     return Verification(stores=tuple(check_store(one, repair, report) for one in stores))
 
 
@@ -82,7 +84,7 @@ def convert(
 
     Args:
         source: Folder of .pkl, .pkl.gz or .pt files.
-        out: Folder of the store. It is created if it does not exist.
+        out: Folder or URL of the store. It is created if it does not exist.
         keep: full keeps everything in the files; compact keeps only what detectors need.
         max_memory: Memory that one file may take, such as 4GB; a file that takes more is excluded.
             [default: 32 times the file's size, at least 256 MB and at most the free memory]
@@ -106,5 +108,5 @@ def convert(
         report(Note(f"{number}/{total}  {path.name}"))
 
     return convert_folder(
-        Path(source), Path(out), keep=keep, max_memory=max_memory, on_file=show_file
+        Path(source), as_path(out), keep=keep, max_memory=max_memory, on_file=show_file
     )

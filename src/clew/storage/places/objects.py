@@ -158,8 +158,9 @@ class ObjectPlace:
         return [memoryview(piece) for piece in pieces]
 
     def fetch(self, name: str, path: Path) -> Entry:
-        with self._explained("read"), create_file(path) as file:
+        with self._explained("read"):
             found = obstore.get(self._store, self._key(name))
+        with self._explained("read"), create_file(path) as file:
             for piece in found.stream(min_chunk_size=_PART_BYTES):
                 file.write(piece)
             return Entry(size=found.meta["size"], version=self._version(found.meta))

@@ -188,10 +188,7 @@ def _questions(shard: LabeledShard, numbers: Int[np.ndarray, " rows"]) -> list[s
 
 
 def previous_splits(folder: Path) -> dict[str, str] | None:
-    try:
-        with fetched(folder, SPLITS_FILE) as file:
-            if not file.exists():
-                return None
-            return read_splits(file).by_question(folder / SPLITS_FILE)
-    except FileNotFoundError:
-        return None
+    with fetched(folder, SPLITS_FILE) as file:
+        if not file.exists():
+            return None
+        return read_splits(file).by_question(folder / SPLITS_FILE)

@@ -191,11 +191,8 @@ class TraceSource:
 
 
 def _hash_basis(folder: Path) -> str | None:
-    try:
-        with fetched(folder, BASIS_NAME) as path:
-            return hash_file(path) if path.is_file() else None
-    except FileNotFoundError:
-        return None
+    with fetched(folder, BASIS_NAME) as path:
+        return hash_file(path) if path.is_file() else None
 
 
 def count_answer(tokens: Int[np.ndarray, " rows"], prompts: np.ndarray) -> np.ndarray:

@@ -97,13 +97,10 @@ class SampleStore:
         shard = self.manifest.shard(batch_number)
         if shard is None:
             return _read_rows(None)
-        try:
-            with fetched(self.path, shard.file) as file:
-                if not file.exists():
-                    return _read_rows(None)
-                return _read_rows(open_shard(file.parent, shard, self.manifest, check_samples))
-        except FileNotFoundError:
-            return _read_rows(None)
+        with fetched(self.path, shard.file) as file:
+            if not file.exists():
+                return _read_rows(None)
+            return _read_rows(open_shard(file.parent, shard, self.manifest, check_samples))
 
     def spans_digest(self, batch_number: int) -> str | None:
         """That of the span labels which the shard was made with; None if it has none."""

@@ -87,7 +87,7 @@ def summarize_samples(path: Path) -> SamplesSummary:
     splits_path = (path.absolute().parent if alone else path) / SPLITS_FILE
     splits = read_splits(splits_path) if splits_path.exists() else None
     return SamplesSummary(
-        path=str(path),
+        path=f"{path}",
         balance=_balance(stores, splits, splits_path),
         stores=[summarize_store(store.path) for store in stores],
         graphs=_graph_sizes(filled["graphs"]) if "graphs" in filled else None,

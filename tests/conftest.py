@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What a process wrote outlives its kill before it has reached the disk, and the tests wait for no
+# disk; that a file is synced before it replaces another is tested with a disk of their own.
+os.fsync = os.fstat
 # Until all test files are loaded: it would go through the same modules again and again.
 gc.disable()
 
@@ -33,14 +37,24 @@ if TYPE_CHECKING:  # the process that only distributes the tests need not load t
 
 
 def pytest_collection_finish() -> None:
-    """One kind of rounding for all tests; and the imported libraries are left out of each later
-    collection of garbage: training asks for one per network."""
+    """One kind of rounding for all tests."""
     from clew.cpu import leave_slow_kernels
 
     leave_slow_kernels()
-    gc.collect()
-    gc.freeze()
     gc.enable()
+
+
+_frozen_modules = 0
+
+
+def pytest_runtest_setup() -> None:
+    """The libraries that were imported are skipped by each later collection of garbage: training
+    asks for one per network."""
+    global _frozen_modules
+    if len(sys.modules) > _frozen_modules + 100:
+        gc.collect()
+        gc.freeze()
+        _frozen_modules = len(sys.modules)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import os
 import pkgutil
 
 from PIL import Image
@@ -19,6 +20,7 @@ _FOREIGN = (
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
 
+os.fsync = os.fstat  # as in conftest.py
 gc.disable()  # until all is loaded: collections would go through it again and again
 for _name in _FOREIGN:
     importlib.import_module(_name)

@@ -12,6 +12,8 @@ import pytest
 from clew.errors import DiskFullError, InputError, StoreError
 from clew.storage import ShardEntry, StoreReader
 from clew.storage.mirror import CacheFullError, MirrorFolder, cache, hold_shard, open_folder
+from clew.storage.mirror.cache import CacheTooSmallError
+from clew.storage.places import open_place
 from tests.object_server import ObjectServer, upload
 from tests.stores import flip_byte, write_store
 
@@ -61,7 +63,7 @@ def test_a_shard_is_downloaded_once(
 ) -> None:
     before = len(object_server.requests)
     for _ in range(2):
-        held = hold_shard(mirror, shards[1])
+        held = hold_shard(mirror, shards[1], None)
         assert held is not None
         assert held.path.read_bytes() == (folder / shards[1].file).read_bytes()
     assert count_downloads(object_server, before) == 1
@@ -70,7 +72,7 @@ def test_a_shard_is_downloaded_once(
 
 def test_a_store_on_disk_is_not_cached(folder: Path) -> None:
     assert open_folder(f"file://{folder}") == folder
-    assert hold_shard(folder, StoreReader(folder).shards[0]) is None
+    assert hold_shard(folder, StoreReader(folder).shards[0], None) is None
 
 
 def test_the_least_recently_used_shard_makes_room(
@@ -78,7 +80,7 @@ def test_the_least_recently_used_shard_makes_room(
 ) -> None:
     limit(url, mirror, shards, 2.5)
     for number in (0, 1, 0, 2):
-        hold_shard(mirror, shards[number])
+        hold_shard(mirror, shards[number], None)
     assert cached(mirror) == [shards[0].file, shards[2].file]
 
 
@@ -86,11 +88,11 @@ def test_a_shard_in_use_is_not_removed(
     url: str, mirror: MirrorFolder, shards: list[ShardEntry]
 ) -> None:
     limit(url, mirror, shards, 2.5)
-    held = [hold_shard(mirror, shards[0]), hold_shard(mirror, shards[1])]
+    held = [hold_shard(mirror, shards[0], None), hold_shard(mirror, shards[1], None)]
     with pytest.raises(CacheFullError, match=r"in use: give a larger `cache_size`"):
-        hold_shard(mirror, shards[2])
+        hold_shard(mirror, shards[2], None)
     held.pop(0)
-    hold_shard(mirror, shards[2])
+    hold_shard(mirror, shards[2], None)
     assert cached(mirror) == [shards[1].file, shards[2].file]
 
 
@@ -99,8 +101,8 @@ def test_a_shard_larger_than_the_cache_is_refused(
 ) -> None:
     limit(url, mirror, shards, 0.5)
     open_folder(url, cache_dir=mirror.cache_dir, cache_size=shards[0].bytes - 1)
-    with pytest.raises(CacheFullError, match="a shard takes"):
-        hold_shard(mirror, shards[0])
+    with pytest.raises(CacheTooSmallError, match="a shard takes"):
+        hold_shard(mirror, shards[0], None)
 
 
 @pytest.mark.parametrize("damage", ["content", "length"])
@@ -108,12 +110,12 @@ def test_a_shard_damaged_in_the_cache_is_downloaded_again(
     mirror: MirrorFolder, folder: Path, shards: list[ShardEntry], damage: str
 ) -> None:
     path = mirror / shards[0].file
-    hold_shard(mirror, shards[0])
+    hold_shard(mirror, shards[0], None)
     if damage == "content":
         flip_byte(path, 100)
     else:
         os.truncate(path, 50)
-    held = hold_shard(mirror, shards[0])
+    held = hold_shard(mirror, shards[0], None)
     assert held is not None
     assert held.path.read_bytes() == (folder / shards[0].file).read_bytes()
 
@@ -123,16 +125,17 @@ def test_a_shard_damaged_at_the_url_is_named(
 ) -> None:
     url = upload(folder, object_server.new_url())
     mirror = open_folder(url, cache_dir=tmp_path / "cache")
+    place = open_place(url)
     [entry] = [one for one in StoreReader(mirror).shards if one.batch_number == 2]
     content = bytearray((folder / entry.file).read_bytes())
     content[500] ^= 1
-    mirror.place.replace(entry.file, bytes(content), None)  # type: ignore[attr-defined]
+    place.replace(entry.file, bytes(content), None)
     with pytest.raises(StoreError, match=rf"{entry.file} in {url} has changed content") as caught:
-        hold_shard(mirror, entry)
+        hold_shard(mirror, entry, None)
     assert f'clew.verify("{url}", repair=True)' in str(caught.value)
-    mirror.place.delete(entry.file)  # type: ignore[attr-defined]
+    place.delete(entry.file)
     with pytest.raises(StoreError, match=f"{entry.file} is missing from {url}"):
-        hold_shard(mirror, entry)
+        hold_shard(mirror, entry, None)
     assert not list(mirror.glob(".*.part"))
 
 
@@ -146,11 +149,11 @@ def test_a_new_manifest_is_seen(tmp_path: Path, object_server: ObjectServer) -> 
 def test_another_shard_of_the_same_name_is_not_taken_for_it(
     mirror: MirrorFolder, shards: list[ShardEntry]
 ) -> None:
-    hold_shard(mirror, shards[0])
+    hold_shard(mirror, shards[0], None)
     other = replace(shards[0], sha256=shards[1].sha256, bytes=shards[1].bytes)
     with pytest.raises(StoreError, match="has changed content|fewer than"):
-        hold_shard(mirror, other)  # what is at the URL is not this either
-    assert hold_shard(mirror, shards[0]) is not None
+        hold_shard(mirror, other, None)  # what is at the URL is not this either
+    assert hold_shard(mirror, shards[0], None) is not None
 
 
 def test_a_cache_that_cannot_be_written_is_named(url: str, tmp_path: Path) -> None:
@@ -168,7 +171,7 @@ def test_a_full_disk_is_named(
 
     monkeypatch.setattr(cache, "download", full)
     with pytest.raises(DiskFullError, match="`cache_dir` on another disk"):
-        hold_shard(mirror, shards[0])
+        hold_shard(mirror, shards[0], None)
     assert not list(mirror.glob(".*.part"))
 
 
@@ -176,7 +179,7 @@ _HOLD = """
 import sys
 from clew.storage.manifest import ShardEntry
 from clew.storage.mirror import MirrorFolder, hold_shard
-held = hold_shard(MirrorFolder(sys.argv[1]), eval(sys.argv[2]))
+held = hold_shard(MirrorFolder(sys.argv[1]), eval(sys.argv[2]), None)
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -210,10 +213,12 @@ def test_processes_share_downloads_and_respect_each_others_shards(
         holder.wait()
     assert count_downloads(object_server, before) == 1
     with pytest.raises(CacheFullError):
-        hold_shard(mirror, shards[1])
+        hold_shard(mirror, shards[1], None)
     holders[0].end()
     holders[1].end(kill=True)
-    assert hold_shard(mirror, shards[1]) is not None  # the kernel released what the killed one held
+    assert (
+        hold_shard(mirror, shards[1], None) is not None
+    )  # the kernel released what the killed one held
 
 
 def test_a_download_that_was_killed_is_taken_over(
@@ -224,7 +229,7 @@ def test_a_download_that_was_killed_is_taken_over(
         assert object_server.held.wait(60)
         assert list(mirror.glob(".*.part"))
         holder.end(kill=True)
-    held = hold_shard(mirror, shards[0])
+    held = hold_shard(mirror, shards[0], None)
     assert held is not None
     assert held.path.read_bytes() == (folder / shards[0].file).read_bytes()
     assert not list(mirror.glob(".*.part"))

@@ -9,7 +9,7 @@ from clew.cli.comparison_table import print_comparison
 from clew.cli.completion import METHODS, suggest_list
 from clew.cli.errors import with_flags
 from clew.cli.long_runs import long_run, shown_log
-from clew.cli.options import HARDWARE, Spelling
+from clew.cli.options import CACHE, HARDWARE, Spelling
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import compare
@@ -29,6 +29,7 @@ COMMAND = Command(
         ),
         "Small question sets": ("folds",),
         **HARDWARE,
+        **CACHE,
     },
     spelling=Spelling(
         kinds={"methods": str, "name": str},

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from clew.cli.commands import Call, Command
-from clew.cli.options import Spelling
+from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serving import check_web, serve_until_done
@@ -29,6 +29,7 @@ COMMAND = Command(
         "Scores": ("out", "method", "score_threshold", "overwrite"),
         "Judge": ("judge_url", "judge_model", "judge_key_env"),
         "Review": ("review", "port", "browser"),
+        **CACHE,
     },
     spelling=Spelling(
         metavars={"judge_url": "URL", "judge_model": "NAME", "judge_key_env": "NAME"}

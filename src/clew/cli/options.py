@@ -25,6 +25,8 @@ HARDWARE = {
         *("batch_size", "grad_accum", "gradient_checkpointing", "max_cache_batches"),
     )
 }
+# That of the flags for the cache, in all commands that read stores.
+CACHE = {"Stores at URLs": ("cache_dir", "cache_size")}
 # What the shell suggests in all commands.
 _COMPLETIONS = {
     "device": suggest_words("cpu", "cuda"),

@@ -9,7 +9,7 @@ from rich.console import Console
 from clew.cli.commands import Call, Command
 from clew.cli.completion import suggest_words
 from clew.cli.long_runs import load_libraries, log_to_stderr, long_run
-from clew.cli.options import Spelling
+from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.foreign_text import for_terminal
@@ -30,6 +30,7 @@ COMMAND = Command(
             *("model", "device", "device_map", "offload_folder", "dtype", "rows"),
             "threads",
         ),
+        **CACHE,
     },
     spelling=Spelling(
         kinds={"questions": str, "detector": str, "model": str},

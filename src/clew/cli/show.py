@@ -8,7 +8,7 @@ from rich.console import Console
 
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
-from clew.cli.options import Spelling
+from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import first_words, make_table, print_line
 from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import show
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 COMMAND = Command(
     function=show,
     example="clew show traces_data --id 5 --scores-file ground_truth_scores.csv",
+    groups={
+        "Answers": ("id", "beside", "scores_file", "score_threshold", "comparison", "tokenizer"),
+        "Output": ("out", "layer"),
+        **CACHE,
+    },
     spelling=Spelling(kinds={"id": str, "beside": str}, metavars={"id": "ID", "beside": "ID"}),
     has_json=True,
 )

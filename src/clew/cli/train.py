@@ -8,7 +8,7 @@ from rich.table import Table
 from clew.cli.commands import Call, Command
 from clew.cli.compare import print_result as print_comparison
 from clew.cli.long_runs import long_run, shown_log
-from clew.cli.options import HARDWARE, Spelling, Switches
+from clew.cli.options import CACHE, HARDWARE, Spelling, Switches
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import train
@@ -41,6 +41,7 @@ COMMAND = Command(
             "seed",
         ),
         **HARDWARE,
+        **CACHE,
     },
     spelling=Spelling(switches={"networks": _NETWORKS}),
     has_json=True,

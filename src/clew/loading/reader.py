@@ -20,7 +20,6 @@ from clew.storage import (
     MappedFiles,
     ReadFiles,
     SchemaCheck,
-    ShardEntry,
     ShardFiles,
     ShardLayout,
     StoreReader,
@@ -95,7 +94,7 @@ class SampleReader:
         self._first_rows = self.first_rows.tolist()
         self._lock = threading.Lock()
         self._names = tuple(columns)
-        first = self._open_layout(self.shards[0])
+        first = self._peek_layout(0)
         self.columns = {name: _Column(first.columns[name], self.rows) for name in columns}
 
     def _open_files(self, max_open: int) -> ShardFiles:
@@ -178,9 +177,23 @@ class SampleReader:
         """
         kind, view = self.columns[column], self.files.view
         dtype, shape = kind.dtype, (-1, *kind.item_shape)
-        sizes = (kind.counts[rows] * kind.item_bytes).tolist()
-        places = zip(shards.tolist(), kind.starts[rows].tolist(), sizes, strict=True)
+        sizes = kind.counts[rows] * kind.item_bytes
+        if self.access == "ranges":
+            pieces = self._fetch_rows(shards, kind.starts[rows], sizes)
+            return [piece.view(dtype).reshape(shape) for piece in pieces]
+        places = zip(shards.tolist(), kind.starts[rows].tolist(), sizes.tolist(), strict=True)
         return [view(*place).view(dtype).reshape(shape) for place in places]
+
+    def _fetch_rows(self, shards: Rows, starts: Rows, sizes: Rows) -> list[np.ndarray]:
+        """All at once: one by one, every row would wait for an answer."""
+        ends = np.cumsum(-(-sizes // _WORD) * _WORD)  # aligned
+        places = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        content = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        pieces = np.stack([shards, starts, places, sizes], axis=1)
+        in_order = np.lexsort((starts, shards))
+        self.files.copy(pieces[in_order][sizes[in_order] > 0].tolist(), content)
+        spans = zip(places.tolist(), (places + sizes).tolist(), strict=True)
+        return [content[first:end] for first, end in spans]
 
     @property
     def is_remote(self) -> bool:
@@ -214,7 +227,7 @@ class SampleReader:
                 return
             first, end = self.first_rows[shard : shard + 2].tolist()
             entry = self.shards[shard]
-            layout = self._read_layout(entry)
+            layout = self._read_layout(shard)
             if not self._is_as_listed(layout, first, end):
                 raise StoreError(
                     f"splits.csv and {entry.file} in {self.path} list different samples: run the "
@@ -225,18 +238,21 @@ class SampleReader:
                 self.columns[name].counts[first:end] = found.counts
             self._known[shard] = True
 
-    def _read_layout(self, entry: ShardEntry) -> ShardLayout:
+    def _read_layout(self, number: int) -> ShardLayout:
         try:
-            return self._open_layout(entry)
+            return self._open_layout(number)
         except TooManyFilesError:
             self.files.let_go()
-        return self._open_layout(entry)
+        return self._open_layout(number)
 
-    def _open_layout(self, entry: ShardEntry) -> ShardLayout:
+    def _open_layout(self, number: int) -> ShardLayout:
         if self.access == "ranges":
-            shard = self._store.peek(self.shards.index(entry))
-            return read_layout(shard, entry.rows, self._names)
-        return read_layout(self._store.open(entry), entry.rows, self._names)
+            return self._peek_layout(number)
+        entry = self.shards[number]
+        return read_layout(self._store.open(entry, self.files.let_go), entry.rows, self._names)
+
+    def _peek_layout(self, number: int) -> ShardLayout:
+        return read_layout(self._store.peek(number), self.shards[number].rows, self._names)
 
     def _is_as_listed(self, layout: ShardLayout, first: int, end: int) -> bool:
         # The ids of every store start at 0: only the questions tell two stores apart.

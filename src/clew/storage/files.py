@@ -20,7 +20,7 @@ from jaxtyping import UInt8
 
 from clew.errors import Call, StoreError
 from clew.storage.manifest import ShardEntry
-from clew.storage.mirror import CacheFullError, Hold, MirrorFolder, hold_shard
+from clew.storage.mirror import Hold, MirrorFolder, hold_shard
 from clew.storage.reader import ShardReader, check_size, too_many_files
 
 Bytes = UInt8[np.ndarray, " bytes"]
@@ -60,7 +60,7 @@ class MappedFiles:
     def check(self, shards: Iterable[int]) -> None:
         for shard in shards:
             if shard not in self._holds:
-                self._holds[shard] = hold_shard(self._store, self._shards[shard])
+                self._holds[shard] = hold_shard(self._store, self._shards[shard], self.let_go)
             check_size(self._paths[shard], self._sizes[shard])
             if shard not in self._maps:
                 self._map(shard)
@@ -181,7 +181,7 @@ class _Recent(Generic[Opened]):
             if found is not None:
                 self._open.move_to_end(shard)
                 return found[0]
-        hold = self._hold(shard)
+        hold = hold_shard(self._store, self._shards[shard], self.let_go)
         with self._lock:
             if hold is None:
                 self._check_same(shard)
@@ -190,13 +190,6 @@ class _Recent(Generic[Opened]):
             opened = self._try_to_open(self._paths[shard])
             self._open[shard] = (opened, hold)
         return opened
-
-    def _hold(self, shard: int) -> Hold | None:
-        try:
-            return hold_shard(self._store, self._shards[shard])
-        except CacheFullError:
-            self.let_go()  # what this process holds may be all that fits
-        return hold_shard(self._store, self._shards[shard])
 
     def let_go(self) -> None:
         with self._lock:

@@ -166,6 +166,14 @@ class StoreReader:
         self._last = -1
         self._ahead: ReadAhead | None = None
 
+    def check_sizes(self) -> None:
+        """Raises StoreError if a shard is missing or its size has changed, without opening it."""
+        if isinstance(self.path, MirrorFolder):
+            refuse_damaged_shards(self.path, self.manifest)
+            return
+        for shard in self.shards:
+            check_size(self.path / shard.file, shard.bytes)
+
     def shard(self, index: int) -> ShardReader:
         """The reader of finished shard number `index`."""
         if index in self._open:
@@ -178,7 +186,7 @@ class StoreReader:
         return reader
 
     def _look_ahead(self, index: int) -> None:
-        if index != self._last + 1:
+        if index != self._last + 1 or not index:
             self._ahead = None
         elif self._ahead is None:
             self._ahead = read_ahead(self.path, self.shards[index:])
@@ -186,9 +194,10 @@ class StoreReader:
             self._ahead.reached([self.shards[index].file])
         self._last = index
 
-    def open(self, entry: ShardEntry) -> ShardReader:
-        """A reader of a finished shard that is not kept open here."""
-        reader = open_shard(self.path, entry, self.manifest, self._check)
+    def open(self, entry: ShardEntry, let_go: Callable[[], None] | None = None) -> ShardReader:
+        """A reader of a finished shard that is not kept open here; see `open_shard`."""
+        let_go = let_go or self._open.clear
+        reader = open_shard(self.path, entry, self.manifest, self._check, let_go)
         self._check_same_types(reader)
         return reader
 
@@ -231,11 +240,12 @@ def open_shard(
     entry: ShardEntry,
     manifest: Manifest | None = None,
     check: SchemaCheck | None = None,
+    let_go: Callable[[], None] = lambda: None,
 ) -> ShardReader:
     """The reader of a finished shard. Raises StoreError if it is missing, truncated, not a file,
     belongs to another store or number than those of the manifest, if one is given, or fails the
-    check of its columns."""
-    path, hold = store / entry.file, hold_shard(store, entry)
+    check of its columns. `let_go` releases what the caller holds in the cache."""
+    path, hold = store / entry.file, hold_shard(store, entry, let_go)
     check_size(path, entry.bytes)
     reader = ShardReader(path, hold)
     if manifest is not None:
@@ -269,7 +279,8 @@ def refuse_damaged_shards(store: Path, manifest: Manifest) -> None:
     """Raises StoreError if a finished shard is missing, of another size, not a file, unreadable or
     foreign. Reads only their footers, at a URL only their sizes: `verify_store` reads the rows
     too."""
-    find = _find_damaged_at_url if isinstance(store, UrlPath) else _find_damaged
+    is_url = isinstance(store, UrlPath | MirrorFolder)
+    find = _find_damaged_at_url if is_url else _find_damaged
     damaged = list(find(store, manifest))
     if damaged:
         more = f" {len(damaged) - 1:,} more shards are damaged." if len(damaged) > 1 else ""
@@ -287,7 +298,8 @@ def _find_damaged(store: Path, manifest: Manifest) -> Iterator[StoreError]:
 
 
 def _find_damaged_at_url(store: Path, manifest: Manifest) -> Iterator[StoreError]:
-    found = open_place(store).entries() if manifest.shards else {}
+    place = store.place if isinstance(store, MirrorFolder) else open_place(store)
+    found = place.entries() if manifest.shards else {}
     for entry in manifest.shards:
         here = found.get(entry.file)
         if here is None:

@@ -111,7 +111,7 @@ def _gather(config: ShowConfig, loader: TraceBatchLoader, trace: Trace) -> Pictu
         without = f"{counted(latent.excluded, 'answer')} without usable hidden states"
         notes.append(f"{without} {verb} excluded from the averages")
     return Picture(
-        store=str(config.store),
+        store=f"{config.store}",
         model=model,
         answers=tuple(answers),
         layer=_check_layer(config.layer, layers),

@@ -23,6 +23,7 @@ from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.hallucination.traces.schema import check_traces
 from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.manifest import MANIFEST_NAME
+from clew.storage.range_shard import RangeShard
 from clew.wording import counted
 
 _NAMED = 5
@@ -65,17 +66,17 @@ def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") 
         raise StoreError(
             f"answer {numbers[0]} is not at the position recorded in the store: check the store "
             "with ",
-            Call("clew.verify", (str(loader.traces_dir),)),
+            Call("clew.verify", (f"{loader.traces_dir}",)),
             ".",
         )
     return found
 
 
-def iter_shards(loader: TraceBatchLoader) -> Iterator[ShardReader]:
-    """The shards of the store in order."""
+def iter_shards(loader: TraceBatchLoader) -> Iterator[ShardReader | RangeShard]:
+    """The shards of the store in order, for reading a few columns of them."""
     store = StoreReader(loader.traces_dir, check=check_traces)
     for index in range(len(store.shards)):
-        yield store.shard(index)
+        yield store.peek(index)
 
 
 def _numbers_of_question(loader: TraceBatchLoader, question_id: str) -> list[int]:

@@ -202,7 +202,7 @@ def _describe_settings(
         "resamples": RESAMPLES,
         **config.training.describe(),
         "preprocess": trial.train.data.settings.get("preprocess", {}),
-        "folders": [str(folder) for folder in dict.fromkeys((*config.train_on, *config.test_on))],
+        "folders": [f"{folder}" for folder in dict.fromkeys((*config.train_on, *config.test_on))],
         "folds": config.folds,
     }
 

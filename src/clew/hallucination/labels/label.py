@@ -30,6 +30,7 @@ from clew.hallucination.labels.table import (
 )
 from clew.storage import Manifest
 from clew.tables import Tabular
+from clew.urls import as_path
 
 DEFAULT_THRESHOLD = 0.5
 
@@ -129,7 +130,7 @@ def label_store(
     """
     out = Path(out)
     _check_settings(out, method, score_threshold)
-    reader = open_traces(Path(store))
+    reader = open_traces(as_path(store))
     excluded: list[str] = []
     usable = list(_drop_unscorable(read_answers(reader), excluded))
     spans = _label_spans(usable)

@@ -28,6 +28,8 @@ from clew.hallucination.traces.schema import CONTEXT
 from clew.storage import ShardReader
 from clew.storage.hashing import hash_text
 from clew.storage.manifest import MANIFEST_NAME
+from clew.storage.range_shard import RangeShard
+from clew.urls import as_path
 
 _TRACE_COLUMNS = (
     *("question_id", "question", "answer", "accepted_answers", "stop_reason"),
@@ -78,9 +80,10 @@ def open_given(answers: Any, detector: Detector) -> GivenAnswers:
     Raises InputError if there are none, or if the traces are another model's."""
     if not isinstance(answers, str | Path):
         return RowAnswers(list(list_records(answers)), name="the list of answers")
-    if (Path(answers) / MANIFEST_NAME).exists():
-        return TraceAnswers(Path(answers), detector)
-    return RowAnswers(str(answers), name=Path(answers).name)
+    path = as_path(answers)
+    if (path / MANIFEST_NAME).exists():
+        return TraceAnswers(path, detector)
+    return RowAnswers(str(answers), name=path.name)
 
 
 class RowAnswers:
@@ -138,11 +141,11 @@ class TraceAnswers:
             if first >= entry.rows:
                 first -= entry.rows
                 continue
-            yield from islice(_read_shard(self._store.shard(index)), first, None)
+            yield from islice(_read_shard(self._store.peek(index)), first, None)
             first = 0
 
 
-def _read_shard(shard: ShardReader) -> Iterator[GivenAnswer]:
+def _read_shard(shard: ShardReader | RangeShard) -> Iterator[GivenAnswer]:
     columns = [shard.read_column(name).to_pylist() for name in _TRACE_COLUMNS]
     contexts = [None] * len(columns[0])
     if CONTEXT in shard.schema.names:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import InputError
+from clew.urls import as_path
 from clew.wording import counted
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _read_answers(
     if (risks is None) == (samples is None):
         raise InputError("give either `risks` or `samples`: the labeled answers to calibrate on.")
     if samples is not None:
-        return assess_samples(detector, AnswerFeatures(Path(samples)))
+        return assess_samples(detector, AnswerFeatures(as_path(samples)))
     assert risks is not None
     return _read_risks(detector, Path(risks))
 

@@ -1,13 +1,13 @@
 """Compare all methods on the same samples."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from clew.names import split_names
 from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
-from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.hallucination.comparison import CompareConfig, ComparisonResult
@@ -42,6 +42,8 @@ def compare(
     num_workers: int | None = None,
     batch_size: int | None = None,
     max_cache_batches: int | None = None,
+    cache_dir: str | Path | None = None,
+    cache_size: str | int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> "ComparisonResult":
@@ -53,7 +55,7 @@ def compare(
     that was stopped or killed.
 
     Args:
-        preprocessed_dir: Folder of samples that "clew preprocess" wrote. [default:
+        preprocessed_dir: Folder of samples that "clew preprocess" wrote, or its URL. [default:
             preprocessed_data]
         out: Folder for the table, the scores, the networks and the report.
         methods: Methods to compare, such as "perplexity,linear_probe,lstm". [default: all]
@@ -85,6 +87,9 @@ def compare(
             many as needed]
         batch_size: Samples per batch. [default: the fastest]
         max_cache_batches: Number of shards to keep open. [default: all]
+        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
+            or 64 GB, at most half of the free space]
         reporter: Called with progress events. [default: the log]
         should_stop: Called after every step; when it returns True, the run saves its progress and
             stops.
@@ -106,12 +111,14 @@ def compare(
     from clew.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
     from clew.hallucination.comparison import CompareConfig, choose_folders
+    from clew.storage.mirror import open_folder
 
+    open_cached = partial(open_folder, cache_dir=cache_dir, cache_size=cache_size)
     fit_on, measure_on = choose_folders(
-        preprocessed_dir=as_path(preprocessed_dir),
-        train_on=[Path(folder) for folder in train_on],
-        test_on=[Path(folder) for folder in test_on],
-        stores=[Path(folder) for folder in stores],
+        preprocessed_dir=None if preprocessed_dir is None else open_cached(preprocessed_dir),
+        train_on=[open_cached(folder) for folder in train_on],
+        test_on=[open_cached(folder) for folder in test_on],
+        stores=[open_cached(folder) for folder in stores],
     )
     config = CompareConfig(
         train_on=fit_on,

@@ -25,6 +25,8 @@ def label(
     review: bool = False,
     port: int = 0,
     browser: bool = True,
+    cache_dir: str | Path | None = None,
+    cache_size: str | int | None = None,
     reporter: Reporter | None = None,
 ) -> "LabelResult":
     """Score each answer in a store against its accepted answers: 0 (hallucinated) to 1 (correct).
@@ -35,7 +37,7 @@ def label(
     saved as they arrive, so an interrupted run pays only for the remaining answers.
 
     Args:
-        store: Folder of a trace store.
+        store: Folder of a trace store, or its URL.
         out: CSV file to write.
         method: alias: the answer states an accepted answer, and not as one of several. exact: it
             equals one. token-f1, rouge-l: word overlap with the accepted answers. [default: alias]
@@ -47,6 +49,9 @@ def label(
         review: Then correct labels on a page in the browser, the most doubtful first.
         port: Port for the page; 0 picks any free port.
         browser: Open the page in the browser.
+        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
+            or 64 GB, at most half of the free space]
         reporter: Called with progress events. [default: the log]
 
     Returns:
@@ -65,13 +70,14 @@ def label(
     from clew.hallucination.labels.review import run_review
     from clew.pages.server import require_web
     from clew.progress import log_event
+    from clew.storage.mirror import open_folder
 
     if review:
         require_web()
     judge = _read_judge(method, judge_url, judge_model, judge_key_env)
     with _JudgeReport(reporter or log_event) as report:
         result = label_store(
-            store,
+            open_folder(store, cache_dir=cache_dir, cache_size=cache_size),
             out,
             method=method or "alias",
             judge=judge,

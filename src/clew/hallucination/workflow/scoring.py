@@ -10,6 +10,7 @@ from clew.errors import InputError, StoppedError
 from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.settings import check_exists
 from clew.tables import Tabular
+from clew.urls import is_url
 from clew.wording import counted
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def score(
     offload_folder: str | Path | None = None,
     threads: int | None = None,
     overwrite: bool = False,
+    cache_dir: str | Path | None = None,
+    cache_size: str | int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ScoreResult:
@@ -80,8 +83,8 @@ def score(
     Args:
         questions: A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow) with the columns question
             and answer, and optionally context, id, accepted answers (answers) or a label; a
-            Hugging Face dataset as name:config:split; or a trace store, whose own tokens are
-            scored.
+            Hugging Face dataset as name:config:split; or a trace store or its URL, whose own
+            tokens are scored.
         detector: Folder of a detector that "clew compare" or "clew train" kept.
         out: File to write: .jsonl, .csv or .arrow. [default: print a table]
         tokens: Also give the risk of every token, if the detector has a token probe.
@@ -98,6 +101,9 @@ def score(
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
             processes use them]
         overwrite: Start over, and replace a file with other risks.
+        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
+            or 64 GB, at most half of the free space]
         reporter: Called with progress events. [default: the log]
         should_stop: Called between windows of 8 batches; when it returns True, the run saves its
             progress and stops.
@@ -124,6 +130,7 @@ def score(
     from clew.hallucination.live.risk_file import choose_format
     from clew.hallucination.live.session import Session
     from clew.progress import log_event
+    from clew.storage.mirror import open_folder
 
     for name, value in (("num_samples", num_samples), ("rows", rows)):
         if value is not None and value < 1:
@@ -138,6 +145,8 @@ def score(
             setting="tokens",
             value=tokens,
         )
+    if isinstance(questions, str | Path) and is_url(questions):
+        questions = open_folder(questions, cache_dir=cache_dir, cache_size=cache_size)
     answers = open_given(questions, kept)
     job = _Job(
         answers=answers,

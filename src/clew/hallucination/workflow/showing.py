@@ -21,6 +21,8 @@ def show(
     score_threshold: float = 0.5,
     tokenizer: str | None = None,
     comparison: str | Path | None = None,
+    cache_dir: str | Path | None = None,
+    cache_size: str | int | None = None,
 ) -> "ShowResult":
     """Draw one answer: its attention, hidden states by layer, and the probability of each token.
 
@@ -28,7 +30,7 @@ def show(
     shown side by side.
 
     Args:
-        store: Folder of a trace store.
+        store: Folder of a trace store, or its URL.
         id: ID of the answer: its global_example_id or its question_id.
         layer: Layer to show first, counting from 0. [default: the middle one]
         out: File to write: .html shows all layers, .png one layer. [default: answer-ID.html]
@@ -39,6 +41,9 @@ def show(
         tokenizer: Folder of the tokenizer, if the store's model has been moved.
         comparison: Folder of a comparison: the risk from its best detector is shown next to the
             answer, and tokens are shaded by their own risk.
+        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
+            or 64 GB, at most half of the free space]
 
     Returns:
         The result: `path` of the first file, and the answers in it. Notebooks display the page.
@@ -51,10 +56,11 @@ def show(
         >>> clew.show("traces_data", id=5, scores_file="ground_truth_scores.csv")
     """
     from clew.hallucination.answer_page import ShowConfig, show_answer
+    from clew.storage.mirror import open_folder
 
     files = [out] if isinstance(out, str | Path) else out or ()
     config = ShowConfig(
-        store=Path(store),
+        store=open_folder(store, cache_dir=cache_dir, cache_size=cache_size),
         answer=str(id),
         out=tuple(Path(file) for file in files),
         layer=layer,

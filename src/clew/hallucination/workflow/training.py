@@ -1,6 +1,7 @@
 """From samples to trained networks."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -8,6 +9,7 @@ from clew.names import split_names
 from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
 from clew.settings import as_path
+from clew.urls import is_url
 
 if TYPE_CHECKING:
     from clew.hallucination.workflow.results import TrainingResult
@@ -49,6 +51,8 @@ def train(
     grad_accum: int | None = None,
     gradient_checkpointing: bool = False,
     max_cache_batches: int | None = None,
+    cache_dir: str | Path | None = None,
+    cache_size: str | int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> "TrainingResult":
@@ -58,7 +62,7 @@ def train(
     processes train each network together; `batch_size` is the global batch size.
 
     Args:
-        preprocessed_dir: Folder of samples that "clew preprocess" wrote. [default:
+        preprocessed_dir: Folder of samples that "clew preprocess" wrote, or its URL. [default:
             preprocessed_data]
         data_pattern: Traces to train on instead of samples: a store, or legacy files such as
             "traces_data/*.pkl*".
@@ -98,6 +102,9 @@ def train(
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
             time.
         max_cache_batches: Number of shards to keep open. [default: all]
+        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
+            or 64 GB, at most half of the free space]
         reporter: Called with progress events. [default: the log]
         should_stop: Called after every step; when it returns True, the run saves its progress and
             stops.
@@ -129,10 +136,14 @@ def train(
     )
     from clew.hallucination.workflow.comparing import run_comparison
     from clew.hallucination.workflow.results import TrainingResult
+    from clew.storage.mirror import open_folder
 
+    open_cached = partial(open_folder, cache_dir=cache_dir, cache_size=cache_size)
     config = TrainRunConfig(
-        preprocessed_dir=as_path(preprocessed_dir),
-        data_pattern=data_pattern,
+        preprocessed_dir=None if preprocessed_dir is None else open_cached(preprocessed_dir),
+        data_pattern=(
+            open_cached(data_pattern) if data_pattern and is_url(data_pattern) else data_pattern
+        ),
         scores_file=as_path(scores_file),
         score_threshold=score_threshold,
         out=Path(out),

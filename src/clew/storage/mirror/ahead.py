@@ -88,7 +88,7 @@ class _Queue:
 def _work(queue: _Queue, store: MirrorFolder, shards: Sequence[ShardEntry]) -> None:
     while (place := queue.take()) is not None:
         try:
-            hold_shard(store, shards[place])
+            hold_shard(store, shards[place], None)
         except CacheFullError:
             if not queue.wait_for_reader(place):
                 return

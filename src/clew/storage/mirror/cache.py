@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypedDict
@@ -27,6 +27,7 @@ from clew.wording import bytes_text
 logger = logging.getLogger(__name__)
 
 _TRIES = 100  # each ends with the work of another process, or with a shard that was removed
+_PATIENCE_SECONDS, _PAUSE_SECONDS = 30.0, 0.02
 _MAX_RECORD_BYTES = 10_000
 _PART = ".part"
 _SHARD = ".arrow"
@@ -37,7 +38,11 @@ _Number = Annotated[int, Bounds(least=0, most=(1 << 63) - 1)]
 
 
 class CacheFullError(StoreError):
-    """The cache has no room for a shard: it is too small, or all of it is in use."""
+    """The cache has no room for a shard: all of it is in use."""
+
+
+class CacheTooSmallError(StoreError):
+    """The cache could not even hold a single shard."""
 
 
 class Hold:
@@ -70,14 +75,28 @@ class _Record(TypedDict):
     boot: str
 
 
-def hold_shard(store: Path, entry: ShardEntry) -> Hold | None:
+def hold_shard(store: Path, entry: ShardEntry, let_go: Callable[[], None] | None) -> Hold | None:
     """Holds a shard of a mirrored store, downloaded if it is not there; None for any other store.
+    If there is no room, what the caller can `let_go` may make some, and others are waited for; with
+    None, that is left to others.
 
     Raises StoreError if the shard is missing or damaged at its URL, or the server does not answer;
     CacheFullError if there is no room; InputError and DiskFullError if the cache cannot be written.
     """
     if not isinstance(store, MirrorFolder):
         return None
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return _hold(store, entry)
+        except CacheFullError:
+            if let_go is None or time.monotonic() > deadline:
+                raise
+            let_go()
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _hold(store: MirrorFolder, entry: ShardEntry) -> Hold:
     with writing_to(store.cache_dir):
         store.mkdir(parents=True, exist_ok=True)
         for _ in range(_TRIES):
@@ -178,7 +197,7 @@ def _reserve(cache_dir: Path, descriptor: int, size: int) -> None:
     """Makes room, and gives the file its size: others count it from now on."""
     limit = read_limit(cache_dir)
     if size > limit:
-        raise _full(cache_dir, f"a shard takes {bytes_text(size)}")
+        raise CacheTooSmallError(_full(cache_dir, f"a shard takes {bytes_text(size)}").text)
     with lock_file(cache_dir / ".lock"):
         os.ftruncate(descriptor, 0)
         files = sorted(_list_files(cache_dir), key=lambda one: (not one.is_part, one.used))

@@ -3,10 +3,10 @@
 from pathlib import Path, PosixPath
 
 from clew.errors import InputError
-from clew.storage.places import Place, open_place
+from clew.storage.mirror.forked import open_reading
+from clew.storage.places import Place
 
 SCHEMES = ("s3:", "gs:", "az:")
-_places: dict[str, Place] = {}
 
 
 class MirrorFolder(PosixPath):
@@ -28,9 +28,7 @@ class MirrorFolder(PosixPath):
 
     @property
     def place(self) -> Place:
-        if self.url not in _places:
-            _places[self.url] = open_place(self.url)
-        return _places[self.url]
+        return open_reading(self.url)
 
     def _scheme_at(self) -> int:
         """From the end: a cache may lie in a folder with such a name."""

@@ -80,7 +80,7 @@ class TrainRunConfig:
     trace store, or legacy files such as "traces_data/*.pkl*") with `scores_file`."""
 
     preprocessed_dir: Path | None = None
-    data_pattern: str | None = None
+    data_pattern: str | Path | None = None
     scores_file: Path | None = None
     score_threshold: float | None = None
     out: Path = Path("results")

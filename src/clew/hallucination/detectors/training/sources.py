@@ -70,7 +70,7 @@ class PreprocessedData:
 
     @property
     def name(self) -> str:
-        return str(self.folder)
+        return f"{self.folder}"
 
     def open(self, kind: SampleKind, split: str) -> LazyDataset:
         return _lazy(_SOURCES[kind](folder=self.folder, split=split))
@@ -143,7 +143,7 @@ class RawData:
 
     @property
     def name(self) -> str:
-        return str(self.store)
+        return f"{self.store}"
 
     def open(self, kind: SampleKind, split: str) -> LazyDataset:
         traces = RawTraces(
@@ -168,11 +168,11 @@ class RawData:
 
 
 def open_traces(
-    pattern: str, *, scores_file: Path, score_threshold: float, converted: Path
+    pattern: str | Path, *, scores_file: Path, score_threshold: float, converted: Path
 ) -> RawData:
     """A trace store; legacy files are first converted into one at `converted`."""
-    store = Path(pattern)
-    if glob.has_magic(pattern) or store.is_file():
+    store = Path(pattern) if isinstance(pattern, str) else pattern
+    if isinstance(pattern, str) and (glob.has_magic(pattern) or store.is_file()):
         store = converted
         logger.info(f'converting {pattern} into a store, "{store}"')
         first_does(partial(convert_pattern, pattern, store))

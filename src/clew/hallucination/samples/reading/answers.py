@@ -26,7 +26,7 @@ from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.arrow import is_list
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import MANIFEST_NAME
-from clew.storage.reader import check_size
+from clew.storage.mirror import open_folder
 
 _READ_BYTES = 16 << 20
 _OPEN_FILES = 16
@@ -88,8 +88,7 @@ class StoredFields:
         self._memory = memory
         if not self.store.shards:
             raise StoreError(f"{path} has no samples yet: rerun the command that writes it.")
-        for shard in self.store.shards:  # otherwise a long comparison would only fail at its end
-            check_size(path / shard.file, shard.bytes)
+        self.store.check_sizes()  # otherwise a long comparison would only fail at its end
         self._schema = self._open(0).schema
         self._readers: dict[str, SampleReader] = {}
 
@@ -208,7 +207,7 @@ class AnswerFeatures:
     """
 
     def __init__(self, folder: Path, *, memory: FieldMemory | None = None) -> None:
-        self.folder = Path(folder)
+        self.folder = open_folder(folder)
         held: list[str] = [kind for kind in KINDS if (self.folder / kind / MANIFEST_NAME).exists()]
         self.samples = self._held = frozenset(held)
         self._hashes: dict[str, list[str]] = {}
@@ -229,7 +228,7 @@ class AnswerFeatures:
 
     @property
     def name(self) -> str:
-        return str(self.folder)
+        return f"{self.folder}"
 
     @property
     def index(self) -> SampleIndex:

@@ -74,7 +74,7 @@ def test_workers_that_finish_too_often_wait_for_the_manifest(
 
 def test_requests_are_those_of_an_object_store(config: ExtractConfig, measured: Measured) -> None:
     plan = plan_capture(replace(config, out=as_path("s3://bucket/traces")), measured, 70)
-    assert plan.requests >= 7 * 4
+    assert plan.requests >= (11 + 3) * 4
 
 
 def test_what_is_captured_already_is_not_predicted(

@@ -26,13 +26,15 @@ from clew.wording import bytes_text
 
 # The share of a GPU's free memory that rows may take.
 _GPU_MEMORY_SHARE = 0.6
-# Of each worker and shard, at a URL: list leases, create one, read the manifest, delete the lease;
-# the shard itself; read and replace the manifest.
-_REQUESTS_PER_SHARD = 7
+# Of each shard at a URL: list the leases, create one and delete it; list, put and delete what is
+# finished of it; read the manifest three times and replace it; put the shard.
+_REQUESTS_PER_SHARD = 11
 _RENEWAL_SECONDS = 15.0
 _PUT_PART_BYTES = 5 << 20
-# What one manifest object takes, replaced by one worker after the other.
-_COMMITS_PER_SECOND = 5.0
+# One worker after the other replaces the manifest: requests, then parsing and encoding each entry.
+_COMMIT_SECONDS, _ENTRY_SECONDS = 0.12, 40e-6
+# Of the time, in which it can be replaced before most attempts are too late.
+_MANIFEST_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ def plan_capture(
         tokens=int(remaining * mean),
         tokens_per_trace=mean,
         bytes=total,
-        requests=_requests(config.out, shards, total, shard_seconds),
+        requests=_requests(config, shards, plan.rows, total, shard_seconds),
         memory_bytes=measured.memory_bytes,
         gpu_memory_bytes=_gpu_memory(measured, plan, target),
         rows=plan.rows,
@@ -178,11 +180,11 @@ def _relative_error(questions: Sequence[Question]) -> float:
     return 1.96 * statistics.stdev(tokens) / math.sqrt(len(tokens)) / statistics.fmean(tokens)
 
 
-def _requests(out: Path, shards: int, total: int, shard_seconds: float) -> int:
-    if not is_url(out):
+def _requests(config: ExtractConfig, shards: int, rows: int, total: int, seconds: float) -> int:
+    if not is_url(config.out):
         return 0
-    renewals = int(shards * shard_seconds / _RENEWAL_SECONDS)
-    return shards * _REQUESTS_PER_SHARD + renewals + total // _PUT_PART_BYTES
+    batches, renewals = -(-config.shard_size // rows), seconds / _RENEWAL_SECONDS
+    return int(shards * (_REQUESTS_PER_SHARD + batches + renewals)) + total // _PUT_PART_BYTES
 
 
 def _find_bottleneck(
@@ -193,10 +195,11 @@ def _find_bottleneck(
             f"the number of shards: {shards:,} for {workers:,} workers, so that "
             f"{workers - shards:,} have nothing to do. Use a smaller `shard_size`"
         )
-    if workers / shard_seconds > _COMMITS_PER_SECOND:
+    commits = _MANIFEST_SHARE / (_COMMIT_SECONDS + _ENTRY_SECONDS * shards / 2)
+    if workers / shard_seconds > commits:
         return (
-            f"the manifest: {workers / shard_seconds:.0f} shards finish per second, and about "
-            f"{_COMMITS_PER_SECOND:.0f} can be added to it. Use a larger `shard_size`"
+            f"the manifest: {workers / shard_seconds:.1f} shards finish per second, and about "
+            f"{commits:.1f} can be added to it. Use a larger `shard_size`"
         )
     rounds = -(-shards // workers)
     if workers > 1 and (idle := 1 - shards / (rounds * workers)) > 0.2:

@@ -27,7 +27,7 @@ from clew.wording import counted
 
 _LOOK_SECONDS = 0.25
 _COUNT_SECONDS = 10.0
-# Workers that die without any having done something in between.
+# Times that each worker may die without any having done something in between.
 _MOST_DEATHS = 3
 # Then it is worth saying that not all workers have a place yet.
 _LONG_SECONDS = 30.0
@@ -222,7 +222,7 @@ class _Crew:
         if self._is_stopping:
             return
         self._deaths, self._has_lost = self._deaths + 1, True
-        if self._deaths >= _MOST_DEATHS:
+        if self._deaths >= _MOST_DEATHS * self._plan.workers:
             self._outcomes.append(Outcome(error=ClewError(_explain_deaths(self._deaths, error))))
             self._stop()
             return

@@ -80,3 +80,8 @@ def _without_secrets(text: str) -> str:
 def _scheme_of(text: str) -> str:
     match = _URL.match(text)
     return match[1].lower() if match else ""
+
+
+def resolved(path: Path) -> Path:
+    """The path as a process in another folder has to give it."""
+    return path if isinstance(path, UrlPath) else path.resolve()

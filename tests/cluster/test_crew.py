@@ -2,10 +2,11 @@
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clew.cluster import Cluster, CrewPlan, run_crew
+from clew.cluster import Cluster, CrewPlan, Spread, run_crew, spread
 from clew.errors import ClewError, InputError
 from clew.progress import Event, OthersAdvanced, WorkAdvanced, WorkersAdvanced, WorkStarted
 from tests.cluster import working
@@ -60,3 +61,22 @@ def test_workers_that_are_asked_to_stop_end_in_order(cluster: Cluster, tmp_path:
     )
     assert [outcome.is_stopped for outcome in outcomes] == [True, True]
     assert len([*tmp_path.glob("stopped-*")]) == 2
+
+
+@pytest.fixture
+def where(nodes: Any) -> Spread:  # noqa: ARG001 - it must run
+    return Spread(cluster="ray", workers=2)
+
+
+def test_items_are_spread_and_their_results_stay_in_order(where: Spread, tmp_path: Path) -> None:
+    events: list[Event] = []
+    setup = functools.partial(working.make_square, tmp_path)
+    assert [*spread(where, setup, range(1, 10), events.append)] == [n**2 for n in range(1, 10)]
+    assert len([*tmp_path.glob("dead-*")]) == 2
+    assert pick(events, WorkersAdvanced)[-1].workers[0].count > 0
+
+
+def test_an_error_in_an_item_is_raised_as_it_was(where: Spread, tmp_path: Path) -> None:
+    setup = functools.partial(working.make_square, tmp_path)
+    with pytest.raises(InputError, match="number is 101: it must be 100 or less"):
+        [*spread(where, setup, [1, 101], [].append)]

@@ -50,5 +50,20 @@ def wait_for_stop(folder: Path, reporter: Reporter, should_stop: Callable[[], bo
     raise StoppedError("stopped.")
 
 
+def make_square(folder: Path) -> Callable[[int], int]:
+    """A function that dies at multiples of 4, the first time."""
+
+    def compute(number: int) -> int:
+        marker = folder / f"dead-{number}"
+        if number % 4 == 0 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number > 100:
+            raise InputError("it must be 100 or less.", setting="number", value=number)
+        return number**2
+
+    return compute
+
+
 def die(reporter: Reporter, should_stop: Callable[[], bool]) -> None:  # noqa: ARG001
     os.kill(os.getpid(), signal.SIGKILL)

@@ -27,12 +27,15 @@ COMMAND = Command(
     example="clew label traces_data --out ground_truth_scores.csv",
     groups={
         "Scores": ("out", "method", "score_threshold", "overwrite"),
-        "Judge": ("judge_url", "judge_model", "judge_key_env"),
+        "Judge": ("judge_url", "judge_model", "judge_key_env", "cluster", "workers"),
         "Review": ("review", "port", "browser"),
         **CACHE,
     },
     spelling=Spelling(
-        metavars={"judge_url": "URL", "judge_model": "NAME", "judge_key_env": "NAME"}
+        metavars={
+            **{"judge_url": "URL", "judge_model": "NAME", "judge_key_env": "NAME"},
+            "cluster": "ray|ray://HOST:PORT",
+        }
     ),
     has_json=True,
     is_resumable=True,

@@ -32,9 +32,12 @@ COMMAND = Command(
             "attn_threshold",
         ),
         "Splits": ("split", "split_by"),
-        "Hardware": ("workers",),
+        "Hardware": ("workers", "cluster"),
     },
-    spelling=Spelling(flags={"workers": ("--workers", "--threads")}, metavars={"split": "A/B/C"}),
+    spelling=Spelling(
+        flags={"workers": ("--workers", "--threads")},
+        metavars={"split": "A/B/C", "cluster": "ray|ray://HOST:PORT"},
+    ),
     has_json=True,
     is_resumable=True,
 )

@@ -26,6 +26,7 @@ COMMAND = Command(
     ),
     groups={
         "Input and output": ("questions", "detector", "out", "tokens", "num_samples", "overwrite"),
+        "Cluster": ("cluster", "workers"),
         "Hardware": (
             *("model", "device", "device_map", "offload_folder", "dtype", "rows"),
             "threads",
@@ -35,6 +36,7 @@ COMMAND = Command(
     spelling=Spelling(
         kinds={"questions": str, "detector": str, "model": str},
         completions={"device": suggest_words("auto", "cpu", "cuda")},
+        metavars={"cluster": "ray|ray://HOST:PORT"},
     ),
     has_json=True,
     is_resumable=True,

@@ -223,7 +223,7 @@ class _Crew:
             return
         self._deaths, self._has_lost = self._deaths + 1, True
         if self._deaths >= _MOST_DEATHS * self._plan.workers:
-            self._outcomes.append(Outcome(error=ClewError(_explain_deaths(self._deaths, error))))
+            self._outcomes.append(Outcome(error=ClewError(explain_deaths(self._deaths, error))))
             self._stop()
             return
         self._reporter(Note(f"worker {member.number}{where} died; another one is started"))
@@ -247,7 +247,7 @@ class _Crew:
                 self._reporter(OthersAdvanced(count=others))
 
 
-def _explain_deaths(deaths: int, error: Exception) -> str:
+def explain_deaths(deaths: int, error: Exception) -> str:
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     return (
         f"{counted(deaths, 'worker')} died one after the other, and nothing was finished in "

@@ -37,14 +37,15 @@ def plan_crew(
     cluster: Resources,
     *,
     units: int,
+    noun: str = "shard",
     workers: int | None = None,
     threads: int | None = None,
     use_gpus: bool = False,
     free_bytes: int | None = None,
     worker_bytes: int = 0,
 ) -> CrewPlan:
-    """Plan the workers for `units` pieces of work. `free_bytes` is the memory that they share, None
-    if they are on several machines; `worker_bytes` is what each needs."""
+    """Plan the workers for `units` pieces of work, called `noun`. `free_bytes` is the memory that
+    they share, None if they are on several machines; `worker_bytes` is what each needs."""
     if workers is not None and workers < 1:
         raise InputError("it must be 1 or more.", setting="workers", value=workers)
     if use_gpus:
@@ -54,7 +55,8 @@ def plan_crew(
     if workers is not None:
         count, reason = workers, "as requested"
     if units < count:
-        count, reason = max(1, units), f"there {_are(units)} left to do"
+        are = "is" if units == 1 else "are"
+        count, reason = max(1, units), f"there {are} {counted(units, noun)} left to do"
     cores = max(1, cluster.cores // count)
     return CrewPlan(
         workers=count,
@@ -80,7 +82,3 @@ def _count_on_cpus(
         needed, free = bytes_text(worker_bytes), bytes_text(free_bytes or 0)
         return room, f"each needs about {needed} of the {free} of free memory"
     return count, "there is one core" if cluster.cores == 1 else reason
-
-
-def _are(units: int) -> str:
-    return "is 1 shard" if units == 1 else f"are {units:,} shards"

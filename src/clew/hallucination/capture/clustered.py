@@ -19,7 +19,7 @@ from clew.progress import Note, Reporter, log_event
 from clew.storage.leases import WORK_FOLDER, Heartbeat, Leases
 from clew.storage.manifest import has_manifest, read_manifest
 from clew.storage.places import open_place
-from clew.urls import UrlPath
+from clew.urls import resolved
 
 # Memory of a worker besides the weights: the libraries, and a batch of answers.
 _OTHER_BYTES = 1 << 30
@@ -119,14 +119,10 @@ def _with_full_paths(config: ExtractConfig) -> ExtractConfig:
     model = Path(config.model)
     return replace(
         config,
-        out=_resolved(config.out),
+        out=resolved(config.out),
         model=str(model.resolve()) if model.exists() else config.model,
-        basis=None if config.basis is None else _resolved(config.basis),
+        basis=None if config.basis is None else resolved(config.basis),
     )
-
-
-def _resolved(path: Path) -> Path:
-    return path if isinstance(path, UrlPath) else path.resolve()
 
 
 def _plan(config: ExtractConfig, cluster: Cluster, questions: int, workers: int | None) -> CrewPlan:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from clew.cluster import Spread
 from clew.engine import plan_hardware
 from clew.engine.folders import make_folder, only_one
 from clew.engine.processes import count_processes
@@ -20,11 +21,11 @@ from clew.hallucination.comparison.events import (
     MethodStarted,
     StoreStarted,
 )
-from clew.hallucination.comparison.fitting import score_seeds
-from clew.hallucination.comparison.keeping import keep_detectors, names_to_keep, save_scorer
+from clew.hallucination.comparison.keeping import keep_detectors, names_to_keep
 from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
 from clew.hallucination.comparison.plan import Plan, make_plan, tell_shared
 from clew.hallucination.comparison.rows import measure_method
+from clew.hallucination.comparison.spreading import find_or_fit, fit_on_cluster
 from clew.hallucination.comparison.stores import Store, open_stores, tell_prompts
 from clew.hallucination.comparison.tables import make_table
 from clew.hallucination.comparison.trial import (
@@ -86,8 +87,10 @@ def compare_methods(
     config: CompareConfig,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    where: Spread | None = None,
 ) -> ComparisonResult:
     """Run the methods of `config` and write results.json, table.csv, table.tex and scores.arrow.
+    With `where`, the workers of a cluster fit them.
 
     The same call again resumes: finished methods are not run again. Unusable input raises
     InputError before anything is run; a folder with scores of other data or settings raises
@@ -101,6 +104,8 @@ def compare_methods(
         _go_on_or_clear((*plan.trials, plan.final), methods, overwrite=config.overwrite)
         for sentence in (*tell_shared(plan), *_tell_others(config, plan, methods)):
             reporter(Note(sentence))
+        if where is not None:
+            fit_on_cluster(config, plan, _prepare, methods, where, reporter, should_stop)
         run = _Run(plan=plan, reporter=reporter, should_stop=should_stop)
         results = [run.run(trial, methods) for trial in plan.trials]
         excluded = [one for result in results for one in result.excluded]
@@ -233,13 +238,7 @@ def _run_method(
     if len(tests) < len(trial.tests):
         result.excluded.append(_left_untested(trial, method, tests))
     started = time.monotonic()
-    identity = trial.identify(method)
-    seeds = trial.saved.find(method.name, identity)
-    is_new = seeds is None
-    if seeds is None:
-        seeds = score_seeds(method, trial, tests, reporter, should_stop)
-        save_scorer(trial, method, seeds)
-        trial.saved.add(method.name, identity, seeds)
+    seeds, is_new = find_or_fit(method, trial, tests, reporter, should_stop)
     rows = [
         measure_method(
             method,

@@ -9,12 +9,16 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
+from clew.cluster import Spread, spread
 from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
+from clew.progress import Reporter, ignore_event
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import hash_text
 from clew.storage.reading import open_regular, parse_json
@@ -37,10 +41,18 @@ _REPLY = re.compile(
 )
 _USABLE_REPLY_ATTEMPTS = 3
 _ANSWERS_AHEAD = 128  # per thread
+_ANSWERS_PER_CHUNK = 16  # that a worker of a cluster gets at once
 _LONGEST_LINE = 1 << 20
 
 
 logger = logging.getLogger(__name__)
+
+
+class _Judgment(NamedTuple):
+    """A score, and the reply that says it."""
+
+    score: float
+    reply: str
 
 
 class JudgedFile:
@@ -108,6 +120,8 @@ def judge_answers(
     config: ChatConfig,
     judged_path: Path,
     on_judged: OnJudged | None = None,
+    where: Spread | None = None,
+    reporter: Reporter = ignore_event,
 ) -> list[float]:
     """A score for each answer, 0 to 1; an empty answer is 0 without a request. Raises ClewError at
     the first answer that cannot be judged; earlier judgments are kept.
@@ -119,7 +133,10 @@ def judge_answers(
             for key, answer in zip(keys, answers, strict=True)
             if answer.text.strip() and judged.get(key) is None
         }
-        _judge_missing(missing, config, judged, on_judged)
+        if where is None:
+            _judge_missing(missing, config, judged, on_judged)
+        elif missing:
+            _judge_on_cluster(missing, config, judged, on_judged, where, reporter)
         return [judged.get(key) or 0.0 for key in keys]
 
 
@@ -174,7 +191,50 @@ def _judge_missing(
             raise
 
 
+def _judge_on_cluster(
+    missing: dict[str, StoredAnswer],
+    config: ChatConfig,
+    judged: JudgedFile,
+    on_judged: OnJudged | None,
+    where: Spread,
+    reporter: Reporter,
+) -> None:
+    """Some answers at a time go to each worker; their judgments are saved here."""
+    rest, done = iter(missing.items()), 0
+    chunks = list(iter(lambda: list(islice(rest, _ANSWERS_PER_CHUNK)), []))
+    setup = partial(_open_judge, config)
+    try:
+        for found in spread(where, setup, chunks, reporter, count=len, noun="chunk"):
+            for key, question_id, judgment in found:
+                judged.add(key, judgment.score, question_id=question_id, reply=judgment.reply)
+            done += len(found)
+            if on_judged:
+                on_judged(done, len(missing))
+    except JudgeError as error:
+        raise JudgeError(f"{error} {_kept(judged)}") from None
+
+
+def _open_judge(
+    config: ChatConfig,
+) -> Callable[[list[tuple[str, StoredAnswer]]], list[tuple[str, str, _Judgment]]]:
+    """In a worker: judges some answers at once."""
+    chat, pool = Chat(config), ThreadPoolExecutor(config.threads)
+
+    def judge(one: tuple[str, StoredAnswer]) -> tuple[str, str, _Judgment]:
+        return one[0], one[1].question_id, _ask(chat, one[1])
+
+    return lambda chunk: list(pool.map(judge, chunk))
+
+
 def _judge_one(chat: Chat, judged: JudgedFile, key: str, answer: StoredAnswer) -> None:
+    try:
+        judgment = _ask(chat, answer)
+    except JudgeError as error:
+        raise JudgeError(f"{error} {_kept(judged)}") from None
+    judged.add(key, judgment.score, question_id=answer.question_id, reply=judgment.reply)
+
+
+def _ask(chat: Chat, answer: StoredAnswer) -> _Judgment:
     messages = [
         {"role": "system", "content": _INSTRUCTION},
         {"role": "user", "content": _describe(answer)},
@@ -184,16 +244,15 @@ def _judge_one(chat: Chat, judged: JudgedFile, key: str, answer: StoredAnswer) -
         try:
             reply = chat.ask(messages)
         except JudgeError as error:
-            raise JudgeError(f"question {answer.question_id}: {error} {_kept(judged)}") from None
+            raise JudgeError(f"question {answer.question_id}: {error}") from None
         score = parse_reply(reply)
         if score is not None:
-            judged.add(key, score, question_id=answer.question_id, reply=chat.secret.hide(reply))
-            return
+            return _Judgment(score, chat.secret.hide(reply))
     shown = chat.secret.hide(reply)
     raise JudgeError(
         f'question {answer.question_id}: the judge "{chat.config.model}" replied {shown!r} '
         f"{_USABLE_REPLY_ATTEMPTS} times, which is neither YES nor NO: use a model that follows "
-        f"instructions, or score with `method` instead. {_kept(judged)}"
+        "instructions, or score with `method` instead."
     )
 
 

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pyarrow as pa
 
+from clew.cluster import Spread
 from clew.errors import InputError
 from clew.hallucination.labels.answers import (
     JUDGED,
@@ -28,6 +29,7 @@ from clew.hallucination.labels.table import (
     write_rows,
     write_spans,
 )
+from clew.progress import Reporter, ignore_event
 from clew.storage import Manifest
 from clew.tables import Tabular
 from clew.urls import as_path
@@ -123,9 +125,12 @@ def label_store(
     score_threshold: float = DEFAULT_THRESHOLD,
     overwrite: bool = False,
     on_judged: OnJudged | None = None,
+    where: Spread | None = None,
+    reporter: Reporter = ignore_event,
 ) -> LabelResult:
     """Score the answers of a trace store and write the scores file. With `judge`, a model behind a
-    chat endpoint scores instead of `method`. Raises InputError if no answer can be scored, or if
+    chat endpoint scores instead of `method`, asked by the workers of a cluster if `where` is given.
+    `reporter` is told about these. Raises InputError if no answer can be scored, or if
     `out` has other contents and `overwrite` is not given.
     """
     out = Path(out)
@@ -134,7 +139,11 @@ def label_store(
     excluded: list[str] = []
     usable = list(_drop_unscorable(read_answers(reader), excluded))
     spans = _label_spans(usable)
-    rows = _judge(usable, judge, out, on_judged) if judge else _score(usable, method, spans)
+    rows = (
+        _judge(usable, judge, out, on_judged, where, reporter)
+        if judge
+        else _score(usable, method, spans)
+    )
     if not rows:
         raise InputError(_why_none(store, reader.manifest, len(excluded)))
     rows.sort(key=lambda row: row.global_example_id)
@@ -247,7 +256,12 @@ def _score(
 
 
 def _judge(
-    usable: Iterable[StoredAnswer], judge: ChatConfig, out: Path, on_judged: OnJudged | None
+    usable: Iterable[StoredAnswer],
+    judge: ChatConfig,
+    out: Path,
+    on_judged: OnJudged | None,
+    where: Spread | None,
+    reporter: Reporter,
 ) -> list[LabeledAnswer]:
     """The judge does not say which accepted answer it matched: the one with the most words in
     common is recorded. What it finds wrong may be refused; the reason says where words and judge
@@ -257,7 +271,7 @@ def _judge(
         return []
     out.parent.mkdir(parents=True, exist_ok=True)
     side_file = out.with_name(f"{out.name}.judged.jsonl")
-    scores = judge_answers(answers, judge, side_file, on_judged)
+    scores = judge_answers(answers, judge, side_file, on_judged, where, reporter)
     return [_label_judged(*one, judge.model) for one in zip(answers, scores, strict=True)]
 
 

@@ -30,7 +30,7 @@ from clew.memory import free_memory, is_out_of_memory
 Result = TypeVar("Result")
 # Rows of a batch, and batches that are sorted by length together.
 GPU_ROWS, CPU_ROWS = 64, 16
-_WINDOW_BATCHES = 8
+WINDOW_BATCHES = 8
 _BATCH_TOKENS = 256  # slots per row, on average
 
 
@@ -96,7 +96,7 @@ class AnswerScorer:
     @property
     def window(self) -> int:
         """The number of answers that are scored together."""
-        return self._rows * _WINDOW_BATCHES
+        return self._rows * WINDOW_BATCHES
 
     def score(self, answers: Iterable[ToScore]) -> Iterator[Scored]:
         """The scores in the order of the answers, a window at a time."""

@@ -10,13 +10,14 @@ from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
 
 if TYPE_CHECKING:
+    from clew.cluster import Spread
     from clew.hallucination.comparison import CompareConfig, ComparisonResult
 
 
 @repeatable(
     "compare",
     always=("preprocessed_dir", "out"),
-    unrecorded=("overwrite", "keep_detectors"),
+    unrecorded=("overwrite", "keep_detectors", "cluster", "workers"),
 )
 def compare(
     *,
@@ -44,6 +45,8 @@ def compare(
     max_cache_batches: int | None = None,
     cache_dir: str | Path | None = None,
     cache_size: str | int | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> "ComparisonResult":
@@ -90,6 +93,9 @@ def compare(
         cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
         cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
             or 64 GB, at most half of the free space]
+        cluster: Fit several methods at once on Ray: ray (the cluster of RAY_ADDRESS, one that runs
+            here, or a new one on this machine) or ray://host:port. Requires "clew[ray]".
+        workers: Number of workers on the cluster. [default: one per GPU or core]
         reporter: Called with progress events. [default: the log]
         should_stop: Called after every step; when it returns True, the run saves its progress and
             stops.
@@ -111,6 +117,7 @@ def compare(
     from clew.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
     from clew.hallucination.comparison import CompareConfig, choose_folders
+    from clew.hallucination.workflow.spreading import choose_spread
     from clew.storage.mirror import open_folder
 
     open_cached = partial(open_folder, cache_dir=cache_dir, cache_size=cache_size)
@@ -143,7 +150,9 @@ def compare(
         pairs=pairs,
         folds=folds,
     )
-    return run_comparison(config, watch_cores(reporter or log_event, device), should_stop)
+    where = choose_spread(cluster, workers, device=device)
+    report = watch_cores(reporter or log_event, device)
+    return run_comparison(config, report, should_stop, where)
 
 
 def _split(names: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -153,14 +162,17 @@ def _split(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def run_comparison(
-    config: "CompareConfig", reporter: Reporter | None, should_stop: Callable[[], bool]
+    config: "CompareConfig",
+    reporter: Reporter | None,
+    should_stop: Callable[[], bool],
+    where: "Spread | None" = None,
 ) -> "ComparisonResult":
     """Compare, and write the report with a page per mistake that it lists."""
     from clew.hallucination.answer_page.mistakes import show_mistakes
     from clew.hallucination.comparison import compare_methods
     from clew.hallucination.comparison.report import write_report
 
-    comparison = compare_methods(config, reporter, should_stop)
+    comparison = compare_methods(config, reporter, should_stop, where)
     show_mistakes(config.out, config.test_on[0], reporter)
     write_report(config.out)
     return comparison

@@ -194,6 +194,7 @@ def extract(
     from clew.hallucination.capture import extract as run
     from clew.hallucination.questions import collect_questions
     from clew.hallucination.traces import TraceBatchLoader
+    from clew.hallucination.workflow.spreading import refuse_workers
     from clew.storage import Part
 
     loaded = model if isinstance(model, LoadedModel) else None
@@ -237,7 +238,7 @@ def extract(
     if gpu is not None:
         raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=gpu)
     if cluster is None:
-        _refuse_workers(workers)
+        refuse_workers(workers)
         result = run(config, reporter, should_stop, loaded=loaded, questions=given)
     else:
         _refuse_loaded(loaded)
@@ -247,15 +248,6 @@ def extract(
     if not result.finished:
         raise StoppedError(f"stopped; {counted(result.traces_made, 'new trace')} saved.")
     return TraceBatchLoader(out)
-
-
-def _refuse_workers(workers: int | None) -> None:
-    if workers is not None:
-        raise InputError(
-            'workers are processes of a cluster: give `cluster="ray"` too.',
-            setting="workers",
-            value=workers,
-        )
 
 
 def _refuse_loaded(loaded: "LoadedModel | None") -> None:

@@ -22,6 +22,8 @@ def label(
     judge_url: str | None = None,
     judge_model: str | None = None,
     judge_key_env: str = "OPENAI_API_KEY",
+    cluster: str | None = None,
+    workers: int | None = None,
     review: bool = False,
     port: int = 0,
     browser: bool = True,
@@ -46,6 +48,9 @@ def label(
         judge_url: Use an LLM judge at this OpenAI-compatible URL, such as http://host/v1.
         judge_model: Name of the judge model.
         judge_key_env: Environment variable that contains the API key, if one is required.
+        cluster: Ask the judge from several workers on Ray: ray (the cluster of RAY_ADDRESS, one
+            that runs here, or a new one on this machine) or ray://host:port. Requires "clew[ray]".
+        workers: Number of workers on the cluster. [default: one per core]
         review: Then correct labels on a page in the browser, the most doubtful first.
         port: Port for the page; 0 picks any free port.
         browser: Open the page in the browser.
@@ -68,6 +73,7 @@ def label(
     """
     from clew.hallucination.labels.label import apply_corrections, label_store
     from clew.hallucination.labels.review import run_review
+    from clew.hallucination.workflow.spreading import choose_spread
     from clew.pages.server import require_web
     from clew.progress import log_event
     from clew.storage.mirror import open_folder
@@ -75,6 +81,9 @@ def label(
     if review:
         require_web()
     judge = _read_judge(method, judge_url, judge_model, judge_key_env)
+    where = choose_spread(cluster, workers, threads=1, device="cpu")
+    if where is not None and judge is None:
+        raise InputError("only a judge is asked on a cluster: give `judge_url` and `judge_model`.")
     with _JudgeReport(reporter or log_event) as report:
         result = label_store(
             open_folder(store, cache_dir=cache_dir, cache_size=cache_size),
@@ -84,6 +93,8 @@ def label(
             score_threshold=score_threshold,
             overwrite=overwrite,
             on_judged=report,
+            where=where,
+            reporter=reporter or log_event,
         )
     if not review:
         return result

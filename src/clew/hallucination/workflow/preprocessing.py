@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from clew.hallucination.samples.making import PreprocessResult
 
 
-@repeatable("preprocess", always=("store", "scores_file", "out"), unrecorded=("workers",))
+@repeatable("preprocess", always=("store", "scores_file", "out"), unrecorded=("workers", "cluster"))
 def preprocess(
     store: str | Path,
     *,
@@ -34,6 +34,7 @@ def preprocess(
     answers: bool = True,
     heads: bool = True,
     workers: int | None = None,
+    cluster: str | None = None,
     reporter: Reporter | None = None,
 ) -> "PreprocessResult":
     """Turn traces and their scores into samples for detectors, split by question.
@@ -63,6 +64,8 @@ def preprocess(
         answers: Write the features that probes are fitted on.
         heads: Write graphs over all attention heads (requires traces with `keep="full"`).
         workers: Number of shards to process at once. [default: one per core]
+        cluster: Process them on Ray: ray (the cluster of RAY_ADDRESS, one that runs here, or a new
+            one on this machine) or ray://host:port. Requires "clew[ray]".
         reporter: Called with progress events. [default: the log]
 
     Returns:
@@ -78,6 +81,7 @@ def preprocess(
         >>> clew.preprocess("traces_data", scores_file="ground_truth_scores.csv")
     """
     from clew.hallucination.samples.making import PreprocessConfig, preprocess_store
+    from clew.hallucination.workflow.spreading import choose_spread
     from clew.loading.splits import parse_split
 
     wanted = {"sequences": sequences, "graphs": graphs, "answers": answers, "heads": heads}
@@ -99,4 +103,5 @@ def preprocess(
         higher_is=higher_is,
         spans_file=as_path(spans_file),
     )
-    return preprocess_store(config, reporter)
+    where = None if cluster is None else choose_spread(cluster, workers, threads=1, device="cpu")
+    return preprocess_store(config, reporter, where)

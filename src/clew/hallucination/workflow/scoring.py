@@ -1,13 +1,14 @@
 """Score answers that exist already with a detector."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clew.errors import InputError, StoppedError
-from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.progress import Note, Reporter, WorkStarted, report_work
 from clew.settings import check_exists
 from clew.tables import Tabular
 from clew.urls import is_url
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
+    from clew.cluster import Spread
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
-    from clew.hallucination.live.given import EncodedAnswer, GivenAnswers
+    from clew.hallucination.live.given import GivenAnswers
     from clew.hallucination.live.risk_file import RiskFile, RiskSummary
-    from clew.hallucination.live.scoring import AnswerScorer, Scored
-    from clew.hallucination.live.session import Session
+    from clew.hallucination.live.windows import ScoringWorker, WindowScorer
 
     DataFrame: TypeAlias = "pandas.DataFrame | polars.DataFrame"
-
-_DIGITS = 6
+    # None: workers of a cluster score.
+    OpenScorer: TypeAlias = "Callable[[], AbstractContextManager[WindowScorer | None]]"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -68,6 +69,8 @@ def score(
     device_map: "str | Path | Mapping[str, int | str] | None" = None,
     offload_folder: str | Path | None = None,
     threads: int | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
     overwrite: bool = False,
     cache_dir: str | Path | None = None,
     cache_size: str | int | None = None,
@@ -100,6 +103,9 @@ def score(
             place.
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
             processes use them]
+        cluster: Score on several workers on Ray: ray (the cluster of RAY_ADDRESS, one that runs
+            here, or a new one on this machine) or ray://host:port. Requires "clew[ray]".
+        workers: Number of workers on the cluster. [default: one per GPU or core]
         overwrite: Start over, and replace a file with other risks.
         cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
         cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
@@ -129,6 +135,8 @@ def score(
     from clew.hallucination.live.given import open_given
     from clew.hallucination.live.risk_file import choose_format
     from clew.hallucination.live.session import Session
+    from clew.hallucination.live.windows import ScoringWorker, WindowScorer, choose_rows
+    from clew.hallucination.workflow.spreading import choose_spread
     from clew.progress import log_event
     from clew.storage.mirror import open_folder
 
@@ -165,8 +173,28 @@ def score(
             )
         )
 
-    def open_session() -> Session:
-        return Session.open(
+    where = choose_spread(cluster, workers, threads=threads, device=device)
+    if where is not None:
+        if isinstance(detector, Detector) or not isinstance(model, str | Path | None):
+            raise InputError("each worker of a cluster loads the model itself: give its name.")
+        worker = ScoringWorker(
+            answers=_full_path(questions) if isinstance(questions, str | Path) else questions,
+            count=job.count,
+            detector=_full_path(detector),
+            model=None if model is None else _full_path(model),
+            rows=choose_rows(rows, device),
+            tokens=tokens,
+            device=device,
+            dtype=dtype,
+        )
+        job = replace(job, worker=worker, where=where)
+
+    @contextmanager
+    def open_scorer() -> Iterator[WindowScorer | None]:
+        if where is not None:
+            yield None
+            return
+        with Session.open(
             kept,
             model=str(model) if isinstance(model, str | Path) else model,
             device=device,
@@ -175,16 +203,23 @@ def score(
             offload_folder=offload_folder,
             reporter=job.reporter,
             threads=Threads(threads, job.reporter),
-        )
+        ) as session:
+            scorer = session.scorer(rows=rows, tokens=tokens)
+            yield WindowScorer(session=session, scorer=scorer, tokens=tokens)
 
     if out is None:
-        return _score_in_memory(job, kept, open_session, rows)
-    return _score_to_file(job, kept, open_session, rows, Path(out), overwrite)
+        return _score_in_memory(job, kept, open_scorer)
+    return _score_to_file(job, kept, open_scorer, rows, Path(out), overwrite)
+
+
+def _full_path(name: str | Path) -> str:
+    """For a process in another folder; the name of a dataset or model stays as it is."""
+    return str(Path(name).resolve()) if Path(name).exists() else str(name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """What is scored: the first `count` answers."""
+    """What is scored: the first `count` answers, by workers of a cluster if there are any."""
 
     answers: "GivenAnswers"
     count: int
@@ -192,38 +227,42 @@ class _Job:
     dtype: str
     reporter: Reporter
     should_stop: Callable[[], bool]
+    worker: "ScoringWorker | None" = None
+    where: "Spread | None" = None
 
-    def run(
-        self, session: "Session", scorer: "AnswerScorer", first: int
-    ) -> Iterator[list[dict[str, Any]]]:
+    def window(self, scorer: "WindowScorer | None") -> int:
+        """The number of answers that are scored together."""
+        if scorer is not None:
+            return scorer.scorer.window
+        assert self.worker is not None
+        return self.worker.window
+
+    def run(self, scorer: "WindowScorer | None", first: int) -> Iterator[list[dict[str, Any]]]:
         """The rows of each window of answers, from number `first` on. Raises StoppedError."""
-        from clew.hallucination.live.given import encode_given
+        from clew.hallucination.live.windows import spread_windows
 
         started = WorkStarted(noun="answers", verb="scored", planned=self.count, done=first)
-        given = islice(self.answers.read(first), self.count - first)
         with report_work(self.reporter, started):
-            while window := list(islice(given, scorer.window)):
-                if self.should_stop():
-                    raise StoppedError("stopped; the risks so far are saved.")
-                encoded = encode_given(session.encoder, window)
-                found = scorer.score_window(
-                    [one.to_score for one in encoded],
-                    lambda count: self.reporter(WorkAdvanced(count=count)),
+            if scorer is not None:
+                yield from self._run_here(scorer, first)
+            elif self.worker is not None and self.where is not None:
+                yield from spread_windows(
+                    self.worker, self.where, first, self.reporter, self.should_stop
                 )
-                yield [
-                    make_row(session, one, risk, tokens=self.tokens)
-                    for one, risk in zip(encoded, found, strict=True)
-                ]
+
+    def _run_here(self, scorer: "WindowScorer", first: int) -> Iterator[list[dict[str, Any]]]:
+        given = islice(self.answers.read(first), self.count - first)
+        while window := list(islice(given, self.window(scorer))):
+            if self.should_stop():
+                raise StoppedError("stopped; the risks so far are saved.")
+            yield scorer.score(window, self.reporter)
 
 
-def _score_in_memory(
-    job: _Job, detector: "Detector", open_session: "Callable[[], Session]", rows: int | None
-) -> ScoreResult:
+def _score_in_memory(job: _Job, detector: "Detector", open_scorer: "OpenScorer") -> ScoreResult:
     from clew.hallucination.live.risk_file import summarize
 
-    with open_session() as session:
-        scorer = session.scorer(rows=rows, tokens=job.tokens)
-        found = [row for window in job.run(session, scorer, 0) for row in window]
+    with open_scorer() as scorer:
+        found = [row for window in job.run(scorer, 0) for row in window]
     return ScoreResult(
         path=None, summary=summarize(found), detector=detector.name, rows=tuple(found)
     )
@@ -232,7 +271,7 @@ def _score_in_memory(
 def _score_to_file(
     job: _Job,
     detector: "Detector",
-    open_session: "Callable[[], Session]",
+    open_scorer: "OpenScorer",
     rows: int | None,
     out: Path,
     overwrite: bool,
@@ -252,18 +291,17 @@ def _score_to_file(
             file.discard()
         summary = file.finished()
         if summary is None:
-            with open_session() as session:
-                scorer = session.scorer(rows=rows, tokens=job.tokens)
-                _write(job, session, scorer, file)
+            with open_scorer() as scorer:
+                _write(job, scorer, file)
             summary = file.finish()
     return ScoreResult(path=out, summary=summary, detector=detector.name)
 
 
-def _write(job: _Job, session: "Session", scorer: "AnswerScorer", file: "RiskFile") -> None:
-    first = file.start(count=job.count, window=scorer.window)
+def _write(job: _Job, scorer: "WindowScorer | None", file: "RiskFile") -> None:
+    first = file.start(count=job.count, window=job.window(scorer))
     if first:
         job.reporter(Note(f"resuming: {first:,} of {job.count:,} answers are scored already"))
-    for window in job.run(session, scorer, first):
+    for window in job.run(scorer, first):
         file.append(window)
 
 
@@ -287,46 +325,3 @@ def describe_detector(detector: "Detector") -> dict[str, Any]:
         "prompt": detector.prompt.describe(),
         "model": detector.model.get("fingerprint"),
     }
-
-
-def make_row(
-    session: "Session", encoded: "EncodedAnswer", found: "Scored", *, tokens: bool = False
-) -> dict[str, Any]:
-    """An answer with its risk, as in the file."""
-    about, risk = encoded.given.about, found.risk
-    row = {
-        "id": about.id,
-        "question": about.question,
-        "answer": about.answer,
-        "risk": _rounded(risk.risk),
-        "verdict": risk.verdict,
-        "state": risk.state,
-        "reason": risk.reason,
-        "method": risk.method,
-        "threshold": _rounded(risk.threshold),
-        "distance": _rounded(risk.distance),
-        "answer_tokens": len(encoded.to_score.tokens),
-        "hallucinated": encoded.given.hallucinated,
-        "retokenized": encoded.is_retokenized,
-    }
-    return row | {"tokens": _token_rows(session, encoded, found)} if tokens else row
-
-
-def _token_rows(
-    session: "Session", encoded: "EncodedAnswer", found: "Scored"
-) -> list[dict[str, Any]]:
-    """The tokens of an answer with their risks; empty if it was not passed."""
-    from clew.hallucination.answer_page.tokens import split_texts
-
-    if found.token_risks is None:
-        return []
-    texts = split_texts(session.tokenizer.decode, list(encoded.to_score.tokens))
-    rows = zip(texts, found.token_risks, found.logprobs, strict=True)
-    return [
-        {"token": text, "risk": _rounded(risk), "logprob": _rounded(logprob)}
-        for text, risk, logprob in rows
-    ]
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, _DIGITS)

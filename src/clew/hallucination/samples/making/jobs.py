@@ -265,17 +265,21 @@ def run_jobs(
     """Write the missing shards, several at a time; returns the number of samples."""
     if not jobs:
         return 0
+    with report_work(reporter, describe_work(jobs, shards)):
+        return _run_parallel(jobs, config.count_workers(len(jobs)), reporter)
+
+
+def describe_work(jobs: Sequence[ShardJob], shards: Sequence[LabeledShard]) -> WorkStarted:
+    """What is to be done, of how much."""
     planned = sum(int(shard.labeled.sum()) for shard in shards)
     left = sum(int(job.shard.labeled.sum()) for job in jobs)
     size = bytes_text(sum(job.max_bytes() for job in jobs))
-    started = WorkStarted(
+    return WorkStarted(
         noun="samples",
         planned=planned,
         done=planned - left,
         estimate=f"{left:,} samples to create: at most {size} on disk",
     )
-    with report_work(reporter, started):
-        return _run_parallel(jobs, config.count_workers(len(jobs)), reporter)
 
 
 def _run_parallel(jobs: Sequence[ShardJob], workers: int, reporter: Reporter) -> int:

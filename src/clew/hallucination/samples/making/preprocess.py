@@ -1,14 +1,17 @@
 """Turn a trace store and its scores into samples: validate, write the shards, split."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from clew.cluster import Spread, spread
 from clew.errors import InputError
 from clew.hallucination.labels import (
     Scores,
@@ -22,6 +25,7 @@ from clew.hallucination.samples.making.config import KINDS, Kind, PreprocessConf
 from clew.hallucination.samples.making.graphs import HEAD_THRESHOLD
 from clew.hallucination.samples.making.jobs import (
     ShardJob,
+    describe_work,
     plan_jobs,
     refuse_if_disk_too_small,
     run_jobs,
@@ -46,10 +50,11 @@ from clew.hallucination.samples.splits import (
 )
 from clew.hallucination.traces.schema import BY_HEAD, DIAGONALS, EIGENVALUES
 from clew.loading.splits import SPLIT_NAMES
-from clew.progress import Note, Reporter, log_event
+from clew.progress import Note, Reporter, WorkAdvanced, log_event, report_work
 from clew.storage import Part, read_manifest, writer_lock
 from clew.storage.manifest import has_manifest
 from clew.storage.scratch import placing
+from clew.urls import resolved
 
 _NO_BASIS = (
     "{}/basis.arrow is missing or damaged: networks on graphs that are trained on these samples "
@@ -98,14 +103,26 @@ class PreprocessResult:
         return all(is_unlabeled(skip) for skip in self.skipped)
 
 
-def preprocess_store(
-    config: PreprocessConfig, reporter: Reporter | None = None
-) -> PreprocessResult:
-    """Write sequences, graphs, answers, heads and splits.csv; shards finished by an earlier run are
-    kept. Raises InputError, StoreError, SettingsMismatchError or DiskFullError, before anything is
-    written if the small columns reveal the problem.
-    """
-    reporter = reporter or log_event
+@dataclass(frozen=True, kw_only=True)
+class _Input:
+    """What samples are made from, checked; `notes` say what a user should know about it."""
+
+    config: PreprocessConfig
+    source: TraceSource
+    spans: SpanLabels | None
+    shape: SampleShape
+    scores: Scores
+    shards: Sequence[LabeledShard]
+    notes: tuple[str, ...]
+
+    def open_stores(self) -> list[SampleStore]:
+        return _open_stores(self.config, self.source, self.shape, self.scores, self.spans)
+
+    def plan(self, stores: Sequence[SampleStore]) -> list[ShardJob]:
+        return plan_jobs(self.source, self.shards, self.shape, stores, self.spans)
+
+
+def _read_input(config: PreprocessConfig) -> _Input:
     source = TraceSource(config.store)
     spans = _read_spans(config, source)
     shape = choose_shape(config, source, with_spans=spans is not None)
@@ -122,17 +139,42 @@ def preprocess_store(
         refused=config.refused,
     )
     lacking = (*_describe_unfinished(source), *_describe_lacking(config, source))
-    for note in (*scores.notes, *notes, *lacking):
+    return _Input(
+        config=config,
+        source=source,
+        spans=spans,
+        shape=shape,
+        scores=scores,
+        shards=shards,
+        notes=(*scores.notes, *notes, *lacking),
+    )
+
+
+def preprocess_store(
+    config: PreprocessConfig, reporter: Reporter | None = None, where: Spread | None = None
+) -> PreprocessResult:
+    """Write sequences, graphs, answers, heads and splits.csv; shards finished by an earlier run are
+    kept. With `where`, the workers of a cluster write them. Raises InputError, StoreError,
+    SettingsMismatchError or DiskFullError, before anything is written if the small columns reveal
+    the problem.
+    """
+    reporter = reporter or log_event
+    given = _read_input(config)
+    config, source, shards = given.config, given.source, given.shards
+    for note in given.notes:
         reporter(Note(note))
     if config.split_by == "file":
         count_files(len(shards), config.shares)
     with _locked(config):
         previous = previous_splits(config.out)
-        stores = _open_stores(config, source, shape, scores, spans)
-        jobs = _plan_checked(config, source, shards, shape, stores, spans)
+        stores = given.open_stores()
+        jobs = _plan_checked(given, stores)
         if not source.copy_basis(config.out):
             reporter(Note(_NO_BASIS.format(source.path)))
-        made = run_jobs(jobs, shards, config, reporter)
+        if where is None:
+            made = run_jobs(jobs, shards, config, reporter)
+        else:
+            made = _run_on_cluster(given, jobs, stores, where, reporter)
         splits, more = split_samples(config, shards, stores[0], previous)
         with placing(config.out, SPLITS_FILE) as file:
             write_splits(file, splits)
@@ -288,24 +330,67 @@ def _open_stores(
     ]
 
 
-def _plan_checked(
-    config: PreprocessConfig,
-    source: TraceSource,
-    shards: Sequence[LabeledShard],
-    shape: SampleShape,
-    stores: Sequence[SampleStore],
-    spans: SpanLabels | None,
-) -> list[ShardJob]:
+def _plan_checked(given: _Input, stores: Sequence[SampleStore]) -> list[ShardJob]:
     """The work to do, after checking that it matches the existing stores and fits on disk; then
     starts the stores."""
     for store in stores:
-        refuse_changed_scores(config.out, store, shards)
-        refuse_changed_spans(config.out, store, spans)
-    jobs = plan_jobs(source, shards, shape, stores, spans)
-    refuse_if_disk_too_small(config, jobs)
+        refuse_changed_scores(given.config.out, store, given.shards)
+        refuse_changed_spans(given.config.out, store, given.spans)
+    jobs = given.plan(stores)
+    refuse_if_disk_too_small(given.config, jobs)
     for store in stores:
         store.begin()
     return jobs
+
+
+def _run_on_cluster(
+    given: _Input,
+    jobs: Sequence[ShardJob],
+    stores: Sequence[SampleStore],
+    where: Spread,
+    reporter: Reporter,
+) -> int:
+    """Write the missing shards, one per worker at a time; returns the number of samples."""
+    config, made = given.config, 0
+    worker = replace(
+        config,
+        store=resolved(config.store),
+        scores_file=resolved(config.scores_file),
+        out=resolved(config.out),
+        spans_file=None if config.spans_file is None else resolved(config.spans_file),
+    )
+    setup = functools.partial(_open_jobs, worker)
+    numbers = [job.entry.batch_number for job in jobs]
+    if not numbers:
+        return 0
+    with report_work(reporter, describe_work(jobs, given.shards)):
+        for samples, written in spread(where, setup, numbers, reporter, count=itemgetter(0)):
+            made += samples
+            reporter(WorkAdvanced(count=samples, written_bytes=written))
+    for store in stores:
+        store.reload()
+    return made
+
+
+def _open_jobs(config: PreprocessConfig) -> Callable[[int], tuple[int, int]]:
+    """In a worker: what it has to do, by the number of the shard. The process that started it holds
+    the locks."""
+    given = _read_input(config)
+    jobs = {job.entry.batch_number: job for job in given.plan(given.open_stores())}
+    return functools.partial(_run_job, jobs)
+
+
+def _run_job(jobs: Mapping[int, ShardJob], number: int) -> tuple[int, int]:
+    """The samples and bytes written; none if a worker that died had finished the shard."""
+    samples = written = 0
+
+    def add(more_samples: int, more_bytes: int) -> None:
+        nonlocal samples, written
+        samples, written = samples + more_samples, written + more_bytes
+
+    if number in jobs:
+        jobs[number].run(lambda: False, add)
+    return samples, written
 
 
 def _describe_other_kind(config: PreprocessConfig, samples: int) -> Iterator[str]:

@@ -86,6 +86,10 @@ class SampleStore:
         """Create the store on disk, with the settings of this run."""
         write_manifest(self.path, self.manifest)
 
+    def reload(self) -> None:
+        """Read what other processes have written."""
+        self.manifest = read_manifest(self.path)
+
     def numbers(self) -> list[int]:
         """The finished batches, including those without a usable row."""
         return [source["batch_number"] for source in self.manifest.settings["sources"]]

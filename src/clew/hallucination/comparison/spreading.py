@@ -1,0 +1,101 @@
+"""Fit methods on the workers of a cluster. What they fitted lies in the comparison's folder, where
+the comparison itself finds it as it finds that of an earlier run."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from clew.cluster import Spread, spread
+from clew.hallucination.comparison.config import CompareConfig
+from clew.hallucination.comparison.fitting import score_seeds
+from clew.hallucination.comparison.keeping import save_scorer
+from clew.hallucination.comparison.methods import AnyMethod, find_methods
+from clew.hallucination.comparison.plan import Plan
+from clew.hallucination.comparison.saved import SeedScores
+from clew.hallucination.comparison.stores import Store
+from clew.hallucination.comparison.trial import Trial, explain_failure
+from clew.progress import Reporter, WorkAdvanced, WorkStarted, ignore_event, report_work
+from clew.urls import resolved
+
+# A method in a trial, by number and name.
+Fit = tuple[int, str]
+
+
+def find_or_fit(
+    method: AnyMethod,
+    trial: Trial,
+    tests: Sequence[Store],
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> tuple[list[SeedScores], bool]:
+    """The scores of all seeds, and whether they are new: those of an earlier run are read."""
+    identity = trial.identify(method)
+    seeds = trial.saved.find(method.name, identity)
+    if seeds is not None:
+        return seeds, False
+    seeds = score_seeds(method, trial, tests, reporter, should_stop)
+    save_scorer(trial, method, seeds)
+    trial.saved.add(method.name, identity, seeds)
+    return seeds, True
+
+
+def fit_on_cluster(
+    config: CompareConfig,
+    plan: Plan,
+    make_plan: Callable[[CompareConfig, Sequence[AnyMethod]], Plan],
+    methods: Sequence[AnyMethod],
+    where: Spread,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> None:
+    """Fit what is missing, networks first: they take longest."""
+    ordered = sorted(methods, key=lambda method: method.family != "network")
+    fits = [
+        (n, one) for n, trial in enumerate(plan.trials) for one in ordered if can_run(trial, one)
+    ]
+    missing = [
+        (n, one.name)
+        for n, one in fits
+        if plan.trials[n].saved.find(one.name, plan.trials[n].identify(one)) is None
+    ]
+    if not missing:
+        return
+    worker = replace(
+        config,
+        out=resolved(config.out),
+        train_on=tuple(map(resolved, config.train_on)),
+        test_on=tuple(map(resolved, config.test_on)),
+        overwrite=False,
+    )
+    setup = functools.partial(_open, worker, make_plan)
+    started = WorkStarted(noun="fits", planned=len(fits), done=len(fits) - len(missing))
+    with report_work(reporter, started):
+        for _ in spread(where, setup, missing, reporter, should_stop, noun="fit"):
+            reporter(WorkAdvanced())
+
+
+def can_run(trial: Trial, method: AnyMethod) -> bool:
+    tests = any(trial.can_be_tested(method, store) for store in trial.tests)
+    return tests and trial.refuse_reason(method) is None
+
+
+def _open(
+    config: CompareConfig, make_plan: Callable[[CompareConfig, Sequence[AnyMethod]], Plan]
+) -> Callable[[Fit], bool]:
+    """In a worker."""
+    methods = find_methods(config.methods)
+    plan = make_plan(config, methods)
+    return functools.partial(_fit, plan, {method.name: method for method in methods})
+
+
+def _fit(plan: Plan, methods: Mapping[str, AnyMethod], fit: Fit) -> bool:
+    """Whether it could be fitted. The comparison tries what could not again, and says why."""
+    number, name = fit
+    trial, method = plan.trials[number], methods[name]
+    tests = [store for store in trial.tests if trial.can_be_tested(method, store)]
+    try:
+        find_or_fit(method, trial, tests, ignore_event, lambda: False)
+    except Exception as error:
+        explain_failure(name, method.title, error, folder=trial.saved.folder)
+        return False
+    return True

@@ -69,6 +69,7 @@ def _write_until_killed(store: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_finished_record_batches_of_a_killed_writer_are_taken_over(
     url: Path, tmp_path: Path, scratch: Path
 ) -> None:

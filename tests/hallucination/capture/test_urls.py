@@ -1,5 +1,6 @@
 """A capture into a store at a URL makes what it makes in a folder."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from clew.storage import Part, read_manifest, writer_lock
 from clew.storage.leases import WORK_FOLDER
 from clew.storage.manifest import start_manifest
 from clew.storage.places import AccessDeniedError, as_path, open_place
+from clew.storage.uploading import numbers_with_pieces
+from tests.hallucination.capture.processes import ClewProcess
+from tests.hallucination.capture.test_join import SETTINGS
 from tests.object_server import ObjectServer
 from tests.stores import after_one_batch, one_thread, tiny_config
 
@@ -45,6 +49,25 @@ def test_a_capture_at_a_url_equals_that_in_a_folder(
     assert result.traces_made == 70 - stopped.traces_made
     assert files_at(started) == files_at(compact_store)
     assert open_place(started).child(WORK_FOLDER).names() == []
+
+
+@pytest.mark.slow
+def test_resume_after_a_kill_gives_the_same_store(
+    started: Path, compact_store: Path, model_folder: Path, questions_file: Path, tmp_path: Path
+) -> None:
+    where = ("--model", str(model_folder), "--questions", str(questions_file))
+    command = ["extract", *where, "--out", str(started), *SETTINGS]
+    with ClewProcess(command, tmp_path / "first.txt") as first:
+        assert first.wait_until(lambda: numbers_with_pieces(started) != []), first.output
+        first.send(signal.SIGKILL)
+        first.wait()
+    with ClewProcess(command, tmp_path / "second.txt") as second:
+        assert second.wait() == 0, second.output
+        assert "traces recovered from an interrupted run" in second.output
+    found = files_at(started)
+    assert b"s3://" in found.pop("run.toml")
+    assert found == files_at(compact_store)
+    assert numbers_with_pieces(started) == []
 
 
 def test_another_capture_into_the_same_url_is_refused(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.pictures import choose_pictures
+
 # Before any library reads them: no test uses the network, or a proxy for its own servers, and tiny
 # models are fastest on one thread, where two test processes share two cores. Only the tests that
 # are about a GPU see it (`make test` runs them afterwards): the others give the same results
@@ -47,14 +49,20 @@ def pytest_collection_finish() -> None:
 _frozen_modules = 0
 
 
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """The libraries that were imported are skipped by each later collection of garbage: training
-    asks for one per network."""
+    asks for one per network. Its curves are drawn for tests that ask for it."""
     global _frozen_modules
+    choose_pictures(real="real_pictures" in getattr(item, "fixturenames", ()))
     if len(sys.modules) > _frozen_modules + 100:
         gc.collect()
         gc.freeze()
         _frozen_modules = len(sys.modules)
+
+
+@pytest.fixture
+def real_pictures() -> None:
+    """matplotlib renders, as it does for users. See `pytest_runtest_setup`."""
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ def test_scores_show_two_answers_side_by_side(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("real_pictures")
 def test_page_is_replaced_but_other_files_are_not(
     run: Any, compact_store: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ from matplotlib.image import imread
 
 from clew.engine.logs import draw_curves
 
+pytestmark = pytest.mark.usefixtures("real_pictures")
+
 
 def history(epochs: int, **more: Any) -> list[dict[str, Any]]:
     rows = [{"epoch": i + 1, "train_loss": 1 / (i + 1), "val_loss": 0.5} for i in range(epochs)]

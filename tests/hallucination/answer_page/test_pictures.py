@@ -19,6 +19,8 @@ from clew.hallucination.legacy.convert import convert_folder
 from tests.hallucination.answer_page.making import make_picture, write_scores
 from tests.hallucination.legacy.old_files import write_traces
 
+pytestmark = pytest.mark.usefixtures("real_pictures")
+
 NASTY = "</script><script>alert('x')</script> & $x_1$ 日本 \x1b[2J"
 
 

@@ -24,7 +24,7 @@ from tests.hallucination.comparison.report.making import (
 from tests.hallucination.comparison.report.reading import read_page
 from tests.pages.reading import Page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_pictures")]
 
 SECTIONS = (
     *("methods", "table", "curves", "layers", "mistakes", "agreement", "disputed"),

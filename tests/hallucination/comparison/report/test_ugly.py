@@ -33,6 +33,8 @@ TEXTS: list[dict[str, Any]] = [
     {"question": "", "answer": None},
 ]
 
+pytestmark = pytest.mark.usefixtures("real_pictures")
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:

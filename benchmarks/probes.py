@@ -32,7 +32,14 @@ from clew.storage.origin import describe_in_schema
 RESULTS = Path(__file__).resolve().parent / "results"
 MOST_SECONDS, MOST_BYTES = 600, 4 << 30
 SHARD_ROWS, BATCH_ROWS = 1000, 250
-TOP = 100
+TOP = 25
+# The shapes of columns whose rows have different lengths.
+RAGGED = {
+    **dict.fromkeys(("token_logprobs", "token_entropies"), ("answer",)),
+    **dict.fromkeys(("edge_source", "edge_target"), ("edges",)),
+    "nodes": ("nodes",),
+    "edge_attr": ("edges",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +95,8 @@ class MadeAnswers:
         hallucinated = label(ids)
         signal = hallucinated[:, None, None] * self.tell
         tokens = random.integers(4, 30, len(ids))
-        surprise = [
-            pa.array(random.exponential(0.3 + 0.2 * y, n), pa.float32())
-            for n, y in zip(tokens, hallucinated, strict=True)
-        ]
+        pairs, floats = zip(tokens, hallucinated, strict=True), pa.list_(pa.float32())
+        surprise = [random.exponential(0.3 + 0.2 * y, n).astype(np.float32) for n, y in pairs]
         by_head = {
             name: fixed(self._draw(random, signal).astype(np.float16))
             for name in ("lookback", "log_diagonal_all", "log_diagonal_answer")
@@ -99,8 +104,8 @@ class MadeAnswers:
         return {
             "question": pa.array([f"What is the capital of country {i}?" for i in ids]),
             "category": pa.array([f"kind {i % 7}" for i in ids]),
-            "token_logprobs": pa.array([(-np.asarray(s)).tolist() for s in surprise]),
-            "token_entropies": pa.array([s.to_pylist() for s in surprise]),
+            "token_logprobs": pa.array([-s for s in surprise], floats),
+            "token_entropies": pa.array(surprise, floats),
             **by_head,
             "laplacian_top": fixed(self._spectrum(random, signal)),
             "samples": pa.array([self._sample(random, y) for y in hallucinated]),
@@ -128,17 +133,18 @@ def fixed(values):
     return array
 
 
-def write_store(store, kind, size, make):
+def write_store(store, kind, answers, columns, settings=None):
+    """A store of so many answers; `columns(ids, random)` are those of some of them."""
     manifest = Manifest(
-        kind=kind, settings={}, rows_per_shard=SHARD_ROWS, planned_rows=size.answers
+        kind=kind, settings=settings or {}, rows_per_shard=SHARD_ROWS, planned_rows=answers
     )
     store.mkdir(parents=True)
     write_manifest(store, manifest)
-    for number in range(-(-size.answers // SHARD_ROWS)):
-        writer, last = None, min(size.answers, (number + 1) * SHARD_ROWS)
+    for number in range(-(-answers // SHARD_ROWS)):
+        writer, last = None, min(answers, (number + 1) * SHARD_ROWS)
         for start in range(number * SHARD_ROWS, last, BATCH_ROWS):
             ids = np.arange(start, min(start + BATCH_ROWS, last))
-            batch = make_batch(ids, number, make.columns(ids, np.random.default_rng(start)))
+            batch = make_batch(ids, number, columns(ids, np.random.default_rng(start)))
             schema = describe_in_schema(batch.schema, manifest)
             writer = writer or ShardWriter(store, number, schema, id_column="global_example_id")
             writer.write(batch.cast(schema))
@@ -155,23 +161,26 @@ def make_batch(ids, number, columns):
     arrays = {field.name: known[field.name].cast(field.type) for field in id_fields()}
     arrays |= {"label": pa.array(label(ids)), "score": pa.array(1 - label(ids)), **columns}
     fields = [
-        field if len(shape := shape_of(field.type)) < 2 else shaped(field.name, field.type, *shape)
+        shaped(field.name, field.type, *shape) if (shape := shape_of(field)) else field
         for field in pa.table(arrays).schema
     ]
     return pa.RecordBatch.from_arrays(list(arrays.values()), schema=pa.schema(fields))
 
 
-def shape_of(kind):
-    if not pa.types.is_fixed_size_list(kind):
-        return ()
-    return (kind.list_size, *shape_of(kind.value_type))
+def shape_of(field):
+    shape, kind = list(RAGGED.get(field.name, ())), field.type
+    kind = kind.value_type if shape else kind
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    return shape
 
 
 def write_data(folder, size):
     if (folder / "splits.csv").exists():
         return
-    write_store(folder / "sequences", "sequences", size, MadeStates(size))
-    write_store(folder / "answers", "answers", size, MadeAnswers(size))
+    write_store(folder / "sequences", "sequences", size.answers, MadeStates(size).columns)
+    write_store(folder / "answers", "answers", size.answers, MadeAnswers(size).columns)
     ids = np.arange(size.answers)
     places = np.random.default_rng(3).permutation(size.answers) / size.answers
     table = Splits(
@@ -201,6 +210,8 @@ def measure_probes(folder):
 
     data = AnswerFeatures(folder)
     for name, method in PROBES.items():
+        if not data.fields.issuperset(method.needs):
+            continue  # what the model says about its own answers is not made here
         forget_peak()
         start, worked = time.perf_counter(), time.process_time()
         outcome = method.run(data, seed=0)

@@ -122,6 +122,15 @@ class TrainingError(ClewError):
     """Training cannot continue: non-finite values, or a step that does not fit in memory."""
 
 
+class LostProcessError(TrainingError):
+    """Another process of the same training has ended. `is_first` says whether this process noticed
+    it before all others, so that one of them tells the user."""
+
+    def __init__(self, *text: str | Call, is_first: bool = True) -> None:
+        super().__init__(*text)
+        self.is_first = is_first
+
+
 class QueueFullError(ClewError):
     """Too many requests wait for an answer. `waiting` says how many."""
 

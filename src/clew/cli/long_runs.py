@@ -15,7 +15,7 @@ from clew.cli.errors import complain, error_text, with_flags
 from clew.cli.printing import print_line
 from clew.cli.progress import say
 from clew.cli.signals import StopRequest, exit_interrupted, interruptible, stop_on_signal
-from clew.errors import InputError, StoppedError
+from clew.errors import InputError, LostProcessError, StoppedError
 from clew.foreign_text import for_shell, for_terminal
 from clew.progress import Reporter, StepStarted, report_work
 
@@ -41,6 +41,10 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iter
             if _is_first():
                 raise
             raise typer.Exit(2) from None
+        except LostProcessError as error:
+            if error.is_first:
+                raise
+            raise typer.Exit(1) from None
 
 
 @contextmanager

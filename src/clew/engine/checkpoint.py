@@ -22,7 +22,7 @@ from clew.engine.model_files import (
 )
 from clew.engine.optimizer import load_optimizer, optimizer_shapes, optimizer_tensors
 from clew.engine.planning.plan import HardwarePlan
-from clew.engine.processes import gather
+from clew.engine.processes import gather, wait_for_all
 from clew.engine.seeding import check_random_state, random_state, restore_random_state
 from clew.engine.state import Best, EpochSums, RunState
 from clew.errors import SettingsMismatchError, StoreError
@@ -108,7 +108,7 @@ class Checkpoints:
             for rank, (_, random) in enumerate(each):
                 tensors |= _prefixed(f"random/{rank}", random)
             self._write(tensors, about, state)
-        self._fabric.barrier()
+        wait_for_all(self._fabric)
 
     def _write(self, tensors: dict[str, Tensor], about: dict[str, Any], state: RunState) -> None:
         if self._next_best is not None and state.best is not None:
@@ -130,7 +130,7 @@ class Checkpoints:
         self._random = _read_random(saved, rank, self._fabric.device)
         if self._fabric.is_global_zero:
             settle_best(self._folder, state)
-        self._fabric.barrier()
+        wait_for_all(self._fabric)
         return state
 
     def _load_scaler(self, parts: Parts, saved: ModelFile) -> None:

@@ -11,9 +11,10 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import scalar
 
-from clew.engine.folders import LOG, TENSORBOARD
+from clew.engine.folders import EVENTS, LOG, TENSORBOARD, remove_events
 from clew.errors import StoreError
 from clew.storage.disk import disk_errors
+from clew.storage.reading import RemoteFile
 from clew.storage.text_files import csv_text
 from clew.storage.writing import append_to_file, replace_file
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Row = dict[str, Any]
-_EVENTS = "events.out.tfevents.*"
 
 # Distinguishable with color blindness, and in print.
 _TRAIN, _VALIDATION, _BEST = "#0072B2", "#D55E00", "#555555"
@@ -42,8 +42,7 @@ class Logs:
                 f'"{board}" is a symbolic link, but training writes there and deletes its earlier '
                 "files: move it elsewhere, then run the same command again."
             )
-        for left_over in board.glob(_EVENTS):
-            left_over.unlink()
+        remove_events(board)
         with disk_errors(folder):
             board.mkdir(parents=True, exist_ok=True)
             # Not SummaryWriter: its thread and its queue wait for ever if memory runs out.
@@ -57,6 +56,12 @@ class Logs:
         with append_to_file(self._csv) as file:
             file.write(self._lines(row).encode())
         self._show(row)
+
+    def publish(self) -> None:
+        """Puts what was written to its URL, if the folder is at one."""
+        for path in (self._csv, *(self._csv.parent / TENSORBOARD).glob(f"{EVENTS}*")):
+            if isinstance(path, RemoteFile):
+                path.publish()
 
     def close(self) -> None:
         with disk_errors(self._csv.parent):

@@ -152,6 +152,8 @@ class Loop:
         parts = Parts(model=setup.model, optimizer=setup.optimizer, precision=setup.step.precision)
         started = time.perf_counter()
         self._checkpoints.save(parts, self.state, setup.plan)
+        if self._logs is not None:
+            self._logs.publish()
         self._saved = time.perf_counter()
         self._save_seconds = self._saved - started
 

@@ -3,20 +3,23 @@
 import atexit
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from clew.errors import ClewError
+from clew.errors import ClewError, LostProcessError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
 Value = TypeVar("Value")
+_ANSWER_SECONDS = 5
 
 
 def count_processes() -> int:
@@ -27,6 +30,11 @@ def count_processes() -> int:
 def is_first_process() -> bool:
     """Whether this is the process that writes; known before the processes are connected."""
     return count_processes() == 1 or os.environ["RANK"] == "0"
+
+
+def count_restarts() -> int:
+    """How often torchrun has started these processes again (`--max-restarts`)."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def start_fabric(device: str) -> "Fabric":
@@ -94,7 +102,8 @@ class GradientSum:
         values = [_gradient(p) for p in self._parameters] + self._buffers
         flat = torch.cat([value.detach().float().flatten() for value in values])
         message = torch.cat([flat * samples, about.to(device, non_blocking=True)])
-        dist.all_reduce(message)
+        with joined():
+            dist.all_reduce(message)
         self._wishes.together = message[-2:]
         means = (message[:-3] / message[-3]).split([value.numel() for value in values])
         for parameter, mean in zip(self._parameters, means, strict=False):
@@ -112,28 +121,72 @@ def gather(fabric: "Fabric", value: Value) -> list[Value]:
     if fabric.world_size == 1:
         return [value]
     values: list[Any] = [None] * fabric.world_size
-    dist.all_gather_object(values, value)
+    with joined():
+        dist.all_gather_object(values, value)
     return values
 
 
 def broadcast_weights(fabric: "Fabric", model: nn.Module) -> None:
     """Every process starts with the first one's weights."""
     if fabric.world_size > 1:
-        for value in model.state_dict().values():
-            dist.broadcast(value, src=0)
+        with joined():
+            for value in model.state_dict().values():
+                dist.broadcast(value, src=0)
+
+
+def share_first(value: Value) -> Value:
+    """The first process's value, on every process."""
+    values = [value]
+    if count_processes() > 1:
+        with joined():
+            dist.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+def wait_for_all(fabric: "Fabric") -> None:
+    """Return when every process has called it."""
+    with joined():
+        fabric.barrier()
 
 
 def first_does(work: Callable[[], Value]) -> Value:
     """The first process does the work; all processes get its result or raise its error."""
-    done: list[tuple[Value | None, ClewError | None]] = [(None, None)]
+    done: tuple[Value | None, ClewError | None] = (None, None)
     if is_first_process():
         try:
-            done = [(work(), None)]
+            done = (work(), None)
         except ClewError as error:
-            done = [(None, error)]
-    if count_processes() > 1:
-        dist.broadcast_object_list(done, src=0)
-    value, failed = done[0]
+            done = (None, error)
+    value, failed = share_first(done)
     if failed is not None:
         raise failed
     return value  # type: ignore[return-value]
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Around what all processes do together. Raises LostProcessError if one of them has ended: the
+    connection to it is then closed, and the others cannot go on without it."""
+    try:
+        yield
+    except RuntimeError as error:  # that of the connection has no class of its own
+        raise LostProcessError(
+            "another training process has ended or lost its connection, so training cannot "
+            "continue. Everything up to the last checkpoint is saved. Run the same command again "
+            "to resume; torchrun does so by itself with a number of restarts (max-restarts).",
+            is_first=_is_first_to_notice(),
+        ) from error
+
+
+def _is_first_to_notice() -> bool:
+    """Asks torchrun's own process, which outlives all of ours."""
+    try:
+        store = dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            timeout=timedelta(seconds=_ANSWER_SECONDS),
+            wait_for_workers=False,
+        )
+        return store.add(f"clew/lost/{count_restarts()}", 1) == 1
+    except RuntimeError:
+        return True

@@ -22,14 +22,21 @@ from clew.engine.loop import Loop
 from clew.engine.planning.hardware import limit_threads, look_at_machine
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.planner import plan_hardware
-from clew.engine.processes import count_processes, is_first_process, start_fabric
+from clew.engine.processes import (
+    count_processes,
+    is_first_process,
+    start_fabric,
+    wait_for_all,
+)
 from clew.engine.protocols import Batches, OpenBatches, Trainable
 from clew.engine.setup import Setup
 from clew.engine.state import FitResult, RunState
 from clew.errors import InputError, StoreError
 from clew.progress import Reporter, ignore_event, log_event, report_to_all
 from clew.storage.reading import read_json
+from clew.storage.working_copy import working_copy
 from clew.storage.writing import remove_temporaries
+from clew.urls import as_path
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -43,7 +50,7 @@ def fit(
     test: Batches | OpenBatches | None = None,
     config: TrainConfig | None = None,
     request: PlanRequest | None = None,
-    output_dir: Path,
+    output_dir: str | Path,
     settings: Mapping[str, Any] | None = None,
     reporter: Reporter | None = None,
     callbacks: Sequence[Reporter] = (),
@@ -67,7 +74,8 @@ def fit(
             `TrainConfig()`]
         request: Choices to fix in the hardware plan. The others are made by measuring the
             alternatives.
-        output_dir: Folder for checkpoints, weights, log.csv, TensorBoard and the result.
+        output_dir: Folder for checkpoints, weights, log.csv, TensorBoard and the result, or its
+            URL.
         settings: What else identifies this run, as plain JSON data: the dataset, the dimensions of
             the network. A run with different settings is not resumed.
         reporter: Called with every event instead of the log.
@@ -81,7 +89,7 @@ def fit(
 
     Raises:
         TrainingStoppedError: `should_stop` returned True. Everything is saved.
-        TrainingError: Training cannot continue.
+        TrainingError: Training cannot continue, or another process under torchrun has ended.
         SettingsMismatchError: The folder belongs to another run.
         InputError: An argument cannot be used.
 
@@ -96,19 +104,20 @@ def fit(
         ... )
         >>> result.best_epoch, result.best_val["auroc"]
     """
-    task = _Task(
-        model=_check_model(model),
-        train=train,
-        validation=validation,
-        test=test,
-        config=config or TrainConfig(),
-        request=request or PlanRequest(),
-        folder=Path(output_dir),
-        settings=settings or {},
-    )
+    _check_model(model)
     leave_slow_kernels()
     limit_threads(max(1, look_at_machine().cores // count_processes()))
-    with only_one(task.folder):
+    with working_copy(as_path(output_dir)) as folder, only_one(folder):
+        task = _Task(
+            model=model,
+            train=train,
+            validation=validation,
+            test=test,
+            config=config or TrainConfig(),
+            request=request or PlanRequest(),
+            folder=folder,
+            settings=settings or {},
+        )
         about = task.find_saved()
         if is_first_process():
             remove_temporaries(task.folder)
@@ -260,7 +269,7 @@ def _finish(task: _Task, setup: Setup, state: RunState, checkpoints: Checkpoints
     if setup.fabric.is_global_zero:
         write_json(task.folder / PLAN, setup.plan.to_dict())
         result.save(task.folder)
-    setup.fabric.barrier()
+    wait_for_all(setup.fabric)
     return result
 
 
@@ -275,14 +284,13 @@ def _parts(setup: Setup) -> Parts:
     return Parts(model=setup.model, optimizer=setup.optimizer, precision=setup.step.precision)
 
 
-def _check_model(model: nn.Module) -> nn.Module:
+def _check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module) or not isinstance(model, Trainable):
         raise InputError(
             f"{type(model).__name__} cannot be trained: it must be an nn.Module with "
             "training_step(batch) -> StepOutput. Wrap a network that returns logits in "
             "clew.engine.Classifier."
         )
-    return model
 
 
 def _with_own_size(plan: HardwarePlan, train: Batches | OpenBatches) -> HardwarePlan:

@@ -1,6 +1,7 @@
 """Disk space: checked before work starts, and reported in one sentence when it runs out."""
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -20,8 +21,8 @@ class disk_errors:  # noqa: N801 - reads as a phrase: with disk_errors(folder)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(
-                f'the disk that holds "{self.folder}" is full. Everything written so far is '
-                "kept. Free some space, then run the same command again to resume."
+                f'the disk that holds "{os.fspath(self.folder)}" is full. Everything written so '
+                "far is kept. Free some space, then run the same command again to resume."
             ) from error
 
 

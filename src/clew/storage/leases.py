@@ -180,9 +180,16 @@ class Leases:
             self._held.pop(lease.name, None)
         if lease.is_held:
             lease.lose()
-            # One that may not be deleted is over like that of a process that died.
-            with suppress(AccessDeniedError):
+            try:
                 self.place.delete(_file_name(lease.name))
+            except AccessDeniedError:
+                self._leave(lease)
+
+    def _leave(self, lease: Lease) -> None:
+        """Ends a lease that may not be deleted: it lasts no longer than until it is seen."""
+        ended = LeaseRecord(owner=self.owner, seconds=0, renewals=lease.renewals)
+        with suppress(StoreError):
+            self.place.replace(_file_name(lease.name), _encode(ended), lease.version)
 
     def release_all(self) -> None:
         for lease in [*self._held.values()]:
@@ -237,8 +244,7 @@ class Leases:
         return self.now() - since >= (record.seconds if record else self.seconds)
 
     def _encode(self, lease: Lease) -> bytes:
-        record = LeaseRecord(owner=self.owner, seconds=self.seconds, renewals=lease.renewals)
-        return json.dumps(asdict(record)).encode()
+        return _encode(LeaseRecord(owner=self.owner, seconds=self.seconds, renewals=lease.renewals))
 
 
 class Heartbeat:
@@ -268,6 +274,10 @@ _START, _ENDING = "lease-", ".json"
 
 def _file_name(name: str) -> str:
     return f"{_START}{name}{_ENDING}"
+
+
+def _encode(record: LeaseRecord) -> bytes:
+    return json.dumps(asdict(record)).encode()
 
 
 def _parse(content: Content) -> LeaseRecord | None:

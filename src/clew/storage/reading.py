@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import stat
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NoReturn
 
 from clew.wording import bytes_text
@@ -14,6 +14,18 @@ MAX_JSON_BYTES = 1 << 26
 MAX_JSON_DEPTH = 32
 # Enough for a table of 1,700 x 1,700 numbers; files with more have longer values.
 _FEW_VALUES, _BYTES_A_VALUE = 3_000_000, 16
+
+
+class RemoteFile(PosixPath):
+    """A path on this machine that stands for a file elsewhere, such as at a URL."""
+
+    def fetch(self) -> None:
+        """Makes the file here the one that is there."""
+        raise NotImplementedError
+
+    def publish(self) -> None:
+        """Makes the file there the one that is here."""
+        raise NotImplementedError
 
 
 class NotRegularFileError(OSError):
@@ -26,6 +38,8 @@ class NotRegularFileError(OSError):
 def open_regular(path: Path) -> BinaryIO:
     """Opens a file for reading. A link is followed (dataset caches are made of links), but a pipe
     or a device is refused instead of waited for; raises NotRegularFileError."""
+    if isinstance(path, RemoteFile):
+        path.fetch()
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):

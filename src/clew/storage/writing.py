@@ -16,7 +16,7 @@ import filelock
 
 from clew.errors import StoreError
 from clew.storage.disk import disk_errors
-from clew.storage.reading import irregular_kind
+from clew.storage.reading import RemoteFile, irregular_kind
 
 # A file being replaced; earlier versions used the number of the process.
 _TEMPORARY = re.compile(r"(.+)\.([0-9a-f]{8}|[0-9]+)\.tmp")
@@ -102,6 +102,8 @@ def put_in_place(part: Path, path: Path) -> None:
     """Renames, and syncs the folder so that the new name survives a crash."""
     part.replace(path)
     sync_folder(path.parent)
+    if isinstance(path, RemoteFile):
+        path.publish()
 
 
 def is_leftover(path: Path) -> bool:
@@ -113,7 +115,7 @@ def is_leftover(path: Path) -> bool:
             f'"{path}" is {kind}, but clew has to write a file there: move it elsewhere, then run '
             "the same command again."
         )
-    return path.exists()
+    return os.path.exists(path)
 
 
 def is_temporary(name: str) -> bool:

@@ -1,7 +1,6 @@
 """Makes the hardware plan of a run: what was requested, what is possible, what is fastest."""
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from clew.engine.config import PlanRequest, TrainConfig
@@ -9,7 +8,7 @@ from clew.engine.planning.calibrate import Training, calibrate
 from clew.engine.planning.choices import choose_plainly
 from clew.engine.planning.hardware import Machine, look_at_machine
 from clew.engine.planning.plan import HardwarePlan
-from clew.engine.processes import count_processes, start_fabric
+from clew.engine.processes import count_processes, share_first, start_fabric
 from clew.engine.protocols import Batches, OpenBatches
 
 
@@ -64,11 +63,7 @@ def plan_hardware(
 
 def _agree(plan: HardwarePlan, processes: int) -> HardwarePlan:
     """The first process's plan: each process measured for itself, but all must use the same one."""
-    if processes == 1 or not dist.is_initialized():
-        return plan
-    plans = [plan]
-    dist.broadcast_object_list(plans, src=0)
-    return plans[0]
+    return plan if processes == 1 else share_first(plan)
 
 
 def connect(request: PlanRequest) -> str:

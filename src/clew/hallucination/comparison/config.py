@@ -13,6 +13,7 @@ from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training import LossSettings, TrainingSettings, TrainRunConfig
 from clew.hallucination.detectors.training.config import SAMPLES_FOLDER
 from clew.settings import check_numbers, check_positive
+from clew.urls import is_url
 
 KeepDetectors = Literal["best", "all", "none"]
 _FEWEST_FOLDS = 3
@@ -94,6 +95,13 @@ class CompareConfig:
             raise InputError(
                 f"`compare` runs in one process, but torchrun started {count_processes()}: omit "
                 'it, and run "clew compare" separately afterwards.'
+            )
+        if is_url(trained.out):
+            raise InputError(
+                "`compare` writes into a folder on this machine: omit it, and run "
+                '"clew compare" separately afterwards.',
+                setting="out",
+                value=trained.out,
             )
         folders = choose_folders(preprocessed_dir=trained.preprocessed_dir)
         return cls(

@@ -12,7 +12,9 @@ from clew.errors import StoreError
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.kept import DETECTOR_JSON, read_detector
 from clew.hallucination.detectors.registry import NETWORKS
+from clew.storage.working_copy import working_copy
 from clew.typed_json import Bounds, read_as
+from clew.urls import as_path
 
 # The folder of the detector that a comparison or a training keeps.
 KEPT = "detector"
@@ -35,7 +37,7 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
     Args:
         path: The folder "detector" that "clew compare" or "clew train" wrote (or a comparison that
             contains it), or a best.safetensors of "clew train" or its folder: a network alone,
-            without calibration.
+            without calibration. Also at a URL.
         device: Where to put it, such as "cuda".
 
     Returns:
@@ -44,7 +46,11 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
     Raises:
         StoreError: The folder or file is missing, damaged, or not a detector.
     """
-    path = Path(path)
+    with working_copy(as_path(path)) as here:
+        return _load(here, device)
+
+
+def _load(path: Path, device: str | torch.device) -> Detector:
     kept = find_folder(path)
     if kept is not None:
         return read_detector(kept, device)

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from clew import urls
 from clew.names import split_names
 from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
@@ -69,7 +70,7 @@ def train(
         scores_file: Scores of these traces, as "clew label" writes them.
         score_threshold: Answers that score below this count as hallucinated (traces only).
             [default: 0.5]
-        out: Folder for the networks, logs, curves and results.json.
+        out: Folder for the networks, logs, curves and results.json, or its URL.
         overwrite: Start over instead of resuming.
         compare: After training, compare all methods, with five seeds per network, in OUT/compare.
         networks: Networks to train: lstm, gnn_det, gvae, charm, act_vit.
@@ -117,7 +118,8 @@ def train(
         SettingsMismatchError: The folder contains a run with different settings.
         StoreError: The samples are incomplete or damaged, or another run is writing into the
             folder.
-        TrainingError: Training cannot continue: non-finite values, or out of memory.
+        TrainingError: Training cannot continue: non-finite values, out of memory, or a process
+            that torchrun started has ended.
         StoppedError: `should_stop` returned True; everything so far is saved.
 
     Examples:
@@ -146,7 +148,7 @@ def train(
         ),
         scores_file=as_path(scores_file),
         score_threshold=score_threshold,
-        out=Path(out),
+        out=urls.as_path(out),
         networks=split_names(networks),
         network=NetworkSettings(
             lstm_hidden=lstm_hidden,

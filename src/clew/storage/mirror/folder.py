@@ -11,7 +11,7 @@ from clew.errors import StoreError
 from clew.settings import read_size
 from clew.storage.mirror.cache import writing_to
 from clew.storage.mirror.limits import set_limit
-from clew.storage.mirror.path import MirrorFolder, mirror_of
+from clew.storage.mirror.path import MirrorFolder, copy_of
 from clew.storage.places import Place
 from clew.storage.reading import read_json
 from clew.storage.writing import lock_file, replace_file
@@ -48,7 +48,7 @@ def open_folder(
         root.mkdir(parents=True, exist_ok=True)
         if cache_size is not None:
             set_limit(root, read_size("cache_size", cache_size))
-        folder = mirror_of(str(given), root)
+        folder = copy_of(str(given), root, MirrorFolder)
         _refresh(folder, folder.place)
     return folder
 

@@ -1,6 +1,7 @@
-"""The path of a folder in the cache that stands for a folder at a URL."""
+"""Paths on this machine that stand for a URL."""
 
 from pathlib import Path, PosixPath
+from typing import TypeVar
 
 from clew.errors import InputError
 from clew.storage.mirror.forked import open_reading
@@ -8,10 +9,11 @@ from clew.storage.places import Place
 
 SCHEMES = ("s3:", "gs:", "az:")
 
+Copy = TypeVar("Copy", bound="UrlCopy")
 
-class MirrorFolder(PosixPath):
-    """A path like any other, `CACHE/s3:/bucket/prefix`, whose shards come from the URL when they
-    are opened. In messages, `f"{folder}"` is the URL."""
+
+class UrlCopy(PosixPath):
+    """A path like any other, `ROOT/s3:/bucket/prefix`. In messages, `f"{path}"` is the URL."""
 
     def __format__(self, spec: str) -> str:
         return format(self.url, spec)
@@ -22,8 +24,8 @@ class MirrorFolder(PosixPath):
         return f"{self.parts[at]}//{'/'.join(self.parts[at + 1 :])}"
 
     @property
-    def cache_dir(self) -> Path:
-        """The folder of the whole cache."""
+    def base(self) -> Path:
+        """The folder on this machine in which all copies lie."""
         return Path(*self.parts[: self._scheme_at()])
 
     @property
@@ -36,10 +38,18 @@ class MirrorFolder(PosixPath):
         return found[-1]
 
 
-def mirror_of(url: str, cache_dir: Path) -> MirrorFolder:
-    """Where the folder at a URL lies in a cache."""
+class MirrorFolder(UrlCopy):
+    """A folder in the cache, whose shards come from the URL when they are opened."""
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.base
+
+
+def copy_of(url: str, root: Path, kind: type[Copy]) -> Copy:
+    """Where the folder at a URL lies on this machine."""
     scheme, _, rest = url.partition("//")
     names = rest.split("/")
     if any(name in ("", ".", "..", *SCHEMES) for name in names):
         raise InputError(f'"{url}" has a part that no folder can be called: use another prefix.')
-    return MirrorFolder(cache_dir, scheme, *names)
+    return kind(root, scheme, *names)

@@ -38,6 +38,7 @@ from clew.loading.reader import Access
 from clew.loading.samples import LazyDataset, Samples, SampleSource
 from clew.storage import read_manifest
 from clew.storage.manifest import MANIFEST_NAME
+from clew.urls import is_url
 
 logger = logging.getLogger(__name__)
 
@@ -173,6 +174,13 @@ def open_traces(
     """A trace store; legacy files are first converted into one at `converted`."""
     store = Path(pattern) if isinstance(pattern, str) else pattern
     if isinstance(pattern, str) and (glob.has_magic(pattern) or store.is_file()):
+        if is_url(converted):
+            raise InputError(
+                "legacy files are converted into a store in `out`, which is at a URL: convert them "
+                'with "clew convert" first, and give that store.',
+                setting="data_pattern",
+                value=pattern,
+            )
         store = converted
         logger.info(f'converting {pattern} into a store, "{store}"')
         first_does(partial(convert_pattern, pattern, store))

@@ -2,11 +2,11 @@
 settings of every network in an output folder."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import filelock
 import torch
 
 from clew.engine import BinaryLoss, Classifier, FitResult, HardwarePlan, Reporter, fit
@@ -18,6 +18,7 @@ from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configu
 from clew.hallucination.detectors.training.config import TrainingSettings
 from clew.hallucination.detectors.training.samples import DetectorSamples
 from clew.settings import offer_overwrite, with_current_names
+from clew.storage.places import ChangedError
 from clew.storage.reading import read_json
 from clew.storage.writing import lock_file, replace_file
 from clew.typed_json import Bounds, read_as, to_json, without_nan
@@ -185,23 +186,30 @@ class ResultsFile:
 
     def add(self, run: Run, *, data: dict[str, Any], settings: dict[str, Any]) -> None:
         """Replace an earlier run of the same network."""
-        with self._locked():
-            runs = {old["model"]: old for old in self._read()["runs"]} | {run["model"]: run}
+
+        def add(saved: dict[str, Any]) -> dict[str, Any]:
+            runs = {old["model"]: old for old in saved["runs"]} | {run["model"]: run}
             ordered = [runs.pop(name) for name in NETWORKS if name in runs]
-            self._write({"runs": [*ordered, *runs.values()], "data": data, "settings": settings})
+            return {"runs": [*ordered, *runs.values()], "data": data, "settings": settings}
+
+        self._change(add)
 
     def remove(self, models: Iterable[str]) -> None:
         gone = set(models)
-        with self._locked():
-            saved = self._read()
-            left = [run for run in saved["runs"] if run["model"] not in gone]
-            if len(left) < len(saved["runs"]):
-                self._write({**saved, "runs": left})
 
-    def _locked(self) -> filelock.BaseFileLock:
-        """The lock held while results.json is changed: another network may be training into the
-        same folder."""
-        return lock_file(self.path.parent / ".results.lock")
+        def remove(saved: dict[str, Any]) -> dict[str, Any]:
+            return {**saved, "runs": [run for run in saved["runs"] if run["model"] not in gone]}
+
+        self._change(remove)
+
+    def _change(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Under a lock on this machine, and again where a process on another one was faster:
+        another network may be training into the same folder."""
+        with lock_file(self.path.parent / ".results.lock"):
+            while (content := change(saved := self._read())) != saved:
+                with suppress(ChangedError):
+                    self._write(content)
+                    return
 
     def _read(self) -> dict[str, Any]:
         if not self.path.exists():

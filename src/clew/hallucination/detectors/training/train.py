@@ -13,7 +13,7 @@ from clew.engine.feed import load_settings
 from clew.engine.folders import CURVES, clear_run, make_folder, only_one
 from clew.engine.logs import draw_curves
 from clew.engine.planning.planner import connect
-from clew.engine.processes import first_does
+from clew.engine.processes import count_restarts, first_does
 from clew.errors import InputError, TrainingStoppedError
 from clew.hallucination.detectors.kept import DETECTOR_JSON
 from clew.hallucination.detectors.loading import KEPT, load_detector
@@ -26,6 +26,7 @@ from clew.hallucination.detectors.training.sources import DataSource
 from clew.hallucination.detectors.training.task import ResultsFile, Run, Task
 from clew.memory import free_memory
 from clew.progress import Reporter, log_event
+from clew.storage.working_copy import working_copy
 
 Found = TypeVar("Found")
 
@@ -54,11 +55,18 @@ def train_detectors(
     SettingsMismatchError; `should_stop` returning true raises TrainingStoppedError. Under torchrun
     all processes must call this.
     """
-    reporter = reporter or log_event
     connect(config.request)
+    with working_copy(config.out) as out:
+        return _train_networks(config, out, reporter or log_event, should_stop)
+
+
+def _train_networks(
+    config: TrainRunConfig, out: Path, reporter: Reporter, should_stop: Callable[[], bool]
+) -> list[Run]:
     source = config.open_source()
-    tasks = _open_tasks(config.networks, source, config.training, config.out)
-    results = _prepare_results(tasks, overwrite=config.overwrite)
+    tasks = _open_tasks(config.networks, source, config.training, out)
+    # What was overwritten when torchrun first started these processes is resumed now.
+    results = _prepare_results(tasks, overwrite=config.overwrite and not count_restarts())
 
     def train(task: Task) -> Run:
         saved = results.find(task.kind.name) if task.is_finished else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.storage.mirror.path import UrlCopy, copy_of
-from clew.storage.places import AccessDeniedError, ChangedError, Place
+from clew.storage.places import AccessDeniedError, ChangedError, Place, open_place
 from clew.storage.reading import RemoteFile
 from clew.storage.scratch import ScratchFolder
 from clew.urls import UrlPath
@@ -36,7 +36,7 @@ def working_copy(folder: Path) -> Iterator[Path]:
 def find_files(folder: Path, prefix: str) -> list[Path]:
     """The files in a folder whose names start with `prefix`, also those that were not fetched."""
     here = {path.name for path in folder.glob(f"{prefix}*")}
-    there = folder.place.names(prefix) if isinstance(folder, WorkingCopy) else ()
+    there = open_place(folder.url).names(prefix) if isinstance(folder, WorkingCopy) else ()
     return [folder / name for name in sorted(here.union(there))]
 
 
@@ -90,7 +90,7 @@ class WorkingCopy(UrlCopy, RemoteFile):
 
     @property
     def _folder(self) -> Place:
-        return self.parent.place
+        return open_place(self.parent.url)
 
     @property
     def _local(self) -> Path:

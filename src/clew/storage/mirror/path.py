@@ -28,10 +28,6 @@ class UrlCopy(PosixPath):
         """The folder on this machine in which all copies lie."""
         return Path(*self.parts[: self._scheme_at()])
 
-    @property
-    def place(self) -> Place:
-        return open_reading(self.url)
-
     def _scheme_at(self) -> int:
         """From the end: a cache may lie in a folder with such a name."""
         found = [at for at, part in enumerate(self.parts) if part in SCHEMES]
@@ -44,6 +40,10 @@ class MirrorFolder(UrlCopy):
     @property
     def cache_dir(self) -> Path:
         return self.base
+
+    @property
+    def place(self) -> Place:
+        return open_reading(self.url)
 
 
 def copy_of(url: str, root: Path, kind: type[Copy]) -> Copy:

@@ -10,6 +10,7 @@ from clew.errors import InputError, StoreLockedError
 from clew.storage import Part, read_intact_batches, read_manifest, verify_store, writer_lock
 from clew.storage.places import open_place
 from tests.hallucination.capture.processes import ClewProcess
+from tests.object_server import ObjectServer
 from tests.stores import after_one_batch, assert_same_store
 
 SETTINGS = (
@@ -38,16 +39,10 @@ def has_rows(part: Path) -> bool:
 def start(model_folder: Path, questions_file: Path, tmp_path: Path) -> Any:
     """Starts `clew extract` with the settings of `compact_store`."""
 
-    def begin(out: Path, *more: str) -> ClewProcess:
-        where = [
-            "--model",
-            str(model_folder),
-            "--questions",
-            str(questions_file),
-            "--out",
-            str(out),
-        ]
-        return ClewProcess(["extract", *where, *SETTINGS, *more], tmp_path / f"{len(more)}.txt")
+    def begin(out: Path | str, *more: str, **variables: str) -> ClewProcess:
+        where = ("--model", model_folder, "--questions", questions_file, "--out", out)
+        words = ["extract", *map(str, where), *SETTINGS, *more]
+        return ClewProcess(words, tmp_path / f"{len(more)}.txt", **variables)
 
     return begin
 
@@ -98,6 +93,34 @@ def test_the_shard_of_a_killed_process_is_taken_over_with_its_rows(
             assert second.wait() == 0, second.output
             assert "traces recovered from an interrupted run" in second.output
     assert_whole(store, compact_store)
+
+
+@pytest.mark.slow
+def test_a_killed_capture_at_a_url_is_finished_by_processes_that_join(
+    start: Any, object_server: ObjectServer, compact_store: Path, tmp_path: Path
+) -> None:
+    """Two at once; the rows that the first had finished are kept."""
+    url, store = object_server.new_url(), tmp_path / "fetched"
+    variables = object_server.environment
+    with start(url, **variables) as first:
+        assert first.wait_until(lambda: has_pieces(object_server)), first.output
+        first.send(signal.SIGKILL)
+        first.wait()
+    with (
+        start(url, "--join", **variables) as second,
+        start(url, "--join", "-q", **variables) as third,
+    ):
+        assert second.wait() == 0, second.output
+        assert third.wait() == 0, third.output
+    store.mkdir()
+    for name in open_place(url).names():
+        open_place(url).fetch(name, store / name)
+    assert open_place(url).child(".work").names() == []
+    assert_whole(store, compact_store)
+
+
+def has_pieces(server: ObjectServer) -> bool:
+    return any(path.endswith(".part") for method, path in server.requests if method == "PUT")
 
 
 def test_join_and_part_are_refused_together(capture: Any) -> None:

@@ -190,3 +190,17 @@ def test_leases_of_dead_workers_for_finished_shards_are_removed(tmp_path: Path) 
     capture.clock.seconds = TERM
     alive.clear()
     assert alive.leases.names() == set()
+
+
+def test_a_worker_alone_starts_with_the_first_shard(tmp_path: Path) -> None:
+    claim = Capture(tmp_path, Clock()).worker().take()
+    assert claim is not None and claim.number == 0
+
+
+def test_what_others_finished_since_the_last_look_is_not_waited_for(tmp_path: Path) -> None:
+    capture = Capture(tmp_path, Clock())
+    one, two = capture.worker(), capture.worker()
+    assert len(one.pending) == 10 and two.take() is not None
+    capture.done = list(range(1, 9))
+    claim = one.take()
+    assert claim is not None and claim.number == 9

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -198,7 +198,14 @@ def start_manifest(store: Path, manifest: Manifest) -> None:
 
 
 def _encode(manifest: Manifest) -> bytes:
-    return (json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode()
+    """One line per shard: a store may have thousands, and is locked or read again for each."""
+    text = json.dumps(asdict(replace(manifest, shards=())), indent=1, ensure_ascii=False)
+    lines = ",\n".join(f"  {json.dumps(vars(shard))}" for shard in manifest.shards)
+    # Members of the manifest itself are indented by one space, all others by more.
+    empty = '\n "shards": []'
+    if lines:
+        text = text.replace(empty, f"{empty[:-1]}\n{lines}\n ]", 1)
+    return f"{text}\n".encode()
 
 
 def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:

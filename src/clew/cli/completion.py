@@ -12,7 +12,7 @@ METHODS = (
     *("consistency", "selfcheck_ngram", "attention_score", "linear_probe"),
     *("semantic_entropy_probe", "linear_probe_middle", "linear_probe_pca"),
     *("ccs", "contrast_probe", "lapeigvals", "attn_logdet"),
-    *("lookback", "token_probe", "fusion", "robust", "saplma", "contrastive"),
+    *("lookback", "token_probe", "fusion", "robust", "gated", "saplma", "contrastive"),
     *("lstm", "gnn_det", "gvae", "charm", "act_vit"),
 )
 

@@ -32,6 +32,7 @@ METHODS = (
         "token_probe",
         "fusion",
         "robust",
+        "gated",
         "lstm",
         "gnn_det",
         "gvae",

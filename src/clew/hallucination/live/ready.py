@@ -22,7 +22,7 @@ from clew.wording import counted
 # More questions give a better detector and take longer: see docs/guides/ask.md for both.
 _QUESTIONS = 600
 # Methods that take seconds to fit and read what one pass through the model gives.
-_METHODS = ("perplexity", "linear_probe", "linear_probe_pca", "lookback", "fusion")
+_METHODS = ("perplexity", "linear_probe", "linear_probe_pca", "lookback", "gated")
 _COST = "once; about 4 minutes on two cores"
 # Small, so that the bar moves every few seconds and Ctrl-C does not wait longer.
 _SHARD, _BATCH = 100, 50

@@ -30,6 +30,7 @@ TELLING = (
     "token_probe",
     "fusion",
     "robust",
+    "gated",
     "p_true",
     "ccs",
     "contrast_probe",

@@ -21,8 +21,32 @@ def exp(array: Array) -> Array:
     return np.exp(array) if is_numpy(array) else array.exp()
 
 
+def doubled(array: Array) -> Array:
+    return array.astype(np.float64) if is_numpy(array) else array.double()
+
+
+def single(array: Array) -> Array:
+    return array.astype(np.float32) if is_numpy(array) else array.float()
+
+
 def log(array: Array) -> Array:
     return np.log(array) if is_numpy(array) else array.log()
+
+
+def concatenate(arrays: Sequence[Array]) -> Array:
+    if is_numpy(arrays[0]):
+        return np.concatenate(arrays)
+    import torch  # probes are fitted without it
+
+    return torch.cat([*arrays])
+
+
+def stack(columns: Sequence[Array]) -> Array:
+    if is_numpy(columns[0]):
+        return np.stack(columns, axis=1)
+    import torch
+
+    return torch.stack([*columns], dim=1)
 
 
 def where(is_first: Array, first: Array, other: float) -> Array:

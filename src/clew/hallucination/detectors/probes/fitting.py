@@ -57,6 +57,9 @@ class Linear:
             )
         return matrix @ self.weights + self.bias
 
+    def times(self, factor: float) -> "Linear":
+        return Linear(weights=self.weights * np.float32(factor), bias=self.bias * factor)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:

@@ -14,11 +14,11 @@ from jaxtyping import Float32
 from clew.errors import InputError
 from clew.hallucination.detectors.probes.arrays import (
     Array,
+    concatenate,
     exp,
     is_numpy,
     like,
     read_ragged,
-    to_numpy,
 )
 from clew.hallucination.detectors.probes.attention import read_layers
 from clew.hallucination.detectors.probes.fitting import (
@@ -112,7 +112,7 @@ class KernelMachine:
 
     def score(self, values: Array) -> Array:
         scores = [self._score_some(values[row : row + _ROWS]) for row in _starts(values)]
-        return scores[0] if len(scores) == 1 else np.concatenate(list(map(to_numpy, scores)))
+        return scores[0] if len(scores) == 1 else concatenate(scores)
 
     def _score_some(self, values: Array) -> Array:
         products = values @ self.vectors.T

@@ -14,6 +14,7 @@ from clew.hallucination.detectors.probes.evaluation import (
     TrueProbability,
 )
 from clew.hallucination.detectors.probes.fusion import FusionProbe
+from clew.hallucination.detectors.probes.gated import GatedProbe
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.probes.registration import find_keepable, find_own_methods
@@ -37,6 +38,7 @@ SCORERS: dict[str, type[Scorer]] = {
     "layers": LayersProbe,
     "fusion": FusionProbe,
     "robust": RobustProbe,
+    "gated": GatedProbe,
     "neighbors": EmbeddedNeighbors,
     "tokens": PooledTokens,
 }

@@ -28,6 +28,7 @@ from clew.hallucination.detectors.probes.evaluation import (
     learn_p_true,
 )
 from clew.hallucination.detectors.probes.fusion import SIGNALS, learn_fusion
+from clew.hallucination.detectors.probes.gated import learn_gated
 from clew.hallucination.detectors.probes.method import Method, Probe
 from clew.hallucination.detectors.probes.robust import SIGNALS as ROBUST_SIGNALS
 from clew.hallucination.detectors.probes.robust import learn_robust
@@ -235,6 +236,14 @@ _METHODS = (
         needs=("sequence", "token_logprobs", "token_entropies"),
         learn=learn_robust,
         also_reads=(*ROBUST_SIGNALS, "category"),
+    ),
+    Probe(
+        name="gated",
+        title="Gated (clew)",
+        family="probe",
+        needs=("sequence", "token_logprobs", "token_entropies"),
+        learn=learn_gated,
+        also_reads=(*SIGNALS, "category"),
     ),
 )
 PROBES: dict[str, Method] = {method.name: method for method in _METHODS}

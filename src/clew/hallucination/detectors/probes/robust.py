@@ -20,6 +20,8 @@ _HEADS = ("lookback", "log_diagonal_answer", "laplacian_answer")
 SIGNALS = (*_STATES, *_HEADS)
 # Answers of each class that a category needs, to count as one.
 _FEWEST = 4
+# They hold for every set of questions: with this weight the sum is never worse than they are alone.
+_CONFIDENCE_WEIGHT = 2.0
 # Added to the variance of every standardized feature.
 _RIDGE = 1.0
 
@@ -33,12 +35,13 @@ class UnitStates:
     linear: Linear
 
     def score(self, data: Features, split: str) -> Array:
-        return self.linear.score(_unit(data.read(self.field, split, layer=self.layer)))
+        return self.linear.score(unit(data.read(self.field, split, layer=self.layer)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobustProbe:
-    """The sum of the signals' scores. Each has the same spread within a class."""
+    """The sum of the signals' scores. Each has the same spread within a class, and token
+    probabilities count twice."""
 
     states: Sequence[UnitStates]
     heads: Sequence[HeadsProbe]
@@ -77,8 +80,7 @@ class _Groups:
     @classmethod
     def of(cls, data: Features) -> "_Groups":
         labels = data.labels["train"].astype(np.int64)
-        names = data.read("category", "train") if "category" in data.fields else [""] * len(labels)
-        _, groups = np.unique([str(name) for name in names], return_inverse=True)
+        _, groups = np.unique(read_categories(data, "train"), return_inverse=True)
         counts = np.bincount(2 * groups + labels, minlength=2 * (groups.max() + 1)).reshape(-1, 2)
         if not (counts.min(axis=1) >= _FEWEST).any():  # then all are one group
             groups, counts = np.zeros_like(groups), np.bincount(labels, minlength=2)[None]
@@ -90,6 +92,13 @@ class _Groups:
         shares = np.where(is_used, np.sqrt(smaller), 0) / np.sqrt(smaller[is_used]).sum()
         weights = (shares / 2)[groups[rows]] / counts[groups[rows], labels[rows]]
         return cls(rows=rows, cells=cells, weights=weights / weights.sum())
+
+
+def read_categories(data: Features, split: str) -> list[str]:
+    """The category of every answer; all are the same in a store without categories."""
+    if "category" not in data.fields:
+        return [""] * len(data.labels[split])
+    return [str(name) for name in data.read("category", split)]
 
 
 def learn_robust(data: Features) -> Fitted:
@@ -109,6 +118,7 @@ def learn_robust(data: Features) -> Fitted:
         if field in _HEADS
     ]
     confidence = _fit(read_confidence(data, "train"), groups, "token probabilities")
+    confidence = confidence.times(_CONFIDENCE_WEIGHT)
     return Fitted(
         scorer=RobustProbe(states=states, heads=heads, confidence=confidence),
         chosen={"signals": len(fields) + 1, "layers": len(layers)},
@@ -120,10 +130,9 @@ def _fit_layers(
 ) -> Iterator[tuple[int, Linear]]:
     """A linear score for every layer; together they count as one signal."""
     for layer in layers:
-        states = _unit(data.read(field, "train", layer=layer))
+        states = unit(data.read(field, "train", layer=layer))
         linear = _fit(states, groups, f"{field}, layer {layer},")
-        share = 1 / len(layers)
-        yield layer, Linear(weights=linear.weights * np.float32(share), bias=linear.bias * share)
+        yield layer, linear.times(1 / len(layers))
 
 
 def _fit(matrix: Matrix, groups: _Groups, where: str) -> Linear:
@@ -155,6 +164,6 @@ def _average_cells(
     return sums
 
 
-def _unit(states: Array) -> Array:
+def unit(states: Array) -> Array:
     length = (states**2).sum(axis=1, keepdims=True) ** 0.5
     return states / length.clip(1e-6)

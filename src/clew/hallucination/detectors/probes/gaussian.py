@@ -1,0 +1,64 @@
+"""A normal distribution of states with few numbers: the variances of their principal components,
+and one variance for everything outside of them (probabilistic PCA)."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from jaxtyping import Float, Float32, Float64
+
+from clew.hallucination.detectors.probes.arrays import Array, doubled
+
+_COMPONENTS = 64
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """The shape of the distribution; its center is known to who uses it."""
+
+    directions: Float32[np.ndarray, "dim components"]
+    variances: Float32[np.ndarray, " components"]
+    rest: float
+
+    @classmethod
+    def fit(cls, centered: Float32[np.ndarray, "rows dim"], floor: float = 0.0) -> Self:
+        """No variance is less than `floor` times the largest one."""
+        found, columns = np.linalg.eigh(_covariance(centered))  # of [dim, dim], for any rows
+        rank = min(len(centered), len(found))
+        variances = found[::-1][:rank].clip(0)
+        kept = min(_COMPONENTS, max(1, len(centered) // 4), rank)
+        left = variances[kept:]
+        smallest = max(float(variances[kept - 1]) * 1e-3, float(variances[0]) * floor, 1e-12)
+        return cls(
+            directions=np.ascontiguousarray(columns[:, ::-1][:, :kept].astype(np.float32)),
+            variances=np.maximum(variances[:kept], smallest).astype(np.float32),
+            rest=max(float(left.mean()) if len(left) else 0.0, smallest),
+        )
+
+    def square(self, centered: Array) -> Float[Array, " rows"]:
+        """The squared Mahalanobis distances from the center."""
+        inside = centered @ self.directions
+        outside = ((centered**2).sum(axis=1) - (inside**2).sum(axis=1)).clip(0)
+        return (inside**2 / self.variances).sum(axis=1) + outside / self.rest
+
+    def square_to(self, states: Array, centers: Array) -> Float[Array, "rows centers"]:
+        """The squared Mahalanobis distances from every one of several centers."""
+        states, centers = doubled(states), doubled(centers)  # large numbers are subtracted
+        inside, at = states @ doubled(self.directions), centers @ doubled(self.directions)
+        outside = (_squares(states, centers) - _squares(inside, at)).clip(0)
+        scale = doubled(self.variances) ** 0.5
+        return _squares(inside / scale, at / scale).clip(0) + outside / self.rest
+
+
+def _squares(rows: Array, others: Array) -> Float[Array, "rows others"]:
+    return (rows**2).sum(axis=1)[:, None] - 2 * rows @ others.T + (others**2).sum(axis=1)
+
+
+def _covariance(centered: Float32[np.ndarray, "rows dim"]) -> Float64[np.ndarray, "dim dim"]:
+    """A few thousand rows at a time."""
+    total = np.zeros((centered.shape[1], centered.shape[1]))
+    for first in range(0, len(centered), _ROWS_AT_ONCE):
+        some = centered[first : first + _ROWS_AT_ONCE].astype(np.float64)
+        total += some.T @ some
+    return total / max(1, len(centered) - 1)

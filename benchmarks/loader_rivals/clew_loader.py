@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
-from clew.hallucination.traces.schema import id_fields
+from clew.hallucination.traces.schema import id_fields, shaped
 from clew.loading.buffers import BufferPool
 from clew.storage import Manifest, ShardWriter, add_shard
 from clew.storage.manifest import write_manifest
@@ -34,6 +34,7 @@ def write_store(folder, kind, shards, settings=None):
                 **columns,
             }
         )
+        table = table.cast(pa.schema([_with_shape(field) for field in table.schema]))
         if number == 0:
             assert table.schema.names[:4] == [field.name for field in id_fields()]
             manifest = Manifest(
@@ -46,6 +47,13 @@ def write_store(folder, kind, shards, settings=None):
             writer.write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
         add_shard(folder, writer.finish())
         first += rows
+
+
+def _with_shape(field):
+    kind = field.type
+    if field.name != "sequence":
+        return field
+    return shaped(field.name, kind, kind.list_size, kind.value_type.list_size)
 
 
 def sequence_columns(values):

@@ -13,7 +13,7 @@ from clew.datasets import (
     PreprocessedLSTMDataset,
     PreprocessedLSTMMapDataset,
 )
-from clew.errors import StoreError
+from clew.errors import InputError, StoreError
 from clew.storage.mirror import open_folder
 from clew.storage.places import open_place
 from tests.loading.reading import assert_same_batches, flat, places_of
@@ -133,3 +133,18 @@ def test_a_damaged_shard_ends_an_epoch_with_its_name(
     open_place(f"{url}/sequences").replace("batch_0003.arrow", bytes(content), None)
     with pytest.raises(StoreError, match=rf"batch_0003.arrow in {url}/sequences has changed"):
         list(Loader(PreprocessedLSTMDataset(folder), 8))
+
+
+def test_a_loader_can_shuffle_shard_by_shard(samples: Path, tight: dict[str, Any]) -> None:
+    there = Loader(PreprocessedLSTMDataset(**tight), 8, shuffle=True, shuffle_buffer_size=20)
+    here = Loader(PreprocessedLSTMDataset(samples), 8, shuffle=True, shuffle_buffer_size=20)
+    whole = places_of(here)
+    begun = [batch["index"].tolist() for _, batch in zip(range(5), there, strict=False)]
+    again = Loader(PreprocessedLSTMDataset(**tight), 8, shuffle=True, shuffle_buffer_size=20)
+    again.load_state_dict(there.state_dict())
+    assert begun + places_of(again) == whole
+    assert sorted(flat(whole)) == list(range(105))
+    with pytest.raises(InputError, match="shuffle_buffer_size=None"):
+        again.load_state_dict(
+            Loader(PreprocessedLSTMDataset(samples), 8, shuffle=True).state_dict()
+        )

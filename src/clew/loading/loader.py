@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,9 +14,16 @@ import torch
 from clew.errors import InputError
 from clew.foreign_text import shortened
 from clew.loading.buffers import BufferPool
-from clew.loading.order import Order, Rank, check_seed, current_rank, global_order
+from clew.loading.order import (
+    Order,
+    Rank,
+    buffered_order,
+    check_seed,
+    current_rank,
+    global_order,
+)
 from clew.loading.reader import Access, Rows, SampleReader
-from clew.loading.samples import LazyDataset, announce, check_cache
+from clew.loading.samples import LazyDataset, Samples, announce, check_cache
 from clew.loading.stream import StreamDataset
 from clew.threads import map_ahead
 
@@ -56,6 +63,9 @@ class Loader:
         batch_size: Samples per batch and rank. Several ranks together see the batches that one
             process with the global batch would.
         shuffle: Read the samples in a new random order in every epoch, instead of as stored.
+        shuffle_buffer_size: Shuffle shard by shard instead, as a `StreamDataset` does: a sample
+            moves by at most so many positions. For stores at URLs that are larger than the cache,
+            which otherwise fetches every sample by itself.
         seed: Determines the random order.
         num_workers: Threads that read ahead; 0 reads on demand.
         drop_last: Skip the last batch of an epoch if it is incomplete.
@@ -88,6 +98,7 @@ class Loader:
         prefetch_factor: int = 1,
         persistent_workers: bool = False,
         rank: Rank | None = None,
+        shuffle_buffer_size: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise InputError("it must be 1 or more.", setting="batch_size", value=batch_size)
@@ -97,13 +108,22 @@ class Loader:
             )
         if num_workers < 0:
             raise InputError("it must be 0 or more.", setting="num_workers", value=num_workers)
+        if shuffle_buffer_size is not None and (shuffle_buffer_size < 1 or not shuffle):
+            raise InputError(
+                "it must be 1 or more, with `shuffle=True`.",
+                setting="shuffle_buffer_size",
+                value=shuffle_buffer_size,
+            )
         check_seed(seed)
+        self._buffer = shuffle_buffer_size
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.num_workers, self.drop_last = num_workers, drop_last
         self.rank = rank or getattr(dataset, "rank", None) or current_rank()
         self._ahead = num_workers * prefetch_factor
         self._threads = _Threads(num_workers, persistent=persistent_workers)
-        self._samples = _open(dataset, low_memory, max_cache_batches, shuffle=shuffle)
+        self._samples = _open(
+            dataset, low_memory, max_cache_batches, everywhere=shuffle and not shuffle_buffer_size
+        )
         self._grouped = self._samples if isinstance(self._samples, GroupedSource) else None
         if 0 < len(self._samples) < self.rank.count:
             raise InputError(
@@ -137,21 +157,23 @@ class Loader:
             "done": self._done,
             "samples": len(self._samples),
             "shuffle": self.shuffle,
+            **({} if self._buffer is None else {"shuffle_buffer_size": self._buffer}),
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Resume the next iteration from a saved position. Raises InputError if the order of
         samples differs."""
         mine = self.state_dict()
-        if any(type(state.get(name)) is not type(mine[name]) for name in mine):
+        always = mine.keys() - {"shuffle_buffer_size"}
+        if any(type(state.get(name)) is not type(mine[name]) for name in always):
             raise InputError(
                 f"the saved position {shortened(state)} is damaged: start over in another folder."
             )
-        for name in ("seed", "samples", "shuffle"):
-            if state[name] != mine[name]:
+        for name in ("seed", "samples", "shuffle", "shuffle_buffer_size"):
+            if state.get(name) != mine.get(name):
                 raise InputError(
-                    f"the saved position belongs to a loader with {name}={state[name]}, but "
-                    f"this one has {mine[name]}: resume with the same data and settings, or "
+                    f"the saved position belongs to a loader with {name}={state.get(name)}, but "
+                    f"this one has {mine.get(name)}: resume with the same data and settings, or "
                     "start over."
                 )
         self._epoch, self._done, self._started = state["epoch"], state["done"], False
@@ -170,16 +192,34 @@ class Loader:
 
     def _plan(self) -> list[list[Order]]:
         """The rest of the epoch, as tasks of one or more global batches."""
-        order = np.arange(len(self._samples))
-        if self.shuffle:
-            order = global_order(len(order), seed=self.seed, epoch=self._epoch)
-        order = order[self._done :]
+        order = self._order()[self._done :]
         count = self._count_batches(len(order))
         if self.drop_last:
             order = order[: count * self._global_batch]
         batches = np.split(order, np.arange(1, count) * self._global_batch)[:count]
         group = self._batches_a_task(len(batches))
         return [batches[first : first + group] for first in range(0, len(batches), group)]
+
+    def _order(self) -> Order:
+        """The samples of the epoch, of all ranks."""
+        count = len(self._samples)
+        if not self.shuffle:
+            return np.arange(count)
+        if self._buffer is None:
+            return global_order(count, seed=self.seed, epoch=self._epoch)
+        shards = self._stored.reader.shards_of(self._stored.index.rows)
+        return buffered_order(shards, self._buffer, seed=self.seed, epoch=self._epoch)
+
+    @property
+    def _stored(self) -> Samples:
+        """Raises InputError for samples that are not in shards."""
+        if not hasattr(self._samples, "reader"):
+            raise InputError(
+                "these samples are not stored in shards: omit it.",
+                setting="shuffle_buffer_size",
+                value=self._buffer,
+            )
+        return cast(Samples, self._samples)
 
     def _announce(self, tasks: list[list[Order]]) -> None:
         """Shards at a URL are downloaded in the order of the epoch."""
@@ -257,8 +297,9 @@ def _open(
     low_memory: bool | None,
     max_cache_batches: int | None,
     *,
-    shuffle: bool,
+    everywhere: bool,
 ) -> BatchSource:
+    """`everywhere`: a batch draws from the whole store, of which no part could be cached."""
     if not isinstance(dataset, StreamDataset | LazyDataset):
         return _check_source(dataset)
     if max_cache_batches is not None:
@@ -269,7 +310,7 @@ def _open(
                 "set only one of them."
             )
         return dataset.source.open(access="cached", max_open=max_cache_batches)
-    if shuffle and dataset.samples.reader.exceeds_cache:
+    if everywhere and dataset.samples.reader.exceeds_cache:
         return dataset.source.open(access="ranges", max_open=_OPEN_FILES)
     access: dict[bool | None, Access | None] = {None: None, True: "read", False: "mapped"}
     return dataset.source.open(access=access[low_memory], max_open=_OPEN_FILES)

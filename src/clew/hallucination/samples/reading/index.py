@@ -95,7 +95,7 @@ def _read_columns(reader: StoreReader) -> SampleIndex:
 def _chunks(reader: StoreReader, column: str) -> Iterator[pa.Array]:
     """Shard by shard: a large store has too many files to open at once."""
     for number in range(len(reader.shards)):
-        yield from reader.shard(number).read_column(column).chunks
+        yield from reader.peek(number).read_column(column).chunks
 
 
 def _explain_kind(store: Path, found: str, wanted: str) -> StoreError:

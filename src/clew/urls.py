@@ -17,7 +17,7 @@ class UrlPath(PosixPath):
     """A URL that can be joined with names and shown. On disk there is nothing at it."""
 
     def __str__(self) -> str:
-        return _COLLAPSED.sub(r"\1://", super().__str__(), count=1)
+        return _restore(super().__str__())
 
     def __fspath__(self) -> str:
         return str(self)
@@ -29,7 +29,7 @@ def as_path(where: str | os.PathLike[str]) -> Path:
     if isinstance(where, UrlPath) or (isinstance(where, Path) and not is_url(text)):
         return where
     if is_url(text):
-        return UrlPath(_without_secrets(_COLLAPSED.sub(r"\1://", text, count=1)))
+        return UrlPath(_without_secrets(_restore(text)))
     return local_path(text)
 
 
@@ -43,7 +43,7 @@ def local_path(where: str | os.PathLike[str]) -> Path:
     """The path that a path or a `file://` URL names; raises InputError for other URLs."""
     text = os.fspath(where)
     if is_url(text):
-        raise InputError(f'give a folder on this machine, not "{shown_url(text)}".')
+        raise InputError(f'give a path on this machine, not "{shown_url(_restore(text))}".')
     if _scheme_of(text) != "file":
         return Path(text)
     parts = urlsplit(text)
@@ -75,6 +75,10 @@ def _without_secrets(text: str) -> str:
         raise InputError(f'"{shown_url(text)}" names no bucket: write "s3://bucket/prefix".')
     path = re.sub("/+", "/", parts.path).strip("/")
     return f"{parts.scheme.lower()}://{parts.netloc}" + (f"/{path}" if path else "")
+
+
+def _restore(text: str) -> str:
+    return _COLLAPSED.sub(r"\1://", text, count=1)
 
 
 def _scheme_of(text: str) -> str:

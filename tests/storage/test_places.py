@@ -113,6 +113,8 @@ def test_paths_and_file_urls_are_local(tmp_path: Path) -> None:
     assert is_url(Path("s3://bucket/x"))
     assert local_path("file:///a%20b/c") == Path("/a b/c")
     assert open_place(f"file://{tmp_path}/x").url == f"{tmp_path}/x"
+    with pytest.raises(InputError, match='on this machine, not "s3://bucket/x"'):
+        local_path(Path("s3://bucket/x"))
     with pytest.raises(InputError, match="three slashes"):
         local_path("file://folder/x")
 

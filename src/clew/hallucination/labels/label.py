@@ -32,7 +32,7 @@ from clew.hallucination.labels.table import (
 from clew.progress import Reporter, ignore_event
 from clew.storage import Manifest
 from clew.tables import Tabular
-from clew.urls import as_path
+from clew.urls import as_path, local_path
 
 DEFAULT_THRESHOLD = 0.5
 
@@ -133,7 +133,7 @@ def label_store(
     `reporter` is told about these. Raises InputError if no answer can be scored, or if
     `out` has other contents and `overwrite` is not given.
     """
-    out = Path(out)
+    out = local_path(out)
     _check_settings(out, method, score_threshold)
     reader = open_traces(as_path(store))
     excluded: list[str] = []

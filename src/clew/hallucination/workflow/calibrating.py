@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import InputError
-from clew.urls import as_path
+from clew.urls import as_path, local_path
 from clew.wording import counted
 
 if TYPE_CHECKING:
@@ -212,9 +212,9 @@ def _find_thresholds(
 
 
 def _choose_out(folder: Path, out: str | Path | None, *, overwrite: bool) -> Path | None:
-    if out is None or Path(out).resolve() == folder.resolve():
+    if out is None or local_path(out).resolve() == folder.resolve():
         return None
-    path = Path(out)
+    path = local_path(out)
     if path.is_file() or (
         path.is_dir() and any(path.iterdir()) and not (path / "detector.json").exists()
     ):

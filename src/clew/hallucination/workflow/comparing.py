@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from clew.names import split_names
 from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
+from clew.urls import local_path
 
 if TYPE_CHECKING:
     from clew.cluster import Spread
@@ -130,7 +131,7 @@ def compare(
     config = CompareConfig(
         train_on=fit_on,
         test_on=measure_on,
-        out=Path(out),
+        out=local_path(out),
         methods=None if methods is None else split_names(methods),
         seeds=seeds,
         train=TrainConfig(epochs=epochs, patience=patience or None),

@@ -11,7 +11,7 @@ from clew.errors import InputError, StoppedError
 from clew.progress import Note, Reporter, WorkStarted, report_work
 from clew.settings import check_exists
 from clew.tables import Tabular
-from clew.urls import is_url
+from clew.urls import is_url, local_path
 from clew.wording import counted
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def score(
         if value is not None and value < 1:
             raise InputError("it must be 1 or more.", setting=name, value=value)
     if out is not None:
-        choose_format(Path(out))
+        choose_format(local_path(out))
     kept = detector if isinstance(detector, Detector) else load_detector(detector)
     if tokens and kept.tokens is None:
         raise InputError(
@@ -209,7 +209,7 @@ def score(
 
     if out is None:
         return _score_in_memory(job, kept, open_scorer)
-    return _score_to_file(job, kept, open_scorer, rows, Path(out), overwrite)
+    return _score_to_file(job, kept, open_scorer, rows, local_path(out), overwrite)
 
 
 def _full_path(name: str | Path) -> str:

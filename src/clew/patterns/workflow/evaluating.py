@@ -9,6 +9,7 @@ from clew.patterns.workflow.training import write_page
 from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
 from clew.settings import as_path
+from clew.urls import local_path
 
 if TYPE_CHECKING:
     from clew.patterns.workflow.results import ClassifierResult
@@ -59,7 +60,8 @@ def evaluate(
     from clew.patterns.workflow.results import ClassifierResult
 
     chosen = choose_model(name, model=as_path(model), library=Path(library))
-    folder = as_path(out) or usual_evaluation_folder(chosen.model, Path(data))
+    usual = usual_evaluation_folder(chosen.model, Path(data))
+    folder = usual if out is None else local_path(out)
     reporter = reporter or log_event
     results = evaluate_patterns(
         chosen.model,

@@ -9,6 +9,7 @@ from clew.patterns.library.folders import LIBRARY
 from clew.progress import Reporter
 from clew.run_file import repeatable
 from clew.settings import as_path
+from clew.urls import local_path
 
 if TYPE_CHECKING:
     from clew.patterns.identification.recognize import Recognition
@@ -104,7 +105,7 @@ def identify(
     usual = configure_identification(chosen, Path(photos), device=device)
     config = replace(
         usual,
-        out=usual.out if out is None else Path(out),
+        out=usual.out if out is None else local_path(out),
         top_k=top_k,
         threshold=threshold,
         copy_to=as_path(copy_to),
@@ -200,7 +201,7 @@ def export(
     from clew.patterns.trained.onnx import export_onnx
 
     folder = choose_model(name, model=as_path(model), library=Path(library)).model
-    path = as_path(out) or folder / "model.onnx"
+    path = local_path(out) if out is not None else folder / "model.onnx"
     if path.is_file() and not overwrite:
         raise InputError(
             f'"{path}" already exists: give another `out`, or `overwrite=True` to replace it.'

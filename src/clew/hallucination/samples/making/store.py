@@ -25,6 +25,7 @@ from clew.storage import (
 )
 from clew.storage.manifest import (
     MANIFEST_NAME,
+    changing_manifest,
     has_manifest,
     refuse_other_settings,
     update_manifest,
@@ -143,10 +144,14 @@ class SampleStore:
         )
 
     def finish_shard(self, writer: ShardWriter) -> ShardEntry:
-        """Close a shard, and remember its rows: at a URL they would have to be fetched again."""
+        """Close a shard, and remember its rows: at a URL they would have to be fetched again.
+        Raises StoreError if another worker has taken it over."""
         entry = writer.complete()
         self._made[entry.batch_number] = _read_rows(ShardReader(writer.part))
-        writer.put_in_place()
+        with changing_manifest(self.path):
+            if not writer.is_current:
+                raise StoreError(f"{entry.file} in {self.path} was taken over by another process.")
+            writer.put_in_place()
         return entry
 
     def enter(

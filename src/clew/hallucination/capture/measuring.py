@@ -31,7 +31,7 @@ from clew.progress import Event, Reporter, WorkEnded, WorkStarted, log_event
 from clew.storage import Part, read_manifest
 
 SAMPLE = 50
-_REPEATS = 2
+_STEPS = 4
 _CPU_ROWS = 24
 # What a weight takes on a GPU, for a model that is measured on a CPU in float32.
 _GPU_WEIGHT_BYTES = 2
@@ -160,27 +160,24 @@ class _Watch:
 
 
 def _time_steps(job: Job, rows: int) -> Costs:
-    """On a CPU the time of a step grows with its rows, so that a few show it. On a GPU, it hardly
-    does: steps of few and of many rows are timed."""
-    if job.decoder.device.type == "cpu":
-        rows = min(rows, _CPU_ROWS)
-        prompt_token, seconds = _time(job, rows)
-        return Costs(prompt_token=prompt_token, step=0.0, row=seconds / rows)
+    """Steps of few and of many rows. On a CPU their time grows with the rows, so that fewer show
+    it, and other processes disturb the processor's time less than the clock's."""
+    on_cpu = job.decoder.device.type == "cpu"
+    rows, clock = (min(rows, _CPU_ROWS), time.process_time) if on_cpu else (rows, None)
     few = -(-rows // 4)
-    _, fast = _time(job, few)
-    prompt_token, slow = _time(job, rows)
+    _, fast = _time(job, few, clock)
+    prompt_token, slow = _time(job, rows, clock)
     step, row = fit_steps((few, fast), (rows, slow))
     return Costs(prompt_token=prompt_token, step=step, row=row)
 
 
-def _time(job: Job, rows: int) -> tuple[float, float]:
+def _time(job: Job, rows: int, clock: Callable[[], float] | None) -> tuple[float, float]:
     """Seconds per token of a prompt, and per step, of a batch of `rows`."""
     prompts = [job.prompts[i % len(job.prompts)] for i in range(rows)]
     shared = len(job.decoder.batch_model.prefix.tokens)
     tokens = sum(len(prompt) - shared for prompt in prompts)
-    timed = [job.decoder.time_batch(prompts) for _ in range(_REPEATS)]
-    passed, step = (min(one) for one in zip(*timed, strict=True))
-    return passed / tokens, step
+    passed, step = job.decoder.time_batch(prompts, steps=_STEPS, clock=clock)
+    return max(passed, 1e-9) / tokens, max(step, 1e-9)
 
 
 def _peak_memory() -> int:

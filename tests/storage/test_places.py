@@ -1,10 +1,12 @@
 import pickle
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from clew.errors import InputError, StoreError
+from clew.storage import places
 from clew.storage.places import (
     AccessDeniedError,
     ChangedError,
@@ -231,3 +233,13 @@ def test_a_url_travels_as_a_path() -> None:
     assert pickle.loads(pickle.dumps(path)) == path
     assert not path.exists()
     assert open_place(path).url == "s3://bucket/a/b"
+
+
+@pytest.mark.parametrize("package", ["obstore", "botocore"])
+def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("objects", "credentials"):
+        monkeypatch.delitem(sys.modules, f"clew.storage.places.{module}")
+    monkeypatch.delattr(places, "objects")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=rf'need the package {package}.*"clew\[cloud\]"'):
+        open_place("s3://bucket/x")

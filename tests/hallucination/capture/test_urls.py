@@ -116,3 +116,17 @@ def test_credentials_that_expire_in_a_run_cost_nothing_that_was_made(
     leases.delete(*leases.names())
     with one_thread():
         assert extract(config, loaded=loaded).traces_made < 70
+
+
+def test_a_capture_without_permission_to_delete_finishes(
+    started: Path,
+    compact_store: Path,
+    object_server: ObjectServer,
+    loaded: LoadedModel,
+    model_folder: Path,
+    questions_file: Path,
+) -> None:
+    config = tiny_config(model_folder, questions_file, started)
+    with one_thread(), object_server.refusing("DELETE", "403 Forbidden", "AccessDenied"):
+        assert extract(config, loaded=loaded).finished
+    assert files_at(started) == files_at(compact_store)

@@ -28,16 +28,17 @@ try:
         GenericError,
         PreconditionError,
     )
-except ImportError:
+
+    from clew.storage.places.credentials import aws_access
+except ImportError as error:
     raise InputError(
-        "stores at URLs need the package obstore, which is not installed. Install it with: "
+        f"stores at URLs need the package {error.name}, which is not installed. Install it with: "
         'pip install "clew[cloud]"'
     ) from None
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
 
-from clew.storage.places.credentials import aws_access
 from clew.storage.places.failures import explain, is_bucket_missing, is_transient
 
 # How long a request is tried again: longer than a server needs to restart, shorter than the five

@@ -135,10 +135,11 @@ def take_all(
     claims: Claims,
     should_stop: Callable[[], bool],
     settle: Callable[[], object] = lambda: None,
-    sleep: Callable[[float], None] = time.sleep,
+    on_wait: Callable[[int], object] = lambda _: None,
 ) -> Iterator[Claim]:
     """Claims until all shards are done, by this worker or by others. `settle` finishes those that
-    this worker still has in hand."""
+    this worker still has in hand; `on_wait` gets the number of shards that it waits for, once."""
+    is_told = False
     while not should_stop():
         claim = claims.take()
         if claim is not None:
@@ -148,6 +149,9 @@ def take_all(
             settle()
             if not claims.look():
                 return
+        elif not is_told:
+            is_told = True
+            on_wait(len(claims.others))
         end = time.monotonic() + claims.wait_seconds
         while not should_stop() and time.monotonic() < end:
-            sleep(_STOP_SECONDS)
+            time.sleep(_STOP_SECONDS)

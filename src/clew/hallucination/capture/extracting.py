@@ -20,7 +20,6 @@ from clew.hallucination.capture.writing import Background
 from clew.hallucination.questions import QuestionSet, load_questions
 from clew.progress import (
     Note,
-    OthersAdvanced,
     Reporter,
     StepStarted,
     WorkStarted,
@@ -161,8 +160,7 @@ def _capture_shards(
     )
     made = 0
     with report_work(reporter, started), Background(reporter) as background:
-        report_others = lambda rows: reporter(OthersAdvanced(count=rows))  # noqa: E731
-        for claim in store.claims(should_stop, background.wait, report_others):
+        for claim in store.claims(should_stop, background.wait, reporter):
             made += ShardCapture(job, claim, reporter, should_stop, background, settle).run()
         background.wait()
     return made

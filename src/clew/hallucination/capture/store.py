@@ -11,6 +11,7 @@ from clew.hallucination.capture.basis import OtherBasis
 from clew.hallucination.capture.dialogue import CHAT_TEMPLATE
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES
+from clew.progress import Note, OthersAdvanced, Reporter
 from clew.storage import Part, ShardEntry, joined_lock, open_shard, shard_name, writer_lock
 from clew.storage.claims import Claim, Claims, take_all
 from clew.storage.gaps import expected_rows
@@ -31,6 +32,7 @@ from clew.storage.scratch import fetched
 from clew.storage.uploading import remove_leftovers, write_side_file
 from clew.urls import UrlPath
 from clew.version import __version__
+from clew.wording import counted
 
 # Describes the machine, not the traces: a resumed run may differ.
 MACHINE_KEY = "machine"
@@ -75,13 +77,18 @@ class TraceStore:
         self,
         should_stop: Callable[[], bool],
         settle: Callable[[], object],
-        report_others: Callable[[int], object],
+        reporter: Reporter,
     ) -> Iterator[Claim]:
         """The pending shards that this process is to make, until all are done. `settle` finishes
-        what it has in hand; `report_others` gets the number of rows that others have finished."""
-        self._report_others = report_others
+        what it has in hand; `reporter` is told what others have finished."""
+        self._report_others = lambda rows: reporter(OthersAdvanced(count=rows))
         self._known.update(self.pending_shards())
-        for claim in take_all(self._work, should_stop, settle):
+
+        def tell(shards: int) -> None:
+            waiting = f"waiting for {counted(shards, 'shard')} of other processes"
+            reporter(Note(f"{waiting}; that of one that died is taken over within a minute"))
+
+        for claim in take_all(self._work, should_stop, settle, tell):
             self._known.discard(claim.number)
             yield claim
 

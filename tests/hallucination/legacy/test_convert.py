@@ -9,6 +9,7 @@ from clew.errors import InputError
 from clew.hallucination.legacy import convert_folder
 from clew.hallucination.traces import TraceBatchLoader, extract_batch_subset
 from clew.storage import read_manifest, verify_store
+from clew.urls import as_path
 from tests.hallucination.legacy.compare import assert_same_arrays
 from tests.hallucination.legacy.old_files import (
     ANSWER,
@@ -223,6 +224,15 @@ def test_each_subfolder_becomes_a_store(tmp_path: Path) -> None:
         "preprocessed_data/lstm_solo/preprocessed_0001.pt"
     ]
     assert [(number, total) for _, number, total in seen] == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_legacy_files_become_a_store_at_a_url(tmp_path: Path, s3_url: str) -> None:
+    write_traces(tmp_path / "old", 0)
+    local = convert_folder(tmp_path / "old", tmp_path / "new")
+    result = convert_folder(tmp_path / "old", as_path(s3_url))
+    assert (result.traces, result.skipped) == (local.traces, local.skipped)
+    assert verify_store(as_path(s3_url)) == []
+    assert convert_folder(tmp_path / "old", as_path(s3_url)).already == 1
 
 
 def test_traces_and_samples_in_one_folder_become_two_stores(tmp_path: Path) -> None:

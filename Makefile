@@ -49,6 +49,7 @@ test-fast: $(READY)  # no slow test: under a minute, for while you work
 
 fuzz: $(READY)  # hostile files and requests, then 90 kills per command: make fuzz MINUTES=5
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+	CLEW_TEST_KILLS=10 $(BIN)/python -m pytest tests/cluster -k killed
 
 docs: $(READY)  # the command reference, then the site in site/
 	$(BIN)/python docs/make_commands.py

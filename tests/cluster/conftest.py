@@ -9,7 +9,7 @@ import pytest
 from clew.cluster import Cluster, connected
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-NODE = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_dashboard": False}
+NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
 
 
 @pytest.fixture(scope="session")

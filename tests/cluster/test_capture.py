@@ -27,8 +27,8 @@ from tests.stores import assert_same_store, one_thread, tiny_config
 
 pytestmark = pytest.mark.slow
 
-# With 10, two drivers are killed too: the tests of a release do that.
-KILLS = int(os.environ.get("CLEW_TEST_KILLS", "3"))
+# `make fuzz` kills 10 workers and two drivers. Each new worker loads PyTorch, which takes seconds.
+KILLS = int(os.environ.get("CLEW_TEST_KILLS", "1"))
 QUESTIONS = 90
 SHARDS = 9
 CHANGES = {"shard_size": 10, "generation_batch": 4, "threads": 1}
@@ -115,14 +115,11 @@ def wait_for_workers(store: Path, process: ClewProcess) -> list[int]:
     return find_workers(store)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_any_number_of_workers_make_the_same_store(
-    capture: Any, expected: Path, tmp_path: Path, workers: int
-) -> None:
-    events = capture(workers)
+def test_several_workers_make_the_same_store(capture: Any, expected: Path, tmp_path: Path) -> None:
+    events = capture(2)
     assert_whole(tmp_path / "store", expected)
     assert sum(event.count for event in pick(events, WorkAdvanced)) == QUESTIONS
-    assert notes(events)[0].startswith(f"{workers} worker")
+    assert notes(events)[0].startswith("2 workers")
 
 
 def test_workers_and_drivers_killed_at_random_lose_nothing(
@@ -165,7 +162,7 @@ def test_a_node_that_is_lost_loses_no_rows(
             lost.append(node)
             nodes.remove_node(node, allow_graceful=False)
 
-    events = capture(8, kill_node)
+    events = capture(4, kill_node)
     assert lost and any("died; another one is started" in note for note in notes(events))
     assert_whole(store, expected)
 
@@ -204,8 +201,12 @@ def is_working(pid: int) -> bool:
     return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_other_settings_are_refused_by_the_driver(capture: Any, start: Any) -> None:
-    capture(1)
+def test_other_settings_are_refused_by_the_driver(
+    capture: Any, start: Any, expected: Path, tmp_path: Path
+) -> None:
+    events = capture(1)
+    assert notes(events)[0].startswith("1 worker ")
+    assert_whole(tmp_path / "store", expected)
     with start("--cluster", "ray", "--workers", "1", "--max-new-tokens", "5") as driver:
         assert driver.wait() == 1, driver.output
         assert "was started with different settings" in driver.output

@@ -30,6 +30,7 @@ from clew.storage.manifest import (
     write_manifest,
 )
 from clew.storage.origin import describe_in_schema
+from clew.storage.places import open_place
 from clew.typed_json import read_as
 from clew.version import __version__
 
@@ -112,7 +113,7 @@ class ConvertedStore:
         assert self._manifest is not None
         shard = self._manifest.shard(number)
         whole = shard is not None and shard.rows >= expected_rows(self._manifest, number)
-        return whole and (self.path / shard_name(number)).exists()
+        return whole and open_place(self.path).stat(shard_name(number)) is not None
 
     def skip(self, path: Path, reason: str) -> None:
         name = printable(path.name)

@@ -1,6 +1,5 @@
 """The samples of a folder: their questions, labels and splits, without their values."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +64,10 @@ def _read_columns(reader: StoreReader) -> SampleIndex:
     """The index of a store without splits.csv (written by `clew convert`): the splits are those
     that `clew preprocess` would choose."""
     names = {"global_example_id": pa.int64(), "question_id": pa.string(), "label": pa.float32()}
+    tables = [reader.peek(number).read_columns([*names]) for number in range(len(reader.shards))]
     ids, questions, labels = (
-        pa.chunked_array(list(_chunks(reader, name)), type=kind) for name, kind in names.items()
+        pa.chunked_array([chunk for one in tables for chunk in one.column(name).chunks], type=kind)
+        for name, kind in names.items()
     )
     if labels.null_count:
         raise StoreError(
@@ -90,12 +91,6 @@ def _read_columns(reader: StoreReader) -> SampleIndex:
         labels=truth,
         splits=assign_splits(question_ids, None, truth, shares=Shares()),
     )
-
-
-def _chunks(reader: StoreReader, column: str) -> Iterator[pa.Array]:
-    """Shard by shard: a large store has too many files to open at once."""
-    for number in range(len(reader.shards)):
-        yield from reader.peek(number).read_column(column).chunks
 
 
 def _explain_kind(store: Path, found: str, wanted: str) -> StoreError:

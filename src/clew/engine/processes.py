@@ -57,8 +57,22 @@ def start_fabric(device: str) -> "Fabric":
         fabric = Fabric(accelerator=kind, devices=here, num_nodes=nodes, strategy="ddp")
         # A process that exits while the others are still connected to it makes them abort.
         atexit.register(_part)
+        if count_restarts():
+            _connect_again(kind)
     fabric.launch()
     return fabric
+
+
+def _connect_again(kind: str) -> None:
+    """Connect before Fabric does. torchrun keeps its store over restarts, with the addresses of
+    processes that have ended: the new ones must use other keys."""
+    store, rank, count = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    dist.init_process_group(
+        "nccl" if kind == "cuda" else "gloo",
+        store=dist.PrefixStore(f"restart-{count_restarts()}", store),
+        rank=rank,
+        world_size=count,
+    )
 
 
 def _part() -> None:
@@ -171,9 +185,9 @@ def joined() -> Iterator[None]:
         yield
     except RuntimeError as error:  # that of the connection has no class of its own
         raise LostProcessError(
-            "another training process has ended or lost its connection, so training cannot "
-            "continue. Everything up to the last checkpoint is saved. Run the same command again "
-            "to resume; torchrun does so by itself with a number of restarts (max-restarts).",
+            "another training process has ended or lost its connection: training resumes from the "
+            "last checkpoint when torchrun starts the processes again. If it does not (its "
+            "max-restarts are used up), run the same command again.",
             is_first=_is_first_to_notice(),
         ) from error
 

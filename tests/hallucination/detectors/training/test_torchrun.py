@@ -1,0 +1,73 @@
+"""Two processes under torchrun, over an S3 server, train what one process trains over folders."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+import clew
+from clew.storage.places import open_place
+from tests.hallucination.detectors.training.making import write_learnable
+from tests.object_server import upload
+
+SETTINGS: dict[str, Any] = {
+    "networks": ("lstm",),
+    "epochs": 3,
+    "batch_size": 16,
+    "dropout": 0.0,  # processes draw different random numbers
+    "lstm_hidden": 4,
+    "num_lstm_layers": 1,
+    "num_workers": 0,
+    "device": "cpu",
+    "amp": False,
+    "compile": False,
+}
+FLAGS = (
+    "--no-run-gnn-det --no-run-gvae --epochs 3 --batch-size 16 --dropout 0 --lstm-hidden 4 "
+    "--num-lstm-layers 1 --num-workers 0 --device cpu --no-amp --no-compile"
+)
+
+
+def torchrun(*words: object, restarts: int) -> subprocess.CompletedProcess[str]:
+    launch = ("--standalone", "--nproc-per-node", 2, "--max-restarts", restarts)
+    module = "tests.hallucination.detectors.training.dying"
+    command = (sys.executable, "-m", "torch.distributed.run", *launch, "-m", module, *words)
+    return subprocess.run(
+        [*map(str, command)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "300"},
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_over_s3_train_the_network_of_one_even_if_one_dies(
+    s3_url: str, tmp_path: Path
+) -> None:
+    data = write_learnable(tmp_path / "data")
+    clew.train(preprocessed_dir=data, out=tmp_path / "one", **SETTINGS)
+    samples, out = upload(data, f"{s3_url}/samples"), f"{s3_url}/results"
+    words = ("train", "--preprocessed-dir", samples, "--cache-dir", tmp_path / "cache")
+    words = (*words, "--out", out, *FLAGS.split(), "--overwrite")
+
+    died = torchrun(*words, restarts=0)
+    assert died.returncode == 1
+    [sentence] = [line for line in died.stderr.splitlines() if line.startswith("clew: ")]
+    assert sentence.startswith("clew: another training process has ended or lost its connection: ")
+    assert open_place(out).child("lstm").stat("best.safetensors") is not None
+
+    resumed = torchrun(*words, restarts=1)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming after step " in resumed.stdout
+    open_place(out).child("lstm").fetch("last.safetensors", tmp_path / "two.safetensors")
+    one = load_file(tmp_path / "one/lstm/last.safetensors")
+    two = load_file(tmp_path / "two.safetensors")
+    for name, value in one.items():
+        if name.startswith("model/"):
+            assert value.allclose(two[name], atol=1e-5), name
+    assert clew.load_detector(f"{out}/lstm").name == "lstm"

@@ -57,7 +57,7 @@ def start_fabric(device: str) -> "Fabric":
         fabric = Fabric(accelerator=kind, devices=here, num_nodes=nodes, strategy="ddp")
         # A process that exits while the others are still connected to it makes them abort.
         atexit.register(_part)
-        if count_restarts():
+        if count_restarts() and not dist.is_initialized():
             _connect_again(kind)
     fabric.launch()
     return fabric
@@ -66,7 +66,7 @@ def start_fabric(device: str) -> "Fabric":
 def _connect_again(kind: str) -> None:
     """Connect before Fabric does. torchrun keeps its store over restarts, with the addresses of
     processes that have ended: the new ones must use other keys."""
-    store, rank, count = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    store, rank, count = next(dist.rendezvous("env://"))
     dist.init_process_group(
         "nccl" if kind == "cuda" else "gloo",
         store=dist.PrefixStore(f"restart-{count_restarts()}", store),

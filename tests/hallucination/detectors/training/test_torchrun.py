@@ -32,8 +32,8 @@ FLAGS = (
 )
 
 
-def torchrun(*words: object, restarts: int) -> subprocess.CompletedProcess[str]:
-    launch = ("--standalone", "--nproc-per-node", 2, "--max-restarts", restarts)
+def torchrun(*words: object) -> subprocess.CompletedProcess[str]:
+    launch = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
     module = "tests.hallucination.detectors.training.dying"
     command = (sys.executable, "-m", "torch.distributed.run", *launch, "-m", module, *words)
     return subprocess.run(
@@ -55,15 +55,11 @@ def test_two_processes_over_s3_train_the_network_of_one_even_if_one_dies(
     words = ("train", "--preprocessed-dir", samples, "--cache-dir", tmp_path / "cache")
     words = (*words, "--out", out, *FLAGS.split(), "--overwrite")
 
-    died = torchrun(*words, restarts=0)
-    assert died.returncode == 1
-    [sentence] = [line for line in died.stderr.splitlines() if line.startswith("clew: ")]
+    ended = torchrun(*words)
+    assert ended.returncode == 0, ended.stderr
+    [sentence] = [line for line in ended.stderr.splitlines() if line.startswith("clew: ")]
     assert sentence.startswith("clew: another training process has ended or lost its connection: ")
-    assert open_place(out).child("lstm").stat("best.safetensors") is not None
-
-    resumed = torchrun(*words, restarts=1)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "resuming after step " in resumed.stdout
+    assert "resuming after step 11 " in ended.stdout
     open_place(out).child("lstm").fetch("last.safetensors", tmp_path / "two.safetensors")
     one = load_file(tmp_path / "one/lstm/last.safetensors")
     two = load_file(tmp_path / "two.safetensors")

@@ -140,8 +140,6 @@ def _capture_shards(
     ):
         settle(again=job.store.rows_in(pending) > _TIMED_PROMPTS)
         estimate = _estimate(job, pending)
-    if should_stop():
-        return 0
     store, generation = job.store, job.generation
     if generation.draws:
         reporter(

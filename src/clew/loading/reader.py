@@ -94,7 +94,7 @@ class SampleReader:
         self._first_rows = self.first_rows.tolist()
         self._lock = threading.Lock()
         self._names = tuple(columns)
-        first = self._peek_layout(0)
+        first = self._peek_layout(0) if self.is_remote else self._open_layout(0)
         self.columns = {name: _Column(first.columns[name], self.rows) for name in columns}
 
     def _open_files(self, max_open: int) -> ShardFiles:

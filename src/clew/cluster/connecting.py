@@ -73,8 +73,9 @@ def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
     address = cluster if "://" in cluster else os.environ.get("RAY_ADDRESS", "auto")
     try:
         try:
-            ray.init(address, **options)
-            return False
+            if address != "local":
+                ray.init(address, **options)
+                return False
         except ConnectionError:
             if address != "auto":
                 raise

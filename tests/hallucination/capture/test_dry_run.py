@@ -11,13 +11,12 @@ from clew.errors import InputError
 from clew.hallucination.capture import ExtractConfig, LoadedModel
 from clew.hallucination.capture.dry_run import plan_capture
 from clew.hallucination.capture.gpus import GPUS, find_gpu, recognize_gpu
-from clew.hallucination.capture.measuring import Measured, measure_sample
+from clew.hallucination.capture.measuring import MeasuredSample, measure_sample
 from clew.hallucination.capture.plan import BatchPlan
 from clew.hallucination.capture.prediction import (
+    AskedQuestion,
     Costs,
     ModelSize,
-    Question,
-    Work,
     costs_on,
     count_work,
     fit_steps,
@@ -33,7 +32,7 @@ LLAMA_7B = ModelSize(parameters=6_738_000_000, weight_bytes=13_476_000_000, cach
 
 
 @pytest.fixture(scope="module")
-def measured(model_folder: Path, loaded: LoadedModel, questions_file: Path) -> Measured:
+def measured(model_folder: Path, loaded: LoadedModel, questions_file: Path) -> MeasuredSample:
     config = tiny_config(model_folder, questions_file, Path("unused"))
     with one_thread():
         return measure_sample(config, load_questions(str(questions_file)), loaded=loaded)
@@ -45,7 +44,7 @@ def config(model_folder: Path, questions_file: Path, tmp_path: Path) -> ExtractC
 
 
 def test_tokens_and_bytes_are_those_of_the_real_run(
-    config: ExtractConfig, measured: Measured, compact_store: Path
+    config: ExtractConfig, measured: MeasuredSample, compact_store: Path
 ) -> None:
     plan, real = plan_capture(config, measured, 70), clew.TraceBatchLoader(compact_store)
     tokens = sum(len(trace["tokens"]) for trace in real.iter_traces())
@@ -58,7 +57,7 @@ def test_tokens_and_bytes_are_those_of_the_real_run(
 
 
 def test_more_workers_than_shards_are_the_bottleneck(
-    config: ExtractConfig, measured: Measured
+    config: ExtractConfig, measured: MeasuredSample
 ) -> None:
     plan = plan_capture(config, measured, 70, 64, find_gpu("h100"))
     assert plan.bottleneck.startswith("the number of shards: 4 for 64 workers")
@@ -66,34 +65,36 @@ def test_more_workers_than_shards_are_the_bottleneck(
 
 
 def test_workers_that_finish_too_often_wait_for_the_manifest(
-    config: ExtractConfig, measured: Measured
+    config: ExtractConfig, measured: MeasuredSample
 ) -> None:
     plan = plan_capture(config, measured, 10**7, 1024, find_gpu("h100"))
     assert plan.bottleneck.startswith("the manifest: ")
 
 
-def test_requests_are_those_of_an_object_store(config: ExtractConfig, measured: Measured) -> None:
+def test_requests_are_those_of_an_object_store(
+    config: ExtractConfig, measured: MeasuredSample
+) -> None:
     plan = plan_capture(replace(config, out=as_path("s3://bucket/traces")), measured, 70)
     assert plan.requests >= (11 + 3) * 4
 
 
 def test_what_is_captured_already_is_not_predicted(
-    config: ExtractConfig, measured: Measured, compact_store: Path
+    config: ExtractConfig, measured: MeasuredSample, compact_store: Path
 ) -> None:
     plan = plan_capture(replace(config, out=compact_store), measured, 70)
     assert (plan.captured, plan.seconds, plan.bytes) == (70, 0.0, 0)
 
 
 def test_answers_leave_their_batch_when_they_end() -> None:
-    questions = [Question(prompt=10, answer=n) for n in (1, 5, 2, 2)]
+    questions = [AskedQuestion(prompt=10, answer=n) for n in (1, 5, 2, 2)]
     dropped = count_work(questions, PLAN, 8, drops_rows=True)
-    assert dropped == Work(prompt_tokens=40, steps=5 + 2, row_steps=1 + 5 + 2 + 2)
+    assert dropped == CaptureWork(prompt_tokens=40, steps=5 + 2, row_steps=1 + 5 + 2 + 2)
     kept = count_work(questions, PLAN, 8, drops_rows=False)
-    assert kept == Work(prompt_tokens=40, steps=5 + 2, row_steps=2 * 5 + 2 * 2)
+    assert kept == CaptureWork(prompt_tokens=40, steps=5 + 2, row_steps=2 * 5 + 2 * 2)
 
 
 def test_a_shard_has_the_mean_of_the_sample() -> None:
-    sample = [Question(prompt=10, answer=4), Question(prompt=30, answer=8)]
+    sample = [AskedQuestion(prompt=10, answer=4), AskedQuestion(prompt=30, answer=8)]
     work = typical_shard(sample, 500, BatchPlan(rows=50, tokens=10**6), 8, drops_rows=True)
     assert work.prompt_tokens == pytest.approx(500 * 20, rel=0.05)
     assert work.row_steps == pytest.approx(500 * 6, rel=0.05)
@@ -107,8 +108,8 @@ def test_steps_are_fitted_to_two_sizes() -> None:
 def test_a_gpu_is_scaled_by_what_limits_it() -> None:
     """Prompts by computation, steps of few rows by the memory."""
     measured = Costs(prompt_token=1e-5, step=1e-2, row=1e-6, factor=2.0)
-    prompts = Work(prompt_tokens=1e6, steps=0, row_steps=0)
-    steps = Work(prompt_tokens=0, steps=1e3, row_steps=0)
+    prompts = CaptureWork(prompt_tokens=1e6, steps=0, row_steps=0)
+    steps = CaptureWork(prompt_tokens=0, steps=1e3, row_steps=0)
     a100, h100 = find_gpu("a100"), find_gpu("h100")
     for work, ratio in ((prompts, 312 / 989), (steps, 2039 / 3350)):
         found = costs_on(h100, LLAMA_7B, 60, measured, a100, work).seconds(work)
@@ -117,14 +118,14 @@ def test_a_gpu_is_scaled_by_what_limits_it() -> None:
 
 def test_an_unmeasured_gpu_reaches_the_share_of_its_limits_that_an_h200_did() -> None:
     """docs/benchmarks.md: 290 traces/s of 30 and 32 tokens, 500 at a time."""
-    work = Work(prompt_tokens=500 * 30, steps=32, row_steps=500 * 32)
+    work = CaptureWork(prompt_tokens=500 * 30, steps=32, row_steps=500 * 32)
     measured = limit_costs(LLAMA_7B, find_gpu("h200"), 46)
     found = costs_on(find_gpu("H200"), LLAMA_7B, 46, measured, None, work)
     assert 500 / found.seconds(work) == pytest.approx(290, rel=0.05)
 
 
 def test_a_model_that_a_gpu_has_no_memory_for_is_refused(
-    config: ExtractConfig, measured: Measured
+    config: ExtractConfig, measured: MeasuredSample
 ) -> None:
     large = replace(measured, size=LLAMA_7B)
     assert plan_capture(config, large, 70, 1, find_gpu("t4")).gpu == "T4"

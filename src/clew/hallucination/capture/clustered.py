@@ -42,7 +42,7 @@ def extract_on_cluster(
     _refuse_unfit(config)
     questions = questions or load_questions(config.questions, config.num_samples)
     config = _with_full_paths(config)
-    with connected(cluster) as found, _Run(config.out) as run:
+    with connected(cluster) as found, _ClusterRun(config.out) as run:
         plan = _plan(config, found, len(questions.questions), workers)
         reporter(Note(str(plan)))
         worker = replace(config, join=True, threads=plan.threads)
@@ -60,7 +60,7 @@ def extract_on_cluster(
     )
 
 
-class _Run:
+class _ClusterRun:
     """A lease that all workers must see: on a machine where `out` is another folder, they do
     not."""
 
@@ -70,7 +70,7 @@ class _Run:
         self._leases = Leases(open_place(out).child(WORK_FOLDER))
         self._heartbeat = Heartbeat(self._leases)
 
-    def __enter__(self) -> "_Run":
+    def __enter__(self) -> "_ClusterRun":
         self._leases.claim(self.name)
         self._heartbeat.__enter__()
         return self

@@ -13,10 +13,16 @@ import torch
 from clew.errors import InputError
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.gpus import Gpu, find_gpu, recognize_gpu
-from clew.hallucination.capture.measuring import Measured, measure_sample
+from clew.hallucination.capture.measuring import MeasuredSample, measure_sample
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.capture.plan import MAX_ROWS, BatchPlan
-from clew.hallucination.capture.prediction import Costs, Question, Work, costs_on, typical_shard
+from clew.hallucination.capture.prediction import (
+    AskedQuestion,
+    CaptureWork,
+    Costs,
+    costs_on,
+    typical_shard,
+)
 from clew.hallucination.questions import QuestionSet, load_questions
 from clew.progress import Reporter
 from clew.storage import read_manifest
@@ -99,7 +105,7 @@ def _captured(out: Path) -> int:
 
 def plan_capture(
     config: ExtractConfig,
-    measured: Measured,
+    measured: MeasuredSample,
     questions: int,
     workers: int = 1,
     target: Gpu | None = None,
@@ -145,7 +151,7 @@ def plan_capture(
     )
 
 
-def _plan_on(gpu: Gpu, measured: Measured, size: int) -> BatchPlan:
+def _plan_on(gpu: Gpu, measured: MeasuredSample, size: int) -> BatchPlan:
     """As many rows as fit on the GPU. Raises InputError if the model does not."""
     room = gpu.memory_bytes - measured.size.weight_bytes
     if room <= 0:
@@ -165,14 +171,14 @@ def _gpu_here(device: torch.device) -> Gpu | None:
     return recognize_gpu(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
-def _gpu_memory(measured: Measured, plan: BatchPlan, target: Gpu | None) -> int | None:
+def _gpu_memory(measured: MeasuredSample, plan: BatchPlan, target: Gpu | None) -> int | None:
     if target is None and measured.device.type == "cpu":
         return None
     planned = measured.size.weight_bytes + plan.rows * measured.row_bytes
     return max(planned, measured.gpu_memory_bytes or 0)
 
 
-def _relative_error(questions: Sequence[Question]) -> float:
+def _relative_error(questions: Sequence[AskedQuestion]) -> float:
     """The 95% interval of the mean work per question."""
     tokens = [one.prompt + one.answer for one in questions]
     if len(tokens) < 2:
@@ -188,7 +194,12 @@ def _requests(config: ExtractConfig, shards: int, rows: int, total: int, seconds
 
 
 def _find_bottleneck(
-    costs: Costs, work: Work, shards: int, workers: int, shard_seconds: float, measured: Measured
+    costs: Costs,
+    work: CaptureWork,
+    shards: int,
+    workers: int,
+    shard_seconds: float,
+    measured: MeasuredSample,
 ) -> str:
     if shards < workers:
         return (
@@ -214,7 +225,7 @@ def _find_bottleneck(
     return f"generating tokens: {steps:.0%} of the time, most of it {what}"
 
 
-def _notes(target: Gpu | None, measured: Measured) -> tuple[str, ...]:
+def _notes(target: Gpu | None, measured: MeasuredSample) -> tuple[str, ...]:
     if target is None:
         return ()
     here = _gpu_here(measured.device)

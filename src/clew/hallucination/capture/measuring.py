@@ -24,7 +24,13 @@ from clew.hallucination.capture.plan import (
     record_bytes,
     row_bytes,
 )
-from clew.hallucination.capture.prediction import Costs, ModelSize, Question, count_work, fit_steps
+from clew.hallucination.capture.prediction import (
+    AskedQuestion,
+    Costs,
+    ModelSize,
+    count_work,
+    fit_steps,
+)
 from clew.hallucination.questions import QuestionSet
 from clew.hallucination.traces import TraceBatchLoader
 from clew.progress import Event, Reporter, WorkEnded, WorkStarted, log_event
@@ -38,10 +44,10 @@ _GPU_WEIGHT_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredSample:
     """What the sample took, and how the whole run would be batched."""
 
-    questions: tuple[Question, ...]
+    questions: tuple[AskedQuestion, ...]
     shared_tokens: int
     bytes_per_trace: float
     seconds: float
@@ -63,7 +69,7 @@ def measure_sample(
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     loaded: LoadedModel | None = None,
-) -> Measured:
+) -> MeasuredSample:
     """Capture some of the questions into a temporary folder. Raises ClewError as `extract` does."""
     some = _spread(questions.questions, SAMPLE)
     with tempfile.TemporaryDirectory(prefix="clew-dry-run-") as scratch:
@@ -121,14 +127,14 @@ class _Watch:
         self._costs = _time_steps(job, self._plan.rows)
         self._timing = time.perf_counter() - started
 
-    def finish(self, out: Path) -> Measured:
+    def finish(self, out: Path) -> MeasuredSample:
         job, decoder, manifest = self._job, self._job.decoder, read_manifest(out)
         shared = len(decoder.batch_model.prefix.tokens)
         sizes = [
             (trace["prompt_length"], len(trace["tokens"]) - trace["prompt_length"])
             for trace in TraceBatchLoader(out).iter_traces()
         ]
-        asked = tuple(Question(prompt=p - shared, answer=max(1, a)) for p, a in sizes)
+        asked = tuple(AskedQuestion(prompt=p - shared, answer=max(1, a)) for p, a in sizes)
         drops_rows = not decoder.batch_model.graphs
         work = count_work(asked, job.plan, decoder.max_new_tokens, drops_rows=drops_rows)
         factor = self._seconds / self._costs.seconds(work)
@@ -137,7 +143,7 @@ class _Watch:
         model, device = decoder.model, model_device(decoder.model)
         item = _GPU_WEIGHT_BYTES if device.type == "cpu" else next(model.parameters()).itemsize
         parameters = sum(weight.numel() for weight in model.parameters())
-        return Measured(
+        return MeasuredSample(
             questions=asked,
             shared_tokens=shared,
             bytes_per_trace=manifest.bytes / manifest.rows,

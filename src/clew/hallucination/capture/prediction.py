@@ -13,7 +13,7 @@ _SHARDS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class AskedQuestion:
     """The tokens of a prompt that are passed for it alone, and of its answer."""
 
     prompt: int
@@ -21,15 +21,15 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class CaptureWork:
     """What some questions take: tokens of prompts, steps, and rows in all of these steps."""
 
     prompt_tokens: float
     steps: float
     row_steps: float
 
-    def scaled(self, factor: float) -> "Work":
-        return Work(
+    def scaled(self, factor: float) -> "CaptureWork":
+        return CaptureWork(
             prompt_tokens=self.prompt_tokens * factor,
             steps=self.steps * factor,
             row_steps=self.row_steps * factor,
@@ -46,13 +46,13 @@ class Costs:
     row: float
     factor: float = 1.0
 
-    def prompt_seconds(self, work: Work) -> float:
+    def prompt_seconds(self, work: CaptureWork) -> float:
         return self.factor * self.prompt_token * work.prompt_tokens
 
-    def step_seconds(self, work: Work) -> float:
+    def step_seconds(self, work: CaptureWork) -> float:
         return self.factor * (self.step * work.steps + self.row * work.row_steps)
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: CaptureWork) -> float:
         return self.prompt_seconds(work) + self.step_seconds(work)
 
 
@@ -66,8 +66,8 @@ class ModelSize:
 
 
 def count_work(
-    questions: Sequence[Question], plan: BatchPlan, max_new_tokens: int, *, drops_rows: bool
-) -> Work:
+    questions: Sequence[AskedQuestion], plan: BatchPlan, max_new_tokens: int, *, drops_rows: bool
+) -> CaptureWork:
     """What a shard takes. `drops_rows`: a finished answer leaves its batch."""
     batches = make_batches([question.prompt for question in questions], plan, max_new_tokens)
     steps = row_steps = 0
@@ -76,22 +76,22 @@ def count_work(
         steps += max(lengths)
         row_steps += sum(lengths) if drops_rows else len(batch) * max(lengths)
     prompts = sum(question.prompt for question in questions)
-    return Work(prompt_tokens=prompts, steps=steps, row_steps=row_steps)
+    return CaptureWork(prompt_tokens=prompts, steps=steps, row_steps=row_steps)
 
 
 def typical_shard(
-    sample: Sequence[Question],
+    sample: Sequence[AskedQuestion],
     size: int,
     plan: BatchPlan,
     max_new_tokens: int,
     *,
     drops_rows: bool,
-) -> Work:
+) -> CaptureWork:
     """What a shard of `size` questions like those of the sample takes on average."""
     draw = random.Random(0)
     shards = [draw.choices(sample, k=size) for _ in range(_SHARDS)]
     works = [count_work(one, plan, max_new_tokens, drops_rows=drops_rows) for one in shards]
-    return Work(
+    return CaptureWork(
         prompt_tokens=sum(work.prompt_tokens for work in works) / _SHARDS,
         steps=sum(work.steps for work in works) / _SHARDS,
         row_steps=sum(work.row_steps for work in works) / _SHARDS,
@@ -117,7 +117,7 @@ def limit_costs(size: ModelSize, gpu: Gpu, tokens: float) -> Costs:
 
 
 def costs_on(
-    gpu: Gpu, size: ModelSize, tokens: float, measured: Costs, here: Gpu | None, work: Work
+    gpu: Gpu, size: ModelSize, tokens: float, measured: Costs, here: Gpu | None, work: CaptureWork
 ) -> Costs:
     """The costs on another GPU: those measured on the one that is `here`, in the ratio of what both
     need at least; or, without one, the share of the limits that captures reach."""

@@ -15,6 +15,7 @@ from clew.hallucination.capture.measuring import MeasuredSample, measure_sample
 from clew.hallucination.capture.plan import BatchPlan
 from clew.hallucination.capture.prediction import (
     AskedQuestion,
+    CaptureWork,
     Costs,
     ModelSize,
     costs_on,

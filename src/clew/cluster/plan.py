@@ -69,10 +69,9 @@ def plan_crew(
 def _count_on_cpus(
     cluster: Resources, threads: int | None, free_bytes: int | None, worker_bytes: int
 ) -> tuple[int, str]:
-    """As many as fit, with one thread each: separate processes wait for each other less than the
-    threads of one."""
+    """As many as fit, with one thread each."""
     count = max(1, cluster.cores // (threads or 1))
-    reason = "processes with one thread are faster than one with several"
+    reason = "one per core"
     if threads is not None and threads > 1:
         reason = f"{counted(threads, 'thread')} each on {counted(cluster.cores, 'core')}"
     room = count

@@ -16,7 +16,8 @@ from clew.cli.errors import SETTING, flag
 SOURCE = Path(clew.__file__).parent
 # Settings that exist only in Python.
 PYTHON_ONLY = {
-    *("focal_gamma", "positive_weight", "precision", "prefetch_factor", "shuffle_buffer_size"),
+    *("focal_gamma", "positive_weight", "precision", "prefetch_factor"),
+    *("shuffle", "shuffle_buffer_size"),
     *("fit", "needs", "family", "scorer"),  # of a method of one's own
 }
 LATER = "zqz"  # stands for what is filled in later

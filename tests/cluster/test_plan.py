@@ -19,7 +19,7 @@ class Machines:
 @pytest.mark.parametrize(
     ("machines", "settings", "sentence"),
     [
-        (Machines(2), {}, "2 workers with 1 thread each: processes with one thread are faster"),
+        (Machines(2), {}, "2 workers with 1 thread each: one per core"),
         (Machines(2), {"units": 1}, "1 worker with 2 threads: there is 1 shard left to do"),
         (Machines(2), {"workers": 1}, "1 worker with 2 threads: as requested"),
         (

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from tests.forking import FORKSERVER
+from tests.forking import FORKSERVER, fork
 
 CPU_SECONDS = 10  # of the case alone, whatever else the machine does
 _WAIT_SECONDS = 10  # for a pipe, a socket, a lock; not for a processor
@@ -57,7 +57,7 @@ def try_cases(
     """The outcome of each (kind, seed). They are forked from a process of their own that has the
     libraries loaded and no thread."""
     ours, theirs = FORKSERVER.Pipe()
-    process = FORKSERVER.Process(target=_serve, args=(theirs, corpus, scratch, keep))
+    process = fork(_serve, theirs, corpus, scratch, keep)
     process.start()
     theirs.close()  # recv() ends if the process does
     try:

@@ -192,6 +192,14 @@ def test_leases_of_dead_workers_for_finished_shards_are_removed(tmp_path: Path) 
     assert alive.leases.names() == set()
 
 
+def test_what_a_killed_worker_had_half_written_is_removed_at_the_end(tmp_path: Path) -> None:
+    work = tmp_path / ".work"
+    work.mkdir()
+    (work / "lease-0003.json.1ea1a4dc.tmp").write_bytes(b"{")
+    Claims(Leases(open_place(work)), lambda: []).clear()
+    assert not work.exists()
+
+
 def test_a_worker_alone_starts_with_the_first_shard(tmp_path: Path) -> None:
     claim = Capture(tmp_path, Clock()).worker().take()
     assert claim is not None and claim.number == 0

@@ -16,7 +16,7 @@ from clew.storage.places import as_path, open_place
 from clew.storage.reader import refuse_damaged_shards
 from clew.storage.repair import commit_shard
 from clew.storage.uploading import unfinished_pieces
-from tests.forking import FORKSERVER
+from tests.forking import fork
 from tests.object_server import ObjectServer
 from tests.stores import make_rows, new_manifest, open_writer, write_groups, write_store
 
@@ -73,7 +73,7 @@ def _write_until_killed(store: Path) -> None:
 def test_finished_record_batches_of_a_killed_writer_are_taken_over(
     url: Path, tmp_path: Path, scratch: Path
 ) -> None:
-    process = FORKSERVER.Process(target=_write_until_killed, args=(url,))
+    process = fork(_write_until_killed, url)
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

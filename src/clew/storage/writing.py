@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     of the same file is removed.
     """
     with disk_errors(path.parent):
-        _remove_abandoned(path)
+        remove_abandoned(path.parent, path.name)
         file = _create_locked(path)
         part, held = Path(file.name), os.dup(file.fileno())
         try:
@@ -65,10 +65,14 @@ def _create_locked(path: Path) -> BinaryIO:
         file.close()
 
 
-def _remove_abandoned(path: Path) -> None:
-    for part in path.parent.glob(f"{glob.escape(path.name)}.*{_ENDING}"):
+def remove_abandoned(folder: Path, name: str | None = None) -> None:
+    """Deletes what killed processes left half-written, of all files or of the one with this name;
+    what a living process writes stays."""
+    for part in folder.glob(f"{'' if name is None else glob.escape(name)}*{_ENDING}"):
         match = _TEMPORARY.fullmatch(part.name)
-        if match is None or match[1] != path.name or irregular_kind(part, follow_links=False):
+        if match is None or name not in (None, match[1]):
+            continue
+        if irregular_kind(part, follow_links=False) is not None:
             continue
         with suppress(OSError), open(part, "rb", opener=_open_no_link) as left:
             fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.forking import FORKSERVER
+from tests.forking import fork
 
 _DEADLINE_SECONDS = 120.0
 
@@ -34,7 +34,7 @@ class ClewProcess:
 
     def __init__(self, arguments: list[str], output: Path, **variables: str) -> None:
         self._output = output
-        self._process = FORKSERVER.Process(target=_run_clew, args=(arguments, output, variables))
+        self._process = fork(_run_clew, arguments, output, variables)
 
     def __enter__(self) -> "ClewProcess":
         self._process.start()

@@ -73,12 +73,13 @@ _KILLED_AT_SECOND_FILE = """
 import os, signal, sys
 from pathlib import Path
 import clew.hallucination.legacy.store as store
+import clew.storage.uploading as uploading
 from clew.hallucination.legacy import convert_folder
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-class DyingWriter(store.ShardWriter):
+class DyingWriter(uploading.ShardWriter):
     def write(self, batch):
         super().write(batch)
         self._sink.sync()
@@ -89,7 +90,7 @@ class DyingWriter(store.ShardWriter):
         entry = super().finish()
         return die() if self.batch_number == 1 else entry
 
-store.ShardWriter = DyingWriter
+uploading.ShardWriter = DyingWriter
 store._RECORD_BATCH_BYTES = 1
 convert_folder(Path(sys.argv[1]), Path(sys.argv[2]))
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clew.patterns.cache import cache_photos
 from clew.patterns.photos import find_classes
-from tests.forking import FORKSERVER
+from tests.forking import fork
 
 _DEADLINE_SECONDS = 120.0
 
@@ -22,7 +22,7 @@ class CachingProcess:
     """Ends with the `with` block."""
 
     def __init__(self, root: Path, cache_dir: Path, size: int) -> None:
-        self._process = FORKSERVER.Process(target=_cache, args=(root, cache_dir, size))
+        self._process = fork(_cache, root, cache_dir, size)
 
     def __enter__(self) -> "CachingProcess":
         self._process.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clew.storage.places.place import AccessDeniedError, ChangedError, Content, Entry, Range
 from clew.storage.reading import irregular_kind, open_regular, read_open_file
-from clew.storage.writing import create_file, is_temporary, lock_file, replacing
+from clew.storage.writing import create_file, is_temporary, lock_file, remove_abandoned, replacing
 
 _LOCK_NAME = ".place.lock"
 _COPY_BYTES = 1 << 20
@@ -95,6 +95,7 @@ class FolderPlace:
     def remove_if_empty(self) -> None:
         """Removes the folder if it has no file; only where nobody is about to write one."""
         if self.path.is_dir() and not self.names():
+            remove_abandoned(self.path)
             with suppress(OSError):
                 (self.path / _LOCK_NAME).unlink(missing_ok=True)
                 self.path.rmdir()

@@ -31,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 RIVALS = {"mosaicml-streaming": "mds", "litdata": "litdata"}
 OURS = ("plain ranges", "clew", "clew, shard by shard", "clew, small cache", "clew, local folder")
 WARM_SECONDS = 2.0
+TRIES = 3  # a rival may fail now and then
 
 
 def main():
@@ -101,9 +102,18 @@ def measure(args, names, folder, environment, shape):
 def call(args, name, job, environment):
     python = args.rivals_python if name in RIVALS else sys.executable
     command = [python, __file__, "--child", json.dumps(job)]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **environment}
-    )
+    for left in reversed(range(TRIES)):
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=not left,
+            env={**os.environ, **environment},
+        )
+        if not done.returncode:
+            break
+        print(f"  {name} failed and is run again", flush=True)
+        shutil.rmtree(job.get("cache", ""), ignore_errors=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -143,11 +153,27 @@ def _peak_mib():
 
 
 def prepare_clew(job):
+    """A folder as `clew preprocess` writes it: the shards, and the list of samples beside them."""
+    import numpy as np
+    import pyarrow as pa
     from loader_rivals.clew_loader import sequence_columns, write_store
     from loader_rivals.source import Source
 
-    shards = (sequence_columns(values) for values, _ in Source(job["data"]).iter_shards())
-    write_store(Path(job["out"]), "sequences", shards)
+    from clew.hallucination.samples.splits import Splits, write_splits
+
+    source, folder = Source(job["data"]), Path(job["out"])
+    shards = (sequence_columns(values) for values, _ in source.iter_shards())
+    write_store(folder / "sequences", "sequences", shards)
+    ids = np.arange(len(source.samples))
+    label = (ids % 2).astype(np.float32)
+    table = Splits(
+        global_example_id=ids,
+        question_id=pa.array([str(i) for i in ids]),
+        split=np.zeros(len(ids), np.uint8),
+        label=label,
+        score=1 - label,
+    )
+    write_splits(folder / "splits.csv", table)
     return {}
 
 
@@ -169,7 +195,8 @@ def read_plainly(job):
     """What the server gives 16 connections that keep nothing."""
     from clew.storage.places import open_place
 
-    place = open_place(job["url"])
+    begun = time.perf_counter()
+    place = open_place(f"{job['url']}/sequences")
     entries = {name: e.size for name, e in place.entries().items() if name.endswith(".arrow")}
     size = 4 << 20
     ranges = [
@@ -177,7 +204,6 @@ def read_plainly(job):
         for name, total in entries.items()
         for start in range(0, total, size)
     ]
-    begun = time.perf_counter()
     with ThreadPoolExecutor(16) as threads:
         for _ in threads.map(lambda r: place.read_ranges(r[0], [r[1:]]), ranges):
             pass

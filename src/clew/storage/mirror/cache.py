@@ -53,9 +53,9 @@ class Hold:
         self.path, self.number = path, -1
         self.number = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept until the very end
         if self.number >= 0:
-            os.close(self.number)
+            close(self.number)
 
     def is_at(self, path: Path) -> bool:
         """Whether this file is still the one that has this name."""

@@ -16,6 +16,7 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _NUMBER = re.compile(r"[+-]?(\d++\.?\d*+|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.ASCII)
 # What a spreadsheet would run as a formula, after any apostrophes: another one must be removable.
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -32,6 +33,11 @@ def for_terminal(text: object, *, lines: bool = False) -> str:
     characters are escaped as in JSON. `lines` keeps newlines."""
     safe = _UNSAFE.sub(lambda found: _escape(found[0]), str(text))
     return safe if lines else safe.replace("\n", "\\n")
+
+
+def is_sendable(text: str) -> bool:
+    """Whether a text, such as an API key, may be the value of an HTTP header."""
+    return _PRINTABLE.fullmatch(text) is not None
 
 
 def for_json(text: str) -> str:

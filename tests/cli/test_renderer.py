@@ -30,7 +30,7 @@ from clew.hallucination.comparison.events import (
     StoreStarted,
 )
 from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
-from clew.hallucination.live.service.running import ServiceReady
+from clew.pages.api.running import ServiceReady
 from clew.patterns.training import Measuring, Prepared
 from clew.patterns.training.events import TrainingChoice
 from clew.progress import (
@@ -144,7 +144,7 @@ PHOTOS = (
 )
 SERVICE = (
     Note("loading the model"),
-    ServiceReady(address="http://127.0.0.1:8000/", model="smollm2", detector="lstm"),
+    ServiceReady(address="http://127.0.0.1:8000/", served="smollm2 with the detector lstm"),
 )
 STORIES = {
     "notes": (Note("give `batch_size=8`"),),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         StoreStarted,
     )
     from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
-    from clew.hallucination.live.service.running import ServiceReady
+    from clew.pages.api.running import ServiceReady
     from clew.patterns.training import Measuring, Prepared
 
 

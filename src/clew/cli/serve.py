@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(call: Call) -> None:
-    from clew.hallucination.live.service.running import ServiceReady, is_loading
+    from clew.pages.api.running import ServiceReady, is_loading
 
     log_to_stderr()
     settings = dict(call.settings)

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 
 from clew.errors import ClewError, InputError
-from clew.hallucination.labels.secret import Secret, is_sendable
+from clew.foreign_text import is_sendable
+from clew.hallucination.labels.secret import Secret
 from clew.storage.reading import parse_json
 from clew.wording import bytes_text
 

@@ -8,7 +8,6 @@ from clew.errors import without_settings
 from clew.foreign_text import for_terminal
 
 _HIDDEN = "***"
-_PRINTABLE = re.compile(r"[\x21-\x7e]+")
 # A key may be broken over lines, or escaped.
 _BETWEEN = r"[\s\\\u200b]*"
 # More than is ever shown, so that no part of a key remains at the cut.
@@ -34,11 +33,6 @@ class Secret:
         """As a filter of a logger: the HTTP client logs what a server sends."""
         record.msg, record.args = self.hide(record.getMessage(), _LONGEST_TEXT), ()
         return True
-
-
-def is_sendable(key: str) -> bool:
-    """Whether a key may be the value of an HTTP header."""
-    return _PRINTABLE.fullmatch(key) is not None
 
 
 def _compile(key: str) -> re.Pattern[str]:

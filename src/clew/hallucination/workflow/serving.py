@@ -1,20 +1,17 @@
 """Serve a model over OpenAI's API, with a risk in every answer."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clew.errors import InputError
 from clew.progress import Note, Reporter, log_event
 from clew.settings import as_path, check_exists
 
 if TYPE_CHECKING:
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
-    from clew.hallucination.live.service.lifecycle import Lifecycle
-    from clew.hallucination.live.service.running import Loaded
-    from clew.pages.server import LocalServer
+    from clew.pages.api.lifecycle import Lifecycle
+    from clew.pages.api.running import Loaded
 
 
 def serve(
@@ -108,13 +105,14 @@ def serve(
 
     from clew.cpu import Threads
     from clew.hallucination.live.page.files import open_page_files
+    from clew.hallucination.live.page.routes import PAGE
     from clew.hallucination.live.service.app import build_app
-    from clew.hallucination.live.service.keys import read_keys
-    from clew.hallucination.live.service.lifecycle import Lifecycle
     from clew.hallucination.live.service.metrics import Metrics
-    from clew.hallucination.live.service.running import Address, Loaded, ServiceReady, run_service
-    from clew.hallucination.live.service.settings import ServiceSettings, connection_limits
+    from clew.hallucination.live.service.settings import ServiceSettings
     from clew.hallucination.live.session import Session
+    from clew.pages.api.keys import read_keys
+    from clew.pages.api.lifecycle import Lifecycle
+    from clew.pages.api.running import Address, Loaded, connection_limits, run_service
 
     report = reporter or log_event
     settings = ServiceSettings(
@@ -129,7 +127,7 @@ def serve(
     address = Address(
         host=host,
         port=port,
-        keys=read_keys(as_path(api_keys_file), _read_variable(api_keys_env)),
+        keys=read_keys(as_path(api_keys_file), api_keys_env),
         allow_anonymous=allow_anonymous,
         allowed_hosts=allowed_hosts,
     )
@@ -162,33 +160,15 @@ def serve(
             threads=chosen,
         )
         session.start()
-        app = build_app(session, settings, lifecycle, metrics, files)
-        return Loaded(session=session, app=app)
-
-    def tell(server: "LocalServer", loaded: "Loaded") -> None:
-        session = loaded.session
-        report(
-            ServiceReady(
-                address=server.address,
-                model=settings.name_of(session.detector.model),
-                detector=session.detector.name,
-            )
+        kept = session.detector
+        return Loaded(
+            app=build_app(session, settings, lifecycle, metrics, files),
+            served=f"{settings.name_of(kept.model)} with the detector {kept.name}",
+            path="v1",
+            close=session.close,
         )
 
-    run_service(address, limits, lifecycle, metrics, load, tell)
-
-
-def _read_variable(name: str | None) -> str | None:
-    """The keys in an environment variable. One that is named has some: a server that is meant to
-    require keys does not run without."""
-    if name is None:
-        return None
-    value = os.environ.get(name, "")
-    if not value.strip():
-        raise InputError(
-            "this environment variable contains no API key.", setting="api_keys_env", value=name
-        )
-    return value
+    run_service(address, limits, lifecycle, metrics, PAGE, load, report)
 
 
 def _ready(

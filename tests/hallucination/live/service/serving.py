@@ -16,12 +16,12 @@ from openai import OpenAI
 
 from clew.hallucination.live.page.files import PageFiles
 from clew.hallucination.live.service.app import build_app
-from clew.hallucination.live.service.keys import ApiKeys
-from clew.hallucination.live.service.lifecycle import Lifecycle
 from clew.hallucination.live.service.metrics import Metrics
-from clew.hallucination.live.service.running import Address
-from clew.hallucination.live.service.settings import ServiceSettings, connection_limits
+from clew.hallucination.live.service.settings import ServiceSettings
 from clew.hallucination.live.session import Session
+from clew.pages.api.keys import ApiKeys
+from clew.pages.api.lifecycle import Lifecycle
+from clew.pages.api.running import Address, connection_limits
 from clew.pages.server import open_api
 from tests.hallucination.capture.processes import ClewProcess
 

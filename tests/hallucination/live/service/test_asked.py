@@ -9,8 +9,8 @@ from openai.types.chat import completion_create_params as chat
 
 from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.service.asked import Asked, read_chat, read_completion
-from clew.hallucination.live.service.errors import ApiError
 from clew.hallucination.live.service.fields import CHAT, COMPLETION, Fields
+from clew.pages.api.errors import ApiError
 
 USER = {"role": "user", "content": "In which country is Tartu?"}
 

@@ -2,20 +2,20 @@
 
 import asyncio
 import json
-from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clew.errors import InputError
 from clew.hallucination.live.page.content import Page, TraceRequest
 from clew.hallucination.live.page.index import Label, Order, Outcome, Search
-from clew.hallucination.live.service.errors import invalid
+from clew.pages.api.errors import invalid
+from clew.pages.api.static import StaticPage
 from clew.typed_json import without_nan
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _SCRIPTS = ("page.js", "ask.js", "trace.js", "graph.js", "browse.js", "parts.js")
-_STATIC = {"page.css": "text/css", **dict.fromkeys(_SCRIPTS, "text/javascript")}
+PAGE = StaticPage("clew.hallucination.live.page", ("page.css", *_SCRIPTS))
 _TYPES = {"html": "text/html; charset=utf-8", "png": "image/png"}
 _LAST_PAGE = 10_000_000
 _LAST_NUMBER = 2**53
@@ -43,13 +43,7 @@ def add_page(app: "FastAPI", page: Page) -> None:
         text = json.dumps(without_nan(content), allow_nan=False, separators=(",", ":"))
         return Response(text, media_type="application/json")
 
-    @app.get("/")
-    @app.get("/page/{name}")
-    def static(name: str = "") -> Response:
-        found = read_static(f"/page/{name}" if name else "/")
-        if found is None:
-            raise HTTPException(404)
-        return Response(found[0], media_type=found[1])
+    PAGE.add_to(app)
 
     @app.get("/page/reports/{secret}/{number}/{name:path}")
     def report(secret: str, number: Annotated[int, Path(ge=0)], name: str) -> Response:
@@ -101,12 +95,3 @@ def add_page(app: "FastAPI", page: Page) -> None:
     @app.get("/clew/comparisons")
     def comparisons() -> Response:
         return reply(page.describe_comparisons())
-
-
-def read_static(path: str) -> tuple[bytes, str] | None:
-    """A file of the page by its path on the server, and its type; None if there is none."""
-    name = "page.html" if path == "/" else path.removeprefix("/page/")
-    if path != "/" and name not in _STATIC:
-        return None
-    content = files("clew.hallucination.live.page").joinpath("static", name).read_bytes()
-    return content, _STATIC.get(name, _TYPES["html"])

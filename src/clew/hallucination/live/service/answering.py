@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from clew.errors import ClewError
 from clew.hallucination.live.answers import LiveAnswer, LiveToken
 from clew.hallucination.live.engine.requests import Request
-from clew.hallucination.live.service.errors import ApiError, failed, out_of_time
+from clew.hallucination.live.service.errors import out_of_time
+from clew.pages.api.errors import ApiError, failed
 
 if TYPE_CHECKING:
     from clew.hallucination.live.session import Session

@@ -1,28 +1,25 @@
 """The routes of the service."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import InputError
 from clew.hallucination.live.page.content import Page
 from clew.hallucination.live.page.files import PageFiles
 from clew.hallucination.live.page.routes import add_page
 from clew.hallucination.live.page.tracer import Tracer
 from clew.hallucination.live.service.answering import Answering, Work, collect
 from clew.hallucination.live.service.asked import Asked, read_chat, read_completion
-from clew.hallucination.live.service.errors import ApiError, failed, invalid, of_status
-from clew.hallucination.live.service.front import LEFT, Watch, wait_until_left
-from clew.hallucination.live.service.lifecycle import Lifecycle
-from clew.hallucination.live.service.metrics import CONTENT_TYPE, Metrics
+from clew.hallucination.live.service.metrics import Metrics
 from clew.hallucination.live.service.scoring import Scoring
 from clew.hallucination.live.service.service import Service
 from clew.hallucination.live.service.settings import ServiceSettings
 from clew.hallucination.live.service.shapes import model_entry
 from clew.hallucination.live.service.streaming import endpoint, prompt_tokens, stream
+from clew.pages.api.app import Gauges, add_state, new_app, read_json, reply
+from clew.pages.api.front import LEFT, wait_until_left
+from clew.pages.api.lifecycle import Lifecycle
 from clew.pages.guard import Receive, Scope, Send
-from clew.typed_json import compact_json
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
@@ -43,57 +40,18 @@ def build_app(
 ) -> "FastAPI":
     """The application around a session. `lifecycle` and `metrics` are the server's, if it has
     them before the session is there; `files` are what the page shows besides new answers."""
-    from fastapi import FastAPI
-
     ending = lifecycle or Lifecycle(settings.drain_seconds)
     ending.become_ready()
     service = Service(
         session=session, settings=settings, lifecycle=ending, metrics=metrics or Metrics()
     )
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.add_middleware(Watch, metrics=service.metrics, lifecycle=ending)
-    _add_errors(app)
+    app = new_app(ending, service.metrics)
     _add_answers(app, service)
     _add_models(app, service)
     _add_state(app, service)
     tracer = Tracer(session, prompt=settings.prompt)
     add_page(app, Page(files=files or PageFiles(), live=tracer))
     return app
-
-
-def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> "Response":
-    """JSON, escaped: texts may hold characters that UTF-8 cannot."""
-    from fastapi import Response
-
-    text = compact_json(content)
-    return Response(text, status_code=status, media_type="application/json", headers=headers)
-
-
-def _add_errors(app: "FastAPI") -> None:
-    from fastapi.exceptions import RequestValidationError
-    from starlette.exceptions import HTTPException
-
-    @app.exception_handler(ApiError)
-    async def explain(_: object, error: ApiError) -> "Response":
-        return _reply(error.body(), error.status, error.headers)
-
-    @app.exception_handler(InputError)
-    async def explain_input(_: object, error: InputError) -> "Response":
-        return _reply(ApiError(400, str(error), code="invalid_value").body(), 400)
-
-    @app.exception_handler(HTTPException)
-    async def explain_status(_: object, error: HTTPException) -> "Response":
-        return _reply(of_status(error.status_code).body(), error.status_code)
-
-    @app.exception_handler(RequestValidationError)
-    async def explain_value(_: object, error: RequestValidationError) -> "Response":
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
-        return _reply(invalid(where, f"{where}: {first['msg']}.").body(), 400)
-
-    @app.exception_handler(Exception)
-    async def apologize(_: object, __: Exception) -> "Response":
-        return _reply(failed().body(), 500)
 
 
 def _add_answers(app: "FastAPI", service: Service) -> None:
@@ -103,7 +61,7 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
 
     async def answer(request: Request, read: Callable[[Any], Asked]) -> "Response":
         service.lifecycle.check()
-        asked = read(await _read_json(request))
+        asked = read(await read_json(request))
         service.check_model(asked.model)
         async with tokenizing:
             work = await asyncio.to_thread(service.prepare, asked)
@@ -124,15 +82,7 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
     @app.post("/score")
     async def score(request: Request) -> "Response":
         service.lifecycle.check()
-        return _reply(await scoring.score(await _read_json(request), request.receive))
-
-
-async def _read_json(request: "Request") -> Any:
-    """The guard has checked that a body of this type is valid JSON."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if kind.lower() != "application/json":
-        raise ApiError(415, 'Send JSON, with the header "Content-Type: application/json".')
-    return json.loads(await request.body() or b"null")
+        return reply(await scoring.score(await read_json(request), request.receive))
 
 
 def _stream(service: Service, asked: Asked, work: list[Work], answering: Answering) -> "Response":
@@ -167,7 +117,7 @@ async def _whole(
         try:
             await asyncio.wait({answers, left}, return_when=asyncio.FIRST_COMPLETED)
             if not answers.done():
-                return _reply(None, LEFT)
+                return reply(None, LEFT)
             found = await answers
         finally:
             if answering.cancel():
@@ -175,7 +125,7 @@ async def _whole(
             answers.cancel(), left.cancel()
     for place, one in enumerate(found):
         service.record(endpoint(asked), work[place], one)
-    return _reply(service.shape(asked).whole(found, prompt_tokens(work, asked.n)))
+    return reply(service.shape(asked).whole(found, prompt_tokens(work, asked.n)))
 
 
 def _add_models(app: "FastAPI", service: Service) -> None:
@@ -184,35 +134,27 @@ def _add_models(app: "FastAPI", service: Service) -> None:
 
     @app.get("/v1/models")
     async def models() -> "Response":
-        return _reply({"object": "list", "data": [entry()]})
+        return reply({"object": "list", "data": [entry()]})
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> "Response":
         service.check_model(name)
-        return _reply(entry())
+        return reply(entry())
 
 
 def _add_state(app: "FastAPI", service: Service) -> None:
-    from fastapi import Response
-
-    @app.get("/healthz")
-    async def health() -> "Response":
-        return _reply({"status": "ok"})
-
-    @app.get("/readyz")
-    async def readiness() -> "Response":
-        service.lifecycle.check()
-        if not service.session.is_running:
-            raise failed()
-        return _reply({"status": "ready"})
-
-    @app.get("/metrics")
-    async def metrics() -> "Response":
+    def gauges() -> Gauges:
         load = service.session.load
         running, waiting = (load.running, load.waiting) if load else (0, 0)
-        gauges = {
-            "clew_requests_active": ("HTTP requests in progress.", service.lifecycle.active),
+        return {
             "clew_answers_running": ("Answers that are being generated.", running),
             "clew_answers_waiting": ("Answers that wait for a place in the batch.", waiting),
         }
-        return Response(service.metrics.render(gauges), media_type=CONTENT_TYPE)
+
+    add_state(
+        app,
+        service.lifecycle,
+        service.metrics,
+        is_running=lambda: service.session.is_running,
+        gauges=gauges,
+    )

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from clew.foreign_text import shortened
-from clew.hallucination.live.service.errors import ApiError, invalid, unsupported
+from clew.hallucination.live.service.errors import unsupported
+from clew.pages.api.errors import ApiError, invalid
 from clew.typed_json import Bounds, read_as
 
 MAX_STOPS = 16

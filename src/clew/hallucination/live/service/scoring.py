@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import InputError, StoppedError
-from clew.hallucination.live.service.errors import ApiError, busy, invalid, out_of_time, unusable
+from clew.hallucination.live.service.errors import out_of_time, unusable
 from clew.hallucination.live.service.fields import Fields, Wanted
-from clew.hallucination.live.service.front import LEFT, wait_until_left
 from clew.hallucination.live.service.messages import last_question, only_question, read_messages
 from clew.hallucination.live.service.service import Service
 from clew.hallucination.live.service.shapes import scored_object
+from clew.pages.api.errors import ApiError, busy, invalid
+from clew.pages.api.front import LEFT, wait_until_left
 from clew.pages.guard import Receive
 
 if TYPE_CHECKING:

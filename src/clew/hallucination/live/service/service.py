@@ -11,20 +11,13 @@ from clew.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.service.answering import Answering, Work
 from clew.hallucination.live.service.asked import Asked
-from clew.hallucination.live.service.errors import (
-    ApiError,
-    busy,
-    failed,
-    invalid,
-    over_limit,
-    too_long,
-    unusable,
-)
-from clew.hallucination.live.service.lifecycle import Lifecycle
+from clew.hallucination.live.service.errors import over_limit, too_long, unusable
 from clew.hallucination.live.service.messages import last_question, only_question
 from clew.hallucination.live.service.metrics import Metrics
 from clew.hallucination.live.service.settings import ServiceSettings
 from clew.hallucination.live.service.shapes import Shape
+from clew.pages.api.errors import ApiError, busy, failed, invalid
+from clew.pages.api.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from clew.hallucination.capture.dialogue import Cut

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clew.errors import InputError
-from clew.pages.guard import Limits
 from clew.settings import check_numbers, check_positive
 
 PromptSource = Literal["detector", "messages"]
@@ -57,11 +56,3 @@ class ServiceSettings:
         clients learn nothing of the others."""
         name = self.model_name or str(model["id"])
         return Path(name).name if self.model_name is None and Path(name).exists() else name
-
-
-def connection_limits(max_body_bytes: int) -> Limits:
-    """For many clients at a time, each of which may keep its connection open while it waits for
-    an answer."""
-    if max_body_bytes < 1:
-        raise InputError("it must be 1 or more.", setting="max_body_bytes", value=max_body_bytes)
-    return Limits(body_bytes=max_body_bytes, connections=512)

@@ -1,7 +1,7 @@
 // One page, several views: the part after "#" says which one is shown.
 import { asked, startAsking } from "./ask.js";
 import { showAnswers, showComparisons, startBrowsing } from "./browse.js";
-import { at, complain, forgive, keepKey, read } from "./parts.js";
+import { askForKey, at, complain, forgive, isLoading, read } from "./parts.js";
 import { showTrace } from "./trace.js";
 
 const views = ["ask", "trace", "answers", "comparisons"];
@@ -60,12 +60,6 @@ async function traceAsked(one) {
   return trace;
 }
 
-// Whether the server has yet to load its model.
-async function isLoading() {
-  const health = await read("healthz").catch(() => ({}));
-  return health.status === "loading";
-}
-
 async function start() {
   try {
     if (await isLoading()) {
@@ -86,12 +80,7 @@ async function start() {
   route();
 }
 
-at("key-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  keepKey(at("key").value);
-  forgive();
-  start();
-});
+askForKey(start);
 at("skip").addEventListener("click", (event) => { event.preventDefault(); document.querySelector("main > section:not([hidden]) h1")?.focus(); });
 window.addEventListener("hashchange", route);
 startAsking();

@@ -1,86 +1,7 @@
-// What every view is built from: elements, requests, the gauge, tokens, chips.
-// Elements are built, never parsed: questions and answers are always text.
+// What every view is built from: the gauge, tokens, chips, and what all pages have.
+import { element, percent, sentence, svg } from "./api.js";
 
-export const at = (id) => document.getElementById(id);
-
-export function element(name, attributes, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes || {})) {
-    if (value === true) made.setAttribute(key, "");
-    else if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value);
-  }
-  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
-export function svg(name, attributes, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes || {})) if (value !== null) made.setAttribute(key, value);
-  made.append(...children.flat(Infinity).filter((child) => child !== null));
-  return made;
-}
-
-// Settings in backticks, as in the library's messages, become code.
-export const withSettings = (text) => text.split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
-
-export function percent(share) {
-  if (share === null || share === undefined) return "–";
-  if (share > 0 && share < 0.005) return "<1%";
-  if (share < 1 && share >= 0.995) return ">99%";
-  return `${Math.round(100 * share)}%`;
-}
-
-export const count = (number) => number.toLocaleString("en");
-export const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
-
-const KEY = "clew-api-key";
-
-export class Refused extends Error {}
-
-// A request to this server, with the API key if one was given. Throws Refused with the reason.
-export async function send(path, body, signal) {
-  const headers = {};
-  const key = sessionStorage.getItem(KEY);
-  if (key) headers.Authorization = `Bearer ${key}`;
-  if (body) headers["Content-Type"] = "application/json";
-  const options = { method: body ? "POST" : "GET", headers, signal, body: body ? JSON.stringify(body) : undefined };
-  let reply;
-  try {
-    reply = await fetch(path, options);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Refused("The server cannot be reached: it has stopped, or the connection is lost.");
-  }
-  if (reply.status === 401) at("key-form").hidden = false;
-  if (!reply.ok) throw new Refused(await reason(reply));
-  return reply;
-}
-
-export const read = async (path, body) => (await send(path, body)).json();
-
-async function reason(reply) {
-  const text = await reply.text();
-  try {
-    const told = JSON.parse(text);
-    return told.error?.message || (typeof told.detail === "string" ? told.detail : text);
-  } catch {
-    return text || `The server answered with status ${reply.status}.`;
-  }
-}
-
-export function keepKey(key) {
-  sessionStorage.setItem(KEY, key);
-  at("key-form").hidden = true;
-}
-
-export function complain(error) {
-  if (error?.name === "AbortError") return;
-  at("alert").textContent = error instanceof Refused ? error.message : String(error);
-  at("alert").hidden = false;
-  if (!(error instanceof Refused)) throw error;
-}
-
-export const forgive = () => { at("alert").hidden = true; };
+export * from "./api.js";
 
 // The risk of an answer in words: what was decided, and what it rests on.
 export function verdictWords(clew) {
@@ -96,8 +17,6 @@ export function verdictWords(clew) {
   }
   return { title: verdict, kind: clew.verdict || "unknown", detail: rule, method: clew.method };
 }
-
-const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "");
 
 const RADIUS = 92, MIDDLE = [110, 108], LENGTH = Math.PI * RADIUS;
 const onArc = (share, radius) => {

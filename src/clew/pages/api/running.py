@@ -1,4 +1,4 @@
-"""Run the service: listen at once, load the model meanwhile, end without breaking off a stream."""
+"""Run an API: listen at once, load its model meanwhile, end without breaking off an answer."""
 
 import socket
 import threading
@@ -6,20 +6,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from clew.errors import InputError, StoppedError
-from clew.hallucination.live.service.errors import describe_refusal
-from clew.hallucination.live.service.front import Front
-from clew.hallucination.live.service.keys import ApiKeys
-from clew.hallucination.live.service.lifecycle import Lifecycle
-from clew.hallucination.live.service.metrics import Metrics
+from clew.pages.api.errors import describe_refusal
+from clew.pages.api.front import Front
+from clew.pages.api.keys import ApiKeys
+from clew.pages.api.lifecycle import Lifecycle
+from clew.pages.api.metrics import RequestMetrics
+from clew.pages.api.static import StaticPage
 from clew.pages.guard import HOST, App, Door, Limits, named_hosts
-from clew.pages.server import LocalServer, open_api
-from clew.progress import Event
-
-if TYPE_CHECKING:
-    from clew.hallucination.live.session import Session
+from clew.pages.server import open_api
+from clew.progress import Event, Reporter
 
 _LOADING = "clew-loading"
 _LOOPBACK = frozenset({HOST, "localhost", "::1"})
@@ -27,14 +24,15 @@ _LOOPBACK = frozenset({HOST, "localhost", "::1"})
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceReady(Event):
-    """The model is loaded, and requests are answered."""
+    """The model is loaded, and requests are answered. `served` is what, in words; the API is below
+    `address`/`path`."""
 
     address: str
-    model: str
-    detector: str
+    served: str
+    path: str = ""
 
     def __str__(self) -> str:
-        return f"serving {self.model} with the detector {self.detector} at {self.address}v1"
+        return f"serving {self.served} at {self.address}{self.path}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class Address:
                 value=self.host,
             )
 
-    def door(self, metrics: Metrics) -> Door:
+    def door(self, metrics: RequestMetrics) -> Door:
         """Who is let in; the others are counted."""
         names = [self.host, *self.allowed_hosts]
         if self.host not in _LOOPBACK:
@@ -73,23 +71,28 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A session, and the app around it."""
+    """An app that is ready: what it serves, in words, the path of its API, and what to call when
+    the server has ended."""
 
-    session: "Session"
     app: App
+    served: str
+    path: str = ""
+    close: Callable[[], None] = lambda: None
 
 
 def run_service(
     address: Address,
     limits: Limits,
     lifecycle: Lifecycle,
-    metrics: Metrics,
+    metrics: RequestMetrics,
+    page: StaticPage,
     load: Callable[[], Loaded],
-    on_ready: Callable[[LocalServer, Loaded], None],
+    reporter: Reporter,
 ) -> None:
     """Serve until a signal ends it. `load` runs in a thread of its own; what it raises ends the
-    server, and is raised here. Raises InputError if the address cannot be used."""
-    front = Front()
+    server, and is raised here; `reporter` gets ServiceReady once it has returned. Raises InputError
+    if the address cannot be used."""
+    front = Front(page)
     loading: Future[Loaded] = Future()
 
     def work() -> None:
@@ -101,7 +104,7 @@ def run_service(
             return
         front.app = loaded.app
         loading.set_result(loaded)
-        on_ready(server, loaded)
+        reporter(ServiceReady(address=server.address, served=loaded.served, path=loaded.path))
 
     with open_api(
         front,
@@ -119,6 +122,14 @@ def run_service(
             _close(loading)
 
 
+def connection_limits(max_body_bytes: int, connections: int = 512) -> Limits:
+    """For many clients at a time, each of which may keep its connection open while it waits for
+    an answer."""
+    if max_body_bytes < 1:
+        raise InputError("it must be 1 or more.", setting="max_body_bytes", value=max_body_bytes)
+    return Limits(body_bytes=max_body_bytes, connections=connections)
+
+
 def is_loading() -> bool:
     """Whether the thread of a server that was stopped early still loads its model."""
     return any(thread.name == _LOADING for thread in threading.enumerate())
@@ -128,4 +139,4 @@ def _close(loading: "Future[Loaded]") -> None:
     if not loading.done():
         return
     with suppress(StoppedError):  # the signal that ended the server has also ended the loading
-        loading.result().session.close()
+        loading.result().close()

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 import clew
 from clew.cli import build_app
 from clew.errors import InputError
-from clew.hallucination.live.service.keys import ApiKeys, read_keys
 from clew.hallucination.live.service.metrics import Metrics
-from clew.hallucination.live.service.running import Address
+from clew.pages.api.keys import ApiKeys, read_keys
+from clew.pages.api.running import Address
 from clew.pages.guard import RefusedError
 
 FIRST, SECOND = "sk-first-key-0001", "sk-second-key-0002"
@@ -21,10 +21,13 @@ def enter(keys: ApiKeys, path: str, *values: str) -> str:
     return keys.admit({"path": path, "headers": headers})
 
 
-def test_keys_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
+def test_keys_come_from_a_file_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# for Ada\n{FIRST}\n\n")
-    keys = read_keys(file, f"{SECOND}, sk-third-key-0003")
+    monkeypatch.setenv("SOME_KEYS", f"{SECOND}, sk-third-key-0003")
+    keys = read_keys(file, "SOME_KEYS")
     assert keys.knows(FIRST) and keys.knows(SECOND) and keys.knows("sk-third-key-0003")
     assert not keys.knows("sk-other") and not keys.knows("") and not keys.knows("# for Ada")
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from clew.hallucination.live.service.errors import loading, shutting_down
+from clew.pages.api.errors import loading, shutting_down
 
 if TYPE_CHECKING:
-    from clew.hallucination.live.service.errors import ApiError
+    from clew.pages.api.errors import ApiError
 
 Phase = Literal["loading", "ready", "draining"]
 # After the time to drain: for the last words of every stream.

@@ -1,12 +1,13 @@
 """API keys: read from a file or the environment, compared in constant time, shown to nobody."""
 
 import hmac
+import os
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
 from clew.errors import InputError
-from clew.hallucination.labels.secret import is_sendable
+from clew.foreign_text import is_sendable
 from clew.pages.guard import Headers, RefusedError, Scope, find_header
 from clew.storage.reading import read_bounded
 
@@ -54,9 +55,9 @@ def _knows_any(keys: ApiKeys, headers: Headers) -> bool:
 
 
 def read_keys(file: Path | None, variable: str | None) -> ApiKeys:
-    """The keys in a file, one per line ("#" starts a comment), and in the value of an environment
-    variable, separated by commas or white space. Raises InputError; no key is ever in its text."""
-    found = _split((variable or "").replace(",", "\n").replace(" ", "\n"), "api_keys_env", None)
+    """The keys in a file, one per line ("#" starts a comment), and in the environment variable of
+    that name, separated by commas or white space. Raises InputError; no key is ever in its text."""
+    found = _split(_read_variable(variable).replace(",", "\n").replace(" ", "\n"), "api_keys_env")
     if file is not None:
         try:
             text = read_bounded(file, _MAX_BYTES).decode()
@@ -72,7 +73,18 @@ def read_keys(file: Path | None, variable: str | None) -> ApiKeys:
     return ApiKeys(found)
 
 
-def _split(text: str, setting: str, value: object) -> list[str]:
+def _read_variable(name: str | None) -> str:
+    """An environment variable that is named contains a key: a server that is meant to require keys
+    does not run without."""
+    value = os.environ.get(name, "") if name is not None else ""
+    if name is not None and not value.strip():
+        raise InputError(
+            "this environment variable contains no API key.", setting="api_keys_env", value=name
+        )
+    return value
+
+
+def _split(text: str, setting: str, value: object = None) -> list[str]:
     lines = [line.strip() for line in text.splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     for number, key in enumerate(keys, 1):

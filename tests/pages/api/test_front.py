@@ -12,13 +12,15 @@ import pytest
 from openai.types.shared import ErrorObject
 
 from clew.errors import InputError
-from clew.hallucination.live.service.front import Front
-from clew.hallucination.live.service.keys import ApiKeys
-from clew.hallucination.live.service.lifecycle import Lifecycle
+from clew.hallucination.live.page.routes import PAGE
 from clew.hallucination.live.service.metrics import Metrics
-from clew.hallucination.live.service.running import Address, run_service
+from clew.pages.api.front import Front
+from clew.pages.api.keys import ApiKeys
+from clew.pages.api.lifecycle import Lifecycle
+from clew.pages.api.running import Address, run_service
 from clew.pages.guard import Limits
 from clew.pages.server import LocalServer, open_api
+from clew.progress import ignore_event
 
 METRICS = Metrics()
 KEY = "sk-a-key-of-a-test"
@@ -30,7 +32,7 @@ def server() -> Iterator[LocalServer]:
     address, lifecycle = Address(port=0, keys=ApiKeys([KEY])), Lifecycle(0)
     with (
         open_api(
-            Front(),
+            Front(PAGE),
             address.door(METRICS),
             host="127.0.0.1",
             port=0,
@@ -111,7 +113,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
 
     address = Address(port=0, keys=ApiKeys())
     with pytest.raises(InputError, match="no such model"):
-        run_service(address, Limits(), Lifecycle(60), Metrics(), load, lambda *_: None)
+        run_service(address, Limits(), Lifecycle(60), Metrics(), PAGE, load, ignore_event)
 
 
 def test_a_server_can_be_stopped_while_its_model_loads() -> None:
@@ -123,9 +125,13 @@ def test_a_server_can_be_stopped_while_its_model_loads() -> None:
         raise InputError("too late.")
 
     run_service(
-        Address(port=0, keys=ApiKeys()), Limits(), lifecycle, Metrics(), load, lambda *_: None
+        Address(port=0, keys=ApiKeys()), Limits(), lifecycle, Metrics(), PAGE, load, ignore_event
     )
     is_free.set()
+
+
+def load_nothing() -> Any:
+    raise AssertionError("the address is checked first")
 
 
 def test_a_port_or_host_that_cannot_be_used_is_named(server: LocalServer) -> None:
@@ -133,5 +139,7 @@ def test_a_port_or_host_that_cannot_be_used_is_named(server: LocalServer) -> Non
     for host, setting in (("127.0.0.1", "port"), ("no.such.host.invalid", "host")):
         address = Address(host=host, port=port, keys=ApiKeys([KEY]))
         with pytest.raises(InputError) as error:
-            run_service(address, Limits(), Lifecycle(0), Metrics(), lambda: None, lambda *_: None)  # type: ignore[arg-type,return-value]
+            run_service(
+                address, Limits(), Lifecycle(0), Metrics(), PAGE, load_nothing, ignore_event
+            )
         assert error.value.setting == setting

@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping
 from secrets import token_hex
 
-from clew.hallucination.live.page.routes import read_static
-from clew.hallucination.live.service.errors import ApiError, loading
-from clew.hallucination.live.service.lifecycle import Lifecycle
-from clew.hallucination.live.service.metrics import Metrics
+from clew.pages.api.errors import ApiError, loading
+from clew.pages.api.lifecycle import Lifecycle
+from clew.pages.api.metrics import RequestMetrics
+from clew.pages.api.static import StaticPage
 from clew.pages.guard import App, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
@@ -23,15 +23,16 @@ LEFT = 499
 class Front:
     """Answers with 503 until there is an app. The page is there before: it waits for the model."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: StaticPage) -> None:
         self.app: App | None = None
+        self._page = page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.app is not None:
             await self.app(scope, receive, send)
         elif scope["path"] == "/healthz":
             await _send_json(send, 200, {"status": "loading"})
-        elif (found := read_static(scope["path"])) is not None:
+        elif (found := self._page.read(scope["path"])) is not None:
             await _send(send, 200, *found)
         else:
             error = loading()
@@ -41,7 +42,7 @@ class Front:
 class Watch:
     """Counts requests, their status and time, and gives each an ID, which the client sees too."""
 
-    def __init__(self, app: App, metrics: Metrics, lifecycle: Lifecycle) -> None:
+    def __init__(self, app: App, metrics: RequestMetrics, lifecycle: Lifecycle) -> None:
         self._app, self._metrics, self._lifecycle = app, metrics, lifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

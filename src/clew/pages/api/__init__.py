@@ -1,0 +1,1 @@
+"""What every API that clew serves has: keys, errors, metrics, and its end."""

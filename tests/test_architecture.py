@@ -15,11 +15,13 @@ SOURCE = Path(clew.__file__).parent
 SHARED = {
     *("errors", "version", "wording", "progress", "memory", "threads", "settings", "lazy", "urls"),
     *("tables", "run_file", "names", "foreign_text", "typed_json", "terminal", "cpu", "cores"),
+    "wheels",
 }
 # What each folder may import besides itself and what everyone shares.
 ALLOWED: dict[str, set[str]] = {
     **{name: set() for name in SHARED},
     "run_file": {"storage"},
+    "wheels": {"storage"},
     "storage": set(),
     "metrics": set(),
     "pages": {"storage"},

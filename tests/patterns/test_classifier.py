@@ -81,8 +81,8 @@ def test_unknown_network_is_refused() -> None:
         build_network("resnet18", classes=3, image_size=32)
 
 
-def test_pretrained_weights_are_those_of_timm() -> None:
-    with pytest.raises(InputError, match="starts from scratch"):
+def test_networks_of_clew_have_no_pretrained_weights() -> None:
+    with pytest.raises(InputError, match='"standard" has no pretrained weights: omit `pretr'):
         build_network("standard", classes=3, image_size=32, pretrained=True)
 
 

@@ -11,9 +11,7 @@ from torch.nn import functional as F
 
 from clew.engine import CategoricalLoss, StepOutput
 from clew.patterns.augment import AugmentConfig, Mixup, RandAugment
-
-# Mean and standard deviation of ImageNet, which pretrained weights expect.
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+from clew.patterns.networks import IMAGENET, InputScaling, input_scaling
 
 
 class PatternClassifier(nn.Module):
@@ -34,7 +32,7 @@ class PatternClassifier(nn.Module):
         self.loss = loss or CategoricalLoss()
         self.augment = RandAugment(augment)
         self.mixup = Mixup(augment.mixup) if augment.mixup else None
-        self.normalize = Normalize()
+        self.normalize = Normalize(input_scaling(network))
 
     def forward(self, images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch classes"]:
         return self.network(self.normalize(images.to(torch.float32) / 255))
@@ -60,11 +58,11 @@ class Normalize(nn.Module):
     scale: Tensor
     offset: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, scaling: InputScaling = IMAGENET) -> None:
         super().__init__()
-        std = torch.tensor(_STD)
+        std = torch.tensor(scaling.std)
         self.register_buffer("scale", 1 / std, persistent=False)
-        self.register_buffer("offset", -torch.tensor(_MEAN) / std, persistent=False)
+        self.register_buffer("offset", -torch.tensor(scaling.mean) / std, persistent=False)
 
     def forward(
         self, values: Float[Tensor, "batch side side 3"]
@@ -72,6 +70,9 @@ class Normalize(nn.Module):
         return torch.addcmul(self.offset, values, self.scale).permute(0, 3, 1, 2)
 
 
-def normalize(images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch 3 side side"]:
-    """Decoded photos as a network's input."""
-    return Normalize().to(images.device)(images.to(torch.float32) / 255)
+def normalize(
+    images: UInt8[Tensor, "batch side side 3"], network: nn.Module
+) -> Float[Tensor, "batch 3 side side"]:
+    """Decoded photos as the input of this network."""
+    scaled = Normalize(input_scaling(network)).to(images.device)
+    return scaled(images.to(torch.float32) / 255)

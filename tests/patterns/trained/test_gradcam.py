@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clew.errors import InputError
+from clew.patterns.networks.lite0 import SameConv2d
 from clew.patterns.trained import PatternModel, load_classifier
 from clew.patterns.trained.gradcam import check_maps, heat_maps
 from tests.patterns.report.making import SIZE, make_run
@@ -17,9 +18,9 @@ from tests.patterns.report.making import SIZE, make_run
 class Brightness(nn.Module):
     """Its maps are the photo's brightness at a quarter of the size; "dark" is the opposite."""
 
-    def __init__(self, kernel: int) -> None:
+    def __init__(self, kernel: int, *, same: bool = False) -> None:
         super().__init__()
-        self.halve = nn.ModuleList(_blur(kernel, channels) for channels in (3, 1))
+        self.halve = nn.ModuleList(_blur(kernel, channels, same) for channels in (3, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images))
@@ -34,8 +35,11 @@ class Brightness(nn.Module):
         return torch.cat([bright, -bright], dim=1)
 
 
-def _blur(kernel: int, channels: int) -> nn.Conv2d:
-    blur = nn.Conv2d(channels, 1, kernel, stride=2, padding=(kernel - 1) // 2, bias=False)
+def _blur(kernel: int, channels: int, same: bool) -> nn.Conv2d:
+    if same:
+        blur: nn.Conv2d = SameConv2d(channels, 1, kernel, stride=2)
+    else:
+        blur = nn.Conv2d(channels, 1, kernel, stride=2, padding=(kernel - 1) // 2, bias=False)
     nn.init.constant_(blur.weight, 1 / kernel**2 / channels)
     return blur
 
@@ -57,10 +61,14 @@ def draw_spot(row: int, column: int, radius: int = 3) -> np.ndarray:
     return image
 
 
-@pytest.mark.parametrize("kernel", [3, 2], ids=["strides", "patches"])
+@pytest.mark.parametrize(
+    "network",
+    [Brightness(3), Brightness(2), Brightness(3, same=True)],
+    ids=["strides", "patches", "same"],
+)
 @pytest.mark.parametrize("place", [(8, 8), (8, 24), (20, 13)])
-def test_heat_lies_on_the_object(kernel: int, place: tuple[int, int]) -> None:
-    heat = heat_maps(make_model(Brightness(kernel)), draw_spot(*place)[None], np.array([0]))[0]
+def test_heat_lies_on_the_object(network: Brightness, place: tuple[int, int]) -> None:
+    heat = heat_maps(make_model(network), draw_spot(*place)[None], np.array([0]))[0]
     assert heat.shape == (SIZE, SIZE) and heat.max() == 1 and heat.min() >= 0
     rows, columns = np.indices(heat.shape)
     middle = [(heat * places).sum() / heat.sum() for places in (rows, columns)]

@@ -1,4 +1,5 @@
-"""The image classification networks: SE-ResNets of several sizes, and any of timm's."""
+"""The image classification networks: the pretrained EfficientNet-Lite0, SE-ResNets of several
+sizes, and any of timm's."""
 
 from dataclasses import dataclass
 from types import ModuleType
@@ -9,9 +10,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clew.errors import InputError
+from clew.patterns.networks.lite0 import EfficientNetLite0
+from clew.patterns.networks.pretrained import load_lite0
 from clew.patterns.networks.se_resnet import SEResNet, SEResNetConfig
 
 TIMM = "timm:"
+LITE0 = "lite0"
 GPU_NETWORK, CPU_NETWORK = "standard", "small"
 
 
@@ -61,8 +65,13 @@ def check_network(name: str | None, *, pretrained: bool) -> None:
             name,
             classes=2,
             image_size=128,
-            pretrained=pretrained and not name.startswith(TIMM),
+            pretrained=pretrained and name in NETWORKS,
         )
+
+
+def is_network(name: str) -> bool:
+    """Whether a training can have used this name."""
+    return name == LITE0 or name in NETWORKS or name.startswith(TIMM)
 
 
 def build_network(
@@ -75,15 +84,18 @@ def build_network(
             name.removeprefix(TIMM), classes=classes, image_size=image_size, pretrained=pretrained
         )
         return TimmNetwork(network)
+    if name == LITE0:
+        return load_lite0(classes) if pretrained else EfficientNetLite0(classes)
     if name not in NETWORKS:
+        known = ", ".join((LITE0, *NETWORKS))
         raise InputError(
-            f'unknown network "{name}": choose from: {", ".join(NETWORKS)}, or timm:NAME for a '
-            "timm network, such as timm:resnet18."
+            f'unknown network "{name}": choose from: {known}, or timm:NAME for a timm network, '
+            "such as timm:resnet18."
         )
     if pretrained:
         raise InputError(
-            f'`pretrained` requires a timm network, but "{name}" is clew\'s own, which starts '
-            'from scratch: omit it, or give `network="timm:resnet18"`.'
+            f'"{name}" has no pretrained weights: omit `pretrained`, or give '
+            f'`network="{LITE0}"` or a timm network, such as timm:resnet18.'
         )
     preset = NETWORKS[name]
     return SEResNet(
@@ -137,6 +149,6 @@ def _import_timm() -> ModuleType:
         raise InputError(
             "timm networks require the packages timm and torchvision, which cannot be imported "
             f"({str(error).splitlines()[0]}): install them with pip install 'clew[timm]', or "
-            f"choose from: {', '.join(NETWORKS)}."
+            f"choose from: {', '.join((LITE0, *NETWORKS))}."
         ) from None
     return timm

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from clew.errors import InputError
 from clew.patterns.classifier import normalize
+from clew.patterns.networks.lite0 import SameConv2d
 from clew.patterns.trained.model import PatternModel
 
 _AT_ONCE = 16
@@ -40,7 +41,7 @@ def check_maps(model: PatternModel) -> None:
 def _features(
     model: PatternModel, images: np.ndarray
 ) -> Float32[Tensor, "batch maps rows columns"]:
-    pixels = normalize(torch.as_tensor(images, device=model.device))
+    pixels = normalize(torch.as_tensor(images, device=model.device), model.network)
     network: Any = model.network
     found = network.features(pixels).float()
     if found.ndim != 4 or min(found.shape[2:]) < 2:
@@ -87,20 +88,22 @@ def _spread(heat: Tensor, model: PatternModel) -> Tensor:
 def _places(model: PatternModel, count: int) -> Tensor:
     """Where in a map of `count` positions each pixel lies, from -1 (the first) to 1 (the last).
 
-    With odd kernels, padded by half, a position is centered on the pixel where its stride starts;
-    stretching maps as if it were the middle would shift them by half a position, an eighth of the
-    photo.
+    Stretching maps as if a position were always in the middle of its stride would shift them by
+    half a position, an eighth of the photo.
     """
     pixels, step = torch.arange(model.image_size), model.image_size / count
-    place = (pixels + 0.5) / step - 0.5 if _has_patches(model.network) else pixels / step
-    return 2 * place / (count - 1) - 1
+    center = _find_center(model.network)
+    return 2 * ((pixels + center) / step - center) / (count - 1) - 1
 
 
-def _has_patches(network: nn.Module) -> bool:
-    """Whether the network cuts photos into patches (even kernels), so that positions are centered
-    in their stride."""
+def _find_center(network: nn.Module) -> float:
+    """Where in its stride a position is centered: at the start with odd kernels that are padded by
+    half, in the middle with patches (even kernels), at the end with TensorFlow's padding."""
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
-    return any(one.stride[0] > 1 and one.kernel_size[0] % 2 == 0 for one in convolutions)
+    striding = [one for one in convolutions if one.stride[0] > 1]
+    if any(isinstance(one, SameConv2d) for one in striding):
+        return 1.0
+    return 0.5 if any(one.kernel_size[0] % 2 == 0 for one in striding) else 0.0
 
 
 def _to_unit(heat: Tensor) -> Tensor:

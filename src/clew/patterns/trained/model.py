@@ -22,7 +22,7 @@ from clew.errors import InputError, StoreError
 from clew.foreign_text import shortened
 from clew.patterns.cache import hash_picture
 from clew.patterns.classifier import normalize
-from clew.patterns.networks import NETWORKS, TIMM, build_network
+from clew.patterns.networks import build_network, is_network
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.photos.find import find_photos
 from clew.patterns.photos.photo import Fault, Photo
@@ -98,7 +98,7 @@ class PatternModel:
         or infinity."""
         pixels = torch.as_tensor(images)
         self._check(pixels)
-        logits = self.network(normalize(pixels.to(self.device))).float().cpu().numpy()
+        logits = self.network(normalize(pixels.to(self.device), self.network)).float().cpu().numpy()
         if not np.isfinite(logits).all():
             raise StoreError(
                 f'the model in "{self.folder}" returns NaN or infinity: its weights are damaged. '
@@ -207,7 +207,7 @@ def _check_settings(path: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 def _find_wrong(network: str, classes: list[str]) -> str:
     """What no training can have written, for a message; "" if nothing."""
-    if network not in NETWORKS and not network.startswith(TIMM):
+    if not is_network(network):
         return f"its network is {shortened(network)}"
     if len(set(classes)) < len(classes):
         return "its classes repeat"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from clew.errors import ClewError, InputError
 from clew.patterns.classifier import Normalize
+from clew.patterns.networks import input_scaling
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.trained.model import PatternModel, read_results
 from clew.patterns.trained.tables import read_splits
@@ -52,7 +53,7 @@ class _Photographed(nn.Module):
 
     def __init__(self, model: PatternModel) -> None:
         super().__init__()
-        self.normalize, self.network = Normalize(), model.network
+        self.normalize, self.network = Normalize(input_scaling(model.network)), model.network
         self.temperature = model.temperature
 
     def forward(self, image: UInt8[Tensor, "batch size size 3"]) -> Float[Tensor, "batch classes"]:

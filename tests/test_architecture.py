@@ -58,6 +58,7 @@ ROOMS = {
         "networks",
         "classifier",
         "cache",
+        "photo_map",
         "trained",
         "report",
         "training",

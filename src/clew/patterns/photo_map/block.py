@@ -1,0 +1,151 @@
+"""The map as a block of a page: points on a canvas, colored by what the reader chooses, with the
+photo under the pointer. A page that has it includes `map_style` and `map_script`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+from jaxtyping import Float32
+
+from clew.pages.markup import Html, tag
+from clew.wording import counted
+
+# Coordinates in the page, in steps of the whole width.
+_STEPS = 4_095
+# A class beyond these shares its color with another; its name is shown under the pointer.
+_GOLDEN_ANGLE = 137.508
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coloring:
+    """A way to color the photos: the group of each, as an index into `groups`. Groups get colors of
+    their own if `colors`, names of the page's colors ("red", "blue", "gray", ...), has none."""
+
+    name: str
+    groups: tuple[str, ...]
+    of: Sequence[int]
+    colors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thumbnails:
+    """Pictures of the first photos: `address` is an image with `columns` squares of `side` pixels
+    per row, one per photo; `count` is their number."""
+
+    address: str
+    side: int
+    columns: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotoMap:
+    """Photos with their positions from 0 to 1. A photo without a thumbnail is loaded from
+    `addresses` (one per photo), if given, when the pointer is on it. `notes` are shown below the
+    names."""
+
+    positions: Float32[np.ndarray, "photos 2"]
+    names: Sequence[str]
+    colorings: Sequence[Coloring]
+    notes: Sequence[str] = ()
+    thumbnails: Thumbnails | None = None
+    addresses: Sequence[str] = ()
+
+
+def map_style() -> str:
+    """The CSS of the block."""
+    return _package_text("map.css")
+
+
+def map_script() -> str:
+    """The script of the block. It draws every map of the page when it is loaded. A click on a point
+    sends the event "photochosen" to the block, with the index of the photo in `detail`."""
+    return _package_text("map.js")
+
+
+def draw_map(shown: PhotoMap) -> Html:
+    """The block, without its style and script."""
+    choices = [_choice(coloring, place) for place, coloring in enumerate(shown.colorings)]
+    label = f"Map of {counted(len(shown.names), 'photo')}: similar photos are close to each other"
+    return tag(
+        "div",
+        tag(
+            "div",
+            tag("div", "Color by ", choices, class_="map-choices", role="group"),
+            tag("button", "Reset zoom", type="button", class_="map-reset", hidden=True),
+            class_="map-bar",
+        ),
+        tag(
+            "div",
+            tag("canvas", role="img", aria_label=label),
+            tag("div", class_="map-legend"),
+            class_="map-body",
+        ),
+        tag(
+            "div",
+            tag("div", class_="map-picture"),
+            tag("div", class_="map-words"),
+            class_="map-tip",
+            hidden=True,
+        ),
+        tag("noscript", tag("p", "The map requires JavaScript.", class_="empty")),
+        tag("script", _data(shown), type="application/json", class_="map-data"),
+        class_="photo-map",
+    )
+
+
+def _choice(coloring: Coloring, place: int) -> Html:
+    return tag(
+        "button",
+        coloring.name,
+        type="button",
+        class_="map-choice",
+        data_place=place,
+        aria_pressed="true" if place == 0 else "false",
+    )
+
+
+def _data(shown: PhotoMap) -> Html:
+    steps = (shown.positions.clip(0, 1) * _STEPS).round().astype(int)
+    thumbnails = shown.thumbnails
+    content = {
+        "steps": _STEPS,
+        "x": steps[:, 0].tolist(),
+        "y": steps[:, 1].tolist(),
+        "names": list(shown.names),
+        "notes": list(shown.notes),
+        "colorings": [_describe(coloring) for coloring in shown.colorings],
+        "thumbnails": thumbnails
+        and {
+            "address": thumbnails.address,
+            "side": thumbnails.side,
+            "columns": thumbnails.columns,
+            "count": thumbnails.count,
+        },
+        "addresses": list(shown.addresses),
+    }
+    # ASCII, so that half a surrogate pair in a file name can be encoded; and nothing ends the
+    # script element or starts another.
+    return Html(json.dumps(content, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def _describe(coloring: Coloring) -> dict[str, object]:
+    colors = list(coloring.colors) or [_color(place) for place in range(len(coloring.groups))]
+    return {
+        "name": coloring.name,
+        "groups": list(coloring.groups),
+        "of": [int(group) for group in coloring.of],
+        "colors": colors,
+    }
+
+
+def _color(place: int) -> str:
+    """Colors that differ as much as possible from those before, on light and dark screens."""
+    lightness = (50, 38, 62)[place // 8 % 3]
+    return f"hsl({(210 + place * _GOLDEN_ANGLE) % 360:.0f} 65% {lightness}%)"
+
+
+def _package_text(name: str) -> str:
+    return files("clew.patterns.photo_map").joinpath(name).read_text(encoding="utf-8")

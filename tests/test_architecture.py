@@ -58,6 +58,7 @@ ROOMS = {
         "networks",
         "classifier",
         "cache",
+        "features",
         "photo_map",
         "trained",
         "report",

@@ -2,11 +2,13 @@
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
 import torch
+from torch import nn
 
 from clew.cores import CoresBusy, CoreWatch, find_shortage
 from clew.errors import InputError
@@ -20,13 +22,31 @@ _LEAST_SECONDS = 60.0
 _WATCHED_SECONDS = 5.0
 
 
-def leave_slow_kernels() -> None:
+def leave_slow_kernels(model: nn.Module | None = None) -> None:
     """Turn oneDNN off on ARM without SVE. It has no kernels for such a CPU that are faster than
     PyTorch's own: an LSTM takes twice as long with it, the scores of an attention map thirteen
-    times."""
+    times. Only a depthwise convolution takes twenty times as long without it: for a `model` that
+    has one, it is turned on."""
     is_arm = platform.machine().lower() in ("aarch64", "arm64")
     if is_arm and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+        parts = model.modules() if model is not None else ()
+        torch.backends.mkldnn.enabled = any(map(_is_depthwise, parts))  # type: ignore[assignment]
+
+
+def _is_depthwise(part: nn.Module) -> bool:
+    return isinstance(part, nn.Conv2d) and part.groups == part.in_channels > 1
+
+
+@contextmanager
+def fast_convolutions() -> Iterator[None]:
+    """Depthwise convolutions run in oneDNN's kernels, whatever `leave_slow_kernels` chose for other
+    models."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,7 +105,7 @@ def fit(
         >>> result.best_epoch, result.best_val["auroc"]
     """
     _check_model(model)
-    leave_slow_kernels()
+    leave_slow_kernels(model)
     limit_threads(max(1, look_at_machine().cores // count_processes()))
     with working_copy(as_path(output_dir)) as folder, only_one(folder):
         task = _Task(

@@ -231,7 +231,7 @@ def test_folder_with_another_kind_of_store_is_left_alone(tmp_path: Path) -> None
     folder = find_classes(make_folder(tmp_path / "photos", 3))
     store = cache_photos(folder, tmp_path / "c", 32, workers=1).store
     store.rename(tmp_path / "c" / "64px")
-    with pytest.raises(StoreError, match="contains photos of size 32 .* not photos of size 64"):
+    with pytest.raises(StoreError, match="contains photos of size 32.* not photos of size 64"):
         cache_photos(folder, tmp_path / "c", 64, workers=1)
 
 

@@ -137,7 +137,6 @@ def load_classifier(folder: str | Path, device: str | torch.device | None = None
     Raises StoreError when there is none, when its training was not finished, or when a file of it
     is damaged; InputError for a device that is not available.
     """
-    leave_slow_kernels()
     folder = Path(folder)
     temperature = _read_temperature(folder)
     saved = read_model(folder / BEST)
@@ -149,6 +148,7 @@ def load_classifier(folder: str | Path, device: str | torch.device | None = None
         image_size=settings["image_size"],
     )
     network = saved.build(make, name=settings["network"], prefix=PREFIX)
+    leave_slow_kernels(network)
     place = torch.device(usual_device(None if device is None else str(device)))
     return PatternModel(
         folder=folder,

@@ -1,0 +1,219 @@
+"""A store of rows that grows: how it is created, repaired and extended. Reading it changes nothing;
+`heal` and `add_rows` require the lock."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from clew.errors import StoreError, StoreLockedError
+from clew.storage import (
+    Manifest,
+    Part,
+    ShardEntry,
+    ShardWriter,
+    add_shard,
+    read_manifest,
+    shard_name,
+    writer_lock,
+)
+from clew.storage.disk import refuse_full_disk
+from clew.storage.manifest import MANIFEST_NAME, update_manifest, write_manifest
+from clew.storage.origin import describe_in_schema
+from clew.version import __version__
+
+ID = "global_example_id"
+# Small enough to be copied quickly when it grows, large enough for few files.
+_SHARD_BYTES = 128 << 20
+_SHARD_FILE = re.compile(r"batch_(\d+)\.arrow(\.part|\.recovered)?")
+
+
+class RowStore:
+    """Rows of `schema` in the folder `path`. `identity` says what they are: a store with another
+    one is refused. `work` completes "until it has ..." for those who wait for the lock; `advice`
+    says what helps when the disk is full."""
+
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        *,
+        kind: str,
+        identity: Mapping[str, Any],
+        row_bytes: int,
+        work: str,
+        advice: str,
+    ) -> None:
+        self.path, self.schema, self.kind = path, schema, kind
+        self._identity, self._row_bytes = dict(identity), row_bytes
+        self._work, self._advice = work, advice
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the store's lock; raises StoreLockedError if another process is adding to it."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(writer_lock(self.path, Part()))
+            except StoreLockedError as error:
+                raise self._explain_lock(error) from None
+            self._begin()
+            yield
+
+    def is_whole(self) -> bool:
+        """Whether every finished shard is as it was written. A half-written one belongs to a
+        running process, or to a killed one: the next one to add rows takes it over."""
+        return not self.exists() or not self._broken()
+
+    def heal(self) -> int:
+        """Finishes what a killed run left, keeps the intact rows of truncated shards, drops what is
+        missing; returns the number of lost rows, to be created again."""
+        before = read_manifest(self.path).rows
+        for number in sorted(self._unfinished()):
+            left = sum(path.stat().st_size for path in self._files(number))
+            what = "completing the data of an interrupted run requires"
+            refuse_full_disk(self.path, left, what=what, advice=self._advice)
+            writer = self.open_writer(number)
+            if writer.rows:
+                add_shard(self.path, writer.finish())
+            else:
+                self._drop(writer)
+        self._forget(self._broken())
+        return max(0, before - read_manifest(self.path).rows)
+
+    def add_rows(self) -> "RowWriter":
+        return RowWriter(self)
+
+    def next_shard(self) -> int:
+        """The number of the shard to write next: the last one until it is full."""
+        manifest = read_manifest(self.path)
+        last = max(manifest.shards, key=lambda shard: shard.batch_number, default=None)
+        if last is None:
+            return 0
+        return last.batch_number + int(last.rows >= manifest.rows_per_shard)
+
+    def bytes_to_copy(self) -> int:
+        """The bytes that adding the first row also copies: those of the shard that grows."""
+        growing = read_manifest(self.path).shard(self.next_shard())
+        return 0 if growing is None else growing.bytes
+
+    def _explain_lock(self, error: StoreLockedError) -> StoreLockedError:
+        return StoreLockedError(
+            f'another process is writing to this store: {error.owner} ("{self.path}"). Wait '
+            f"until it has {self._work}, then run the same command again to resume.",
+            owner=error.owner,
+        )
+
+    def exists(self) -> bool:
+        # Shards without a manifest are not ignored: reading the manifest says what to do.
+        return (self.path / MANIFEST_NAME).exists() or any(self.path.glob("batch_*.arrow*"))
+
+    def _begin(self) -> None:
+        if self.exists():
+            self.refuse_other(read_manifest(self.path))
+            return
+        manifest = Manifest(
+            kind=self.kind,
+            settings={"command": "clew patterns train", **self._identity},
+            rows_per_shard=max(1, _SHARD_BYTES // self._row_bytes),
+            planned_rows=None,
+            clew_version=__version__,
+        )
+        write_manifest(self.path, manifest)
+
+    def refuse_other(self, manifest: Manifest) -> None:
+        found = {name: manifest.settings.get(name) for name in self._identity}
+        if (manifest.kind, found) != (self.kind, self._identity):
+            raise StoreError(
+                f'"{self.path}" contains {manifest.kind} of {_list(found)}, not {self.kind} of '
+                f"{_list(self._identity)}: move that folder elsewhere; a new one is created."
+            )
+
+    def _unfinished(self) -> set[int]:
+        """Shards that are half-written, truncated, or not in the manifest."""
+        listed = {shard.file: shard.bytes for shard in read_manifest(self.path).shards}
+        numbers = set()
+        for path in self.path.glob("batch_*.arrow*"):
+            match = _SHARD_FILE.fullmatch(path.name)
+            if match and (match[2] or listed.get(path.name) != _size(path)):
+                numbers.add(int(match[1]))
+        return numbers
+
+    def _broken(self) -> set[int]:
+        """Finished shards that are missing or have another size."""
+        shards = read_manifest(self.path).shards
+        return {s.batch_number for s in shards if _size(self.path / s.file) != s.bytes}
+
+    def open_writer(self, number: int) -> ShardWriter:
+        schema = describe_in_schema(self.schema, read_manifest(self.path))
+        return ShardWriter(self.path, number, schema, id_column=ID)
+
+    def _drop(self, writer: ShardWriter) -> None:
+        """Delete a shard of which nothing is intact."""
+        writer.abandon()
+        for path in self._files(writer.batch_number):
+            path.unlink()
+
+    def _files(self, number: int) -> list[Path]:
+        """A shard with its half-written files."""
+        names = (f"{shard_name(number)}{ending}" for ending in ("", ".part", ".recovered"))
+        return [self.path / name for name in names if (self.path / name).exists()]
+
+    def _forget(self, numbers: set[int]) -> None:
+        def forget(manifest: Manifest) -> Manifest:
+            kept = tuple(s for s in manifest.shards if s.batch_number not in numbers)
+            return replace(manifest, shards=kept)
+
+        if numbers:
+            update_manifest(self.path, forget)
+
+
+def _list(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value!r}" for name, value in settings.items())
+
+
+def _size(path: Path) -> int | None:
+    """The size of a file; None if there is none, or something else has its name."""
+    return path.stat().st_size if path.is_file() else None
+
+
+class RowWriter:
+    """Appends rows, shard after shard. A shard is opened when there is a row for it."""
+
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+        self._rows_per_shard = read_manifest(store.path).rows_per_shard
+        self._writer: ShardWriter | None = None
+
+    def write(self, rows: pa.RecordBatch) -> int:
+        """Returns the bytes that were written; raises DiskFullError."""
+        written = 0
+        while rows.num_rows:
+            writer = self._open()
+            before, room = writer.bytes_written, self._rows_per_shard - writer.rows
+            writer.write(rows.slice(0, room))
+            written += writer.bytes_written - before
+            rows = rows.slice(room)
+            if writer.rows >= self._rows_per_shard:
+                self.finish()
+        return written
+
+    def finish(self) -> None:
+        """Finish the shard and add it to the manifest: from now on its rows count."""
+        if self._writer is not None:
+            entry: ShardEntry = self._writer.finish()
+            add_shard(self._store.path, entry)
+            self._writer = None
+
+    def abandon(self) -> None:
+        """Stops early: the next run takes over what was written."""
+        if self._writer is not None:
+            self._writer.abandon()
+
+    def _open(self) -> ShardWriter:
+        if self._writer is None:
+            self._writer = self._store.open_writer(self._store.next_shard())
+        return self._writer

@@ -1,0 +1,159 @@
+"""EfficientNet-Lite0 for inference alone: batch norms folded into the convolutions, in the order of
+memory and with the kernels that are fastest here."""
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import fuse_conv_bn_weights
+
+from clew.cpu import fast_convolutions
+from clew.patterns.classifier import normalize
+from clew.patterns.networks.lite0 import STAGE_BLOCKS, EfficientNetLite0
+
+# "products": a convolution of single pixels is a matrix product. On ARM without SVE that is 1.7
+# times as fast as PyTorch's own convolutions in channels_last, which are best elsewhere.
+Form = Literal["products", "convolutions"]
+FORMS: tuple[Form, ...] = get_args(Form)
+_CEILING = 6.0
+_TIMED_SIDE, _TIMED_IMAGES, _TIMES = 160, 2, 2
+
+Maps = Float[Tensor, "batch channels rows columns"]
+Step = Callable[[Maps], Maps]
+
+
+class FrozenLite0:
+    """The network as functions of images; its weights never change. Calls from several threads at
+    once are safe."""
+
+    def __init__(
+        self, network: EfficientNetLite0, form: Form, device: str | torch.device = "cpu"
+    ) -> None:
+        self._scaled_for, self.form, self.device = network, form, torch.device(device)
+        parts: Any = network
+        self._stem = self._filter(parts._conv_stem, parts._bn0)
+        self.blocks = [self._block(block) for block in parts._blocks]
+        self._last = self._mix(parts._conv_head, parts._bn1, clamped=True)
+
+    def pooled(self, images: UInt8[Tensor, "batch side side 3"]) -> list[Tensor]:
+        """The means of the feature maps of every stage, `[batch, channels]` each; the last has
+        1,280 channels."""
+        return [_mean(found) for found in self.maps(images)]
+
+    @torch.inference_mode()
+    def maps(self, images: UInt8[Tensor, "batch side side 3"]) -> list[Maps]:
+        """The feature maps of every stage, as `EfficientNetLite0.stages` returns them."""
+        found, maps = self.start(images), []
+        for place, block in enumerate(self.blocks):
+            found = block(found)
+            if place in STAGE_BLOCKS:
+                maps.append(found)
+        return [*maps, self._last(found)]
+
+    def start(self, images: UInt8[Tensor, "batch side side 3"]) -> Maps:
+        """What the first block takes."""
+        pixels = normalize(images.to(self.device), self._scaled_for)
+        return self._stem(pixels.contiguous(memory_format=torch.channels_last))
+
+    def _block(self, block: Any) -> Step:
+        widen = None
+        if hasattr(block, "_expand_conv"):
+            widen = self._mix(block._expand_conv, block._bn0, clamped=True)
+        filter_each = self._filter(block._depthwise_conv, block._bn1)
+        narrow = self._mix(block._project_conv, block._bn2, clamped=False)
+        adds_input = block._adds_input
+
+        def run(images: Maps) -> Maps:
+            wide = images if widen is None else widen(images)
+            found = narrow(filter_each(wide))
+            return found.add_(images) if adds_input else found
+
+        return run
+
+    def _filter(self, convolution: Any, norm: nn.BatchNorm2d) -> Step:
+        """A convolution over several pixels."""
+        weight, bias = self._fold(convolution, norm)
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        groups, [stride, _] = convolution.groups, convolution.stride
+
+        def run(images: Maps) -> Maps:
+            kernel = weight.shape[2]
+            pads = [
+                pad for side in reversed(images.shape[2:]) for pad in _pad(side, kernel, stride)
+            ]
+            if len(set(pads)) > 1:
+                images, pads = F.pad(images, pads), [0]
+            found = F.conv2d(images, weight, bias, stride, pads[0], 1, groups)
+            return found.clamp_(0, _CEILING)
+
+        return run
+
+    def _mix(self, convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, clamped: bool) -> Step:
+        """A convolution of single pixels."""
+        weight, bias = self._fold(convolution, norm)
+        matrix = weight.flatten(1).T.contiguous()
+        if self.form == "convolutions":
+            weight = weight.contiguous(memory_format=torch.channels_last)
+
+        def run(images: Maps) -> Maps:
+            if self.form == "products":
+                rows = images.permute(0, 2, 3, 1)
+                found = torch.addmm(bias, rows.reshape(-1, rows.shape[3]), matrix)
+                found = found.view(*rows.shape[:3], -1).permute(0, 3, 1, 2)
+            else:
+                found = F.conv2d(images, weight, bias)
+            return found.clamp_(0, _CEILING) if clamped else found
+
+        return run
+
+    def _fold(self, convolution: Any, norm: Any) -> tuple[Tensor, Tensor]:
+        weight, bias = fuse_conv_bn_weights(
+            convolution.weight,
+            convolution.bias,
+            norm.running_mean,
+            norm.running_var,
+            norm.eps,
+            norm.weight,
+            norm.bias,
+        )
+        return weight.detach().to(self.device), bias.detach().to(self.device)
+
+
+def choose_form(device: torch.device) -> Form:
+    """The faster form on this machine, by timing both."""
+    return _fastest_on_cpu() if device.type == "cpu" else "convolutions"
+
+
+@lru_cache(maxsize=1)
+def _fastest_on_cpu() -> Form:
+    network = EfficientNetLite0(classes=1)
+    images = torch.zeros(_TIMED_IMAGES, _TIMED_SIDE, _TIMED_SIDE, 3, dtype=torch.uint8)
+    with fast_convolutions():
+        seconds = {form: _time(FrozenLite0(network, form), images) for form in FORMS}
+    return min(FORMS, key=lambda form: seconds[form])
+
+
+def _time(frozen: FrozenLite0, images: Tensor) -> float:
+    """The processor's seconds: other programs do not count."""
+    times = []
+    for _ in range(_TIMES + 1):  # the first time takes longer
+        started = time.process_time()
+        frozen.maps(images)
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+def _mean(found: Maps) -> Float[Tensor, "batch channels"]:
+    # Rows of pixels lie in memory as they are added up; PyTorch's mean over both sides is slower.
+    return found.permute(0, 2, 3, 1).flatten(1, 2).mean(1)
+
+
+def _pad(side: int, kernel: int, stride: int) -> tuple[int, int]:
+    """TensorFlow's "same" padding: one less before than after where it is uneven."""
+    total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
+    return total // 2, total - total // 2

@@ -1,0 +1,109 @@
+"""Features of photos: computed once, aligned with the photos, and the same after a kill."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clew.cpu import fast_convolutions
+from clew.errors import InputError, TrainingStoppedError
+from clew.patterns.features import FeatureSettings, PhotoFeatures, compute_features
+from clew.patterns.features.frozen import FORMS, FrozenLite0
+from clew.patterns.features.views import make_view
+from clew.patterns.networks.pretrained import load_lite0
+from clew.progress import Event, WorkAdvanced
+from tests.patterns.cache.pictures import cache, make_folder, make_photo
+
+VIEWS = FeatureSettings(views=1, flip=True)
+
+pytestmark = pytest.mark.usefixtures("random_lite0")
+
+
+def equal(first: PhotoFeatures, second: PhotoFeatures) -> bool:
+    return all(
+        np.array_equal(a, b)
+        for a, b in zip(vars(first).values(), vars(second).values(), strict=True)
+    )
+
+
+class Counter:
+    """Counts the images that the network looks at, and stops after some."""
+
+    def __init__(self, stop_after: int = 10**6) -> None:
+        self.images, self._stop_after = 0, stop_after
+
+    def __call__(self, event: Event, /) -> None:
+        self.images += event.count if isinstance(event, WorkAdvanced) else 0
+
+    def should_stop(self) -> bool:
+        return self.images >= self._stop_after
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_frozen_network_has_the_features_of_the_network(form: str) -> None:
+    network = load_lite0(classes=1).eval()
+    images = torch.randint(0, 256, (2, 45, 45, 3), dtype=torch.uint8)
+    pixels = (images / 127.5 - 1).permute(0, 3, 1, 2)
+    with fast_convolutions(), torch.no_grad():
+        expected = [found.mean((2, 3)) for found in network.stages(pixels)]
+        pooled = FrozenLite0(network, form).pooled(images)  # type: ignore[arg-type]
+    for found, wanted in zip(pooled, expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_stopped_features_resume_with_the_same_bits(tmp_path: Path) -> None:
+    cached = cache(make_folder(tmp_path / "photos", 11), tmp_path / "cache")
+    whole = compute_features(cached, tmp_path / "whole", settings=VIEWS, threads=2)
+    stopped = Counter(stop_after=8)
+    with pytest.raises(TrainingStoppedError, match="8 of 22"):
+        compute_features(
+            cached,
+            tmp_path / "resumed",
+            settings=VIEWS,
+            reporter=stopped,
+            should_stop=stopped.should_stop,
+        )
+    rest = Counter()
+    resumed = compute_features(
+        cached, tmp_path / "resumed", settings=VIEWS, threads=1, reporter=rest
+    )
+    assert rest.images == 22 - 8
+    assert equal(resumed, whole)
+
+
+def test_only_new_photos_are_looked_at_and_rows_follow_the_photos(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "photos", 5)
+    before = compute_features(cache(folder, tmp_path / "cache"), tmp_path / "features")
+    make_photo(folder / "cats" / "0000_new.png", 99)
+    cached, counter = cache(folder, tmp_path / "cache"), Counter()
+    after = compute_features(cached, tmp_path / "features", reporter=counter)
+    assert counter.images == 1
+    old = [place for place, photo in enumerate(cached.photos) if "new" not in photo.name]
+    assert np.array_equal(after.embedding[old], before.embedding)
+    alone = compute_features(cached, tmp_path / "again", threads=1)
+    assert equal(alone, after)
+
+
+def test_features_have_one_row_per_photo_and_view(tmp_path: Path) -> None:
+    cached = cache(make_folder(tmp_path / "photos", 3), tmp_path / "cache")
+    found = compute_features(cached, tmp_path / "features", settings=FeatureSettings(views=2))
+    assert found.embedding.shape == (3, 1280)
+    assert found.stages.shape == (3, 24 + 40 + 112 + 320)
+    assert found.view_embedding.shape == (3, 2, 1280)
+    assert not np.array_equal(found.view_embedding[:, 0], found.view_embedding[:, 1])
+
+
+def test_view_follows_from_the_photo_and_its_number() -> None:
+    image = torch.randint(0, 256, (20, 20, 3), dtype=torch.uint8)
+    views = [make_view(image, "digest", number, size=32, flip=True) for number in (0, 1, 1, 2)]
+    assert [view.shape for view in views] == [(32, 32, 3)] * 4
+    assert views[1].equal(views[2])
+    assert not views[1].equal(views[3])
+    assert make_view(image, "digest", 0, size=20, flip=True).equal(image)
+
+
+@pytest.mark.parametrize("wrong", [{"size": 8}, {"views": -1}])
+def test_impossible_settings_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="it must be from"):
+        FeatureSettings(**wrong)  # type: ignore[arg-type]

@@ -1,11 +1,14 @@
 """What decoding a photo would cost, from its header alone: the bytes that it takes in memory, and
 the steps that its decoder makes. A small file may ask for gigabytes, or for minutes."""
 
+import io
 import math
 import mmap
 import re
 import struct
-from typing import BinaryIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, BinaryIO
 
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.ImageFile import ImageFile
@@ -13,6 +16,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+_Data = mmap.mmap | bytes
 MAX_MEMORY_BYTES = 10**9
 # Pixels times scans: a scan of a JPEG takes up to 10 ns per pixel.
 _MAX_SCANNED = 2 * 10**9
@@ -86,9 +90,19 @@ def refuse_many_parts(file: BinaryIO, name: str) -> None:
     count = {"JPEG": _count_segments, "PNG": _count_chunks, "GIF": _count_blocks}.get(name)
     if count is None:
         return
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with _contents(file) as data:
         if count(data) > _MAX_PARTS:
             raise TooExpensiveError(f"it consists of more than {_MAX_PARTS:,} parts")
+
+
+@contextmanager
+def _contents(file: IO[bytes]) -> Iterator[_Data]:
+    """All bytes of a file on disk or in memory, without a copy."""
+    if isinstance(file, io.BytesIO):
+        yield file.getvalue()
+        return
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield data
 
 
 def refuse_slow(image: ImageFile, sides: tuple[int, int], *, kept_whole: bool) -> None:
@@ -100,7 +114,7 @@ def refuse_slow(image: ImageFile, sides: tuple[int, int], *, kept_whole: bool) -
     tiff = isinstance(image, TiffImageFile) and _number(image, _COMPRESSION) in _JPEG_IN_TIFF
     if (is_jpeg or tiff) and image.fp is not None:
         pixels = _part_pixels(image) if isinstance(image, TiffImageFile) else math.prod(sides)
-        with mmap.mmap(image.fp.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with _contents(image.fp) as data:
             scans = _count_scans(data) if is_jpeg else _count_all_scans(data)
         if scans * (pixels + _PIXELS_A_SCAN) > _MAX_SCANNED:
             raise TooExpensiveError(f"its {scans:,} scans would take too long to decode")
@@ -116,7 +130,7 @@ def _refuse_long_runs(image: BmpImageFile) -> None:
         raise TooExpensiveError("it is a run-length encoded BMP, which would take too long")
 
 
-def _count_segments(data: mmap.mmap) -> int:
+def _count_segments(data: _Data) -> int:
     """Segments of a JPEG before its first scan; padding bytes count, since they are read alone."""
     at, count = 2, 0
     while count <= _MAX_PARTS and at + 4 <= len(data) and data[at] == 0xFF:
@@ -129,7 +143,7 @@ def _count_segments(data: mmap.mmap) -> int:
     return count
 
 
-def _count_scans(data: mmap.mmap) -> int:
+def _count_scans(data: _Data) -> int:
     """Scans of a JPEG, until its end or more than can be decoded."""
     at, scans = 2, 0
     while scans <= _MAX_SCANNED // _PIXELS_A_SCAN and (found := _MARKER.search(data, at)):
@@ -142,7 +156,7 @@ def _count_scans(data: mmap.mmap) -> int:
     return scans
 
 
-def _count_all_scans(data: mmap.mmap) -> int:
+def _count_all_scans(data: _Data) -> int:
     """Scans of the JPEGs inside another file."""
     at = scans = 0
     while (at := data.find(b"\xff\xda", at) + 2) > 1:
@@ -150,7 +164,7 @@ def _count_all_scans(data: mmap.mmap) -> int:
     return scans
 
 
-def _count_chunks(data: mmap.mmap) -> int:
+def _count_chunks(data: _Data) -> int:
     at, count = 8, 0
     while count <= _MAX_PARTS and at + 8 <= len(data):
         at += 12 + struct.unpack_from(">I", data, at)[0]
@@ -158,7 +172,7 @@ def _count_chunks(data: mmap.mmap) -> int:
     return count
 
 
-def _count_blocks(data: mmap.mmap) -> int:
+def _count_blocks(data: _Data) -> int:
     """Blocks of a GIF before its first image."""
     flags = data[10] if len(data) > 10 else 0
     at, count = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0), 0
@@ -173,5 +187,5 @@ def _count_blocks(data: mmap.mmap) -> int:
     return count
 
 
-def _big(data: mmap.mmap, at: int) -> int:
+def _big(data: _Data, at: int) -> int:
     return int.from_bytes(data[at : at + 2], "big")

@@ -1,7 +1,6 @@
 """Photos as pixels, whatever the file is: RGB, upright, complete. A photo that cannot be read
 completely is refused with a PhotoError that says why; a bad file never raises anything else."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from clew.patterns.photos.opening import (
     MAX_PIXELS,
     MIN_SIDE,
     PhotoError,
+    PhotoSource,
     opened_photo,
     prepare_decoding,
 )
@@ -22,6 +22,7 @@ __all__ = [
     "MAX_PIXELS",
     "MIN_SIDE",
     "PhotoError",
+    "PhotoSource",
     "Square",
     "open_photo",
     "photo_size",
@@ -59,25 +60,25 @@ class Square(NamedTuple):
     height: int
 
 
-def open_photo(path: Path, *, at_least: int | None = None) -> Image.Image:
+def open_photo(source: PhotoSource, *, at_least: int | None = None) -> Image.Image:
     """The photo as RGB, upright, transparency over white, the first frame of several.
 
     With `at_least`, a JPEG may come smaller than it is, with no side below `at_least` (or its own).
     Raises PhotoError.
     """
-    with opened_photo(path) as image, prepare_decoding(image, at_least):
+    with opened_photo(source) as image, prepare_decoding(image, at_least):
         image.load()
         return _upright(flatten(plain_mode(image)), _turn(image))
 
 
-def read_square(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
+def read_square(source: PhotoSource, size: int) -> UInt8[np.ndarray, "size size 3"]:
     """The whole photo squashed to `size` x `size`, RGB, antialiased. Raises PhotoError."""
-    return read_photo(path, size).pixels
+    return read_photo(source, size).pixels
 
 
-def read_photo(path: Path, size: int) -> Square:
+def read_photo(source: PhotoSource, size: int) -> Square:
     """`read_square`, and the photo's own sides, opening the file once. Raises PhotoError."""
-    with opened_photo(path) as image:
+    with opened_photo(source) as image:
         sides = image.size
         with prepare_decoding(image, _DRAFT_GAP * size):
             image.load()
@@ -89,9 +90,9 @@ def read_photo(path: Path, size: int) -> Square:
         return Square(np.array(_upright(flatten(small), turn)), *_turned(sides, turn))
 
 
-def photo_size(path: Path) -> tuple[int, int]:
+def photo_size(source: PhotoSource) -> tuple[int, int]:
     """Width and height as seen upright, from the file's header alone. Raises PhotoError."""
-    with opened_photo(path) as image:
+    with opened_photo(source) as image:
         return _turned(image.size, _turn(image))
 
 

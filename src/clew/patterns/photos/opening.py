@@ -1,6 +1,7 @@
 """The only way to open a photo: its format is detected from its first bytes, it is checked by its
 header before any memory is allocated for it, and every failure becomes a PhotoError."""
 
+import io
 import math
 import os
 import re
@@ -31,6 +32,8 @@ from clew.patterns.photos.budget import (
 from clew.storage.reading import NotRegularFileError, open_regular
 from clew.wording import bytes_text
 
+# A file, or the bytes of one.
+PhotoSource = Path | bytes
 MIN_SIDE = 8
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 2**30
@@ -56,11 +59,11 @@ class PhotoError(Exception):
 
 
 @contextmanager
-def opened_photo(path: Path) -> Iterator[ImageFile]:
-    """The file with its header read and its sides known; no pixel is decoded."""
+def opened_photo(source: PhotoSource) -> Iterator[ImageFile]:
+    """The photo with its header read and its sides known; no pixel is decoded."""
     with quiet_pillow():
         try:
-            with _open_file(path) as file, _open_image(file) as image:
+            with _open_file(source) as file, _open_image(file) as image:
                 _refuse_tiny(image.size)
                 yield image
         except PhotoError:
@@ -97,12 +100,12 @@ def prepare_decoding(image: ImageFile, at_least: int | None) -> AbstractContextM
     return _LARGE_TURN if needed > _LARGE_BYTES else nullcontext()
 
 
-def _open_file(path: Path) -> BinaryIO:
+def _open_file(source: PhotoSource) -> BinaryIO:
     try:
-        file = open_regular(path)
+        file = io.BytesIO(source) if isinstance(source, bytes) else open_regular(source)
     except NotRegularFileError as error:
         raise PhotoError("unreadable", error.strerror or "it is not a file") from None
-    size = os.fstat(file.fileno()).st_size
+    size = len(source) if isinstance(source, bytes) else os.fstat(file.fileno()).st_size
     if 0 < size <= MAX_BYTES:
         return file
     file.close()

@@ -110,10 +110,10 @@ class Browser:
 
 
 @contextmanager
-def open_browser(profile: Path) -> Iterator[Browser]:
+def open_browser(profile: Path, *flags: str) -> Iterator[Browser]:
     ours, theirs = os.pipe(), os.pipe()
     write, read = ours[1], theirs[0]
-    process = _start(profile, ours[0], theirs[1])
+    process = _start(profile, flags, ours[0], theirs[1])
     try:
         yield Browser(write, read)
     finally:
@@ -122,12 +122,12 @@ def open_browser(profile: Path) -> Iterator[Browser]:
         os.waitpid(process, 0)
 
 
-def _start(profile: Path, commands: int, replies: int) -> int:
+def _start(profile: Path, more: tuple[str, ...], commands: int, replies: int) -> int:
     """The browser reads at its number 3 and writes at 4."""
     high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in (commands, replies)]
     moved = [(os.POSIX_SPAWN_DUP2, one, number) for one, number in zip(high, (3, 4), strict=True)]
     quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
-    flags = [*_FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    flags = [*_FLAGS, *more, f"--user-data-dir={profile}", "about:blank"]
     process = os.posix_spawn(
         str(CHROMIUM), ["chromium", *flags], os.environ, file_actions=[*quiet, *moved]
     )

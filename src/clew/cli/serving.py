@@ -1,17 +1,25 @@
-"""Pages of commands: the packages they require, the browser, and the end by Ctrl-C."""
+"""Pages and APIs of commands: the packages they require, the browser, and the end by Ctrl-C."""
 
 import os
 import signal
 import sys
 import webbrowser
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from clew.cli.long_runs import log_to_stderr
+from clew.cli.printing import print_line
+from clew.cli.renderer import Renderer
 from clew.cli.signals import exit_interrupted
+from clew.progress import Event
 
 if TYPE_CHECKING:
+    from clew.cli.commands import Call
     from clew.pages.server import LocalServer
+
+_KEYS_VARIABLE = "CLEW_API_KEYS"
 
 
 def check_web(wanted: bool) -> None:
@@ -37,6 +45,32 @@ def serve_until_done(console: Console, server: "LocalServer", *, browser: bool) 
     except KeyboardInterrupt as interrupt:
         if getattr(interrupt, "number", signal.SIGINT) != signal.SIGINT:
             raise exit_interrupted(interrupt) from None
+
+
+def run_api(call: "Call", serve: Callable[..., None]) -> None:
+    """Serve until a signal ends it. API keys may be in the usual environment variable."""
+    from clew.pages.api.running import ServiceReady, is_loading
+
+    log_to_stderr()
+    settings = dict(call.settings)
+    if settings["api_keys_env"] is None and _KEYS_VARIABLE in os.environ:
+        settings["api_keys_env"] = _KEYS_VARIABLE
+    with Renderer(call.progress) as show:
+
+        def report(event: Event, /) -> None:
+            if isinstance(event, ServiceReady):
+                print_line(call.console, f"{event}")
+                print_line(call.console, f"page: {event.address} (Ctrl-C stops the server)")
+            else:
+                show(event)
+
+        serve(**settings, reporter=report)
+    print_line(call.progress, "stopped")
+    if is_loading():
+        # The libraries abort a process that ends while one of their threads is at work. What has
+        # been built of a detector is complete by itself.
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _has_screen() -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         recognize,
         review_photos,
         run_flow,
+        serve,
         train,
     )
 
@@ -37,6 +38,7 @@ __all__ = [
     "recognize",
     "review_photos",
     "run_flow",
+    "serve",
     "train",
 ]
 _STEPS = (name for name in __all__ if name != "PatternSet")

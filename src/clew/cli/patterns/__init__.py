@@ -18,6 +18,7 @@ def build_group() -> typer.Typer:
         list_,
         recognize,
         review,
+        serve,
         train,
     )
 
@@ -29,6 +30,6 @@ def build_group() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     of_sets = (flow, create, import_, list_, info)
-    for command in (*of_sets, train, evaluate, identify, recognize, review, export):
+    for command in (*of_sets, train, evaluate, identify, recognize, review, serve, export):
         command.register(group)
     return group

@@ -39,13 +39,13 @@ export class Refused extends Error {}
 
 // A request to this server, with the API key if one was given: a POST of JSON or of a file, or a GET.
 // Throws Refused with the reason.
-export async function send(path, body, signal) {
+export async function send(path, body, signal, method) {
   const headers = {};
   const key = sessionStorage.getItem(KEY);
   if (key) headers.Authorization = `Bearer ${key}`;
   const isFile = body instanceof Blob;
   if (body) headers["Content-Type"] = isFile ? "application/octet-stream" : "application/json";
-  const options = { method: body ? "POST" : "GET", headers, signal, body: body && !isFile ? JSON.stringify(body) : body };
+  const options = { method: method ?? (body ? "POST" : "GET"), headers, signal, body: body && !isFile ? JSON.stringify(body) : body };
   let reply;
   try {
     reply = await fetch(path, options);
@@ -59,6 +59,7 @@ export async function send(path, body, signal) {
 }
 
 export const read = async (path, body) => (await send(path, body)).json();
+export const remove = async (path) => (await send(path, null, undefined, "DELETE")).json();
 
 async function reason(reply) {
   const text = await reply.text();

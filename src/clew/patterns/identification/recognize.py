@@ -13,7 +13,7 @@ from PIL import Image
 
 from clew.errors import InputError
 from clew.patterns.identification.config import check_top_k
-from clew.patterns.photos.decode import PhotoError, open_photo, read_photo
+from clew.patterns.photos.decode import PhotoError, PhotoSource, open_photo, read_photo
 from clew.patterns.trained.model import PatternModel
 
 # Of the photo's sides; each window overlaps its neighbors by at least half.
@@ -153,16 +153,19 @@ def recognize_photo(
             f'"{path}" is a folder: use "clew patterns identify" for all photos in it.'
         )
     try:
-        look = _look_at_parts if multiscale else _look_at_whole
-        return look(model, path, top_k)
+        if multiscale:
+            return _look_at_parts(model, path, top_k)
+        return look_at_whole(model, path, path, top_k)
     except PhotoError as error:
         raise InputError(f'"{path}" cannot be used: {error.reason}') from None
 
 
-def _look_at_whole(model: PatternModel, path: Path, top_k: int) -> Recognition:
+def look_at_whole(
+    model: PatternModel, source: PhotoSource, path: Path, top_k: int = 3
+) -> Recognition:
     """Classify the whole photo. It is read exactly as `identify` reads it, so the prediction is the
-    same."""
-    square = read_photo(path, model.image_size)
+    same. Raises PhotoError."""
+    square = read_photo(source, model.image_size)
     answer = model.probabilities(square.pixels[None])[0]
     return Recognition(
         path=path,

@@ -22,13 +22,15 @@ TABLE_HEAD = "name,class,probability,doubtful,second,second_probability,fault"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identified:
     """One photo. `best` are its most likely classes with their probabilities, in order; it is empty
-    if there is a `fault`. `path` is absolute, `name` is what users see."""
+    if there is a `fault`. `path` is absolute, `name` is what users see. `correction` is the class
+    that a person gave the photo while the model was served."""
 
     name: str
     path: Path
     best: tuple[tuple[str, float], ...]
     doubtful: bool
     fault: Fault | None = None
+    correction: str | None = None
 
     @property
     def label(self) -> str | None:
@@ -50,6 +52,7 @@ class _Record:
     best: list[dict[str, str | float]]
     doubtful: bool
     fault: dict[str, str] | None = None
+    correction: str | None = None
 
     def __post_init__(self) -> None:
         for one in self.best:
@@ -150,12 +153,14 @@ def read_entry(file: IO[bytes], place: int) -> Identified:
 def _to_record(photo: Identified) -> dict[str, Any]:
     best = [{"class": label, "probability": round(value, 6)} for label, value in photo.best]
     fault = photo.fault and {"kind": photo.fault.kind, "reason": photo.fault.reason}
+    more = {} if photo.correction is None else {"correction": photo.correction}
     return {
         "name": photo.name,
         "path": str(photo.path),
         "best": best,
         "doubtful": photo.doubtful,
         "fault": fault,
+        **more,
     }
 
 
@@ -168,6 +173,7 @@ def _from_record(record: _Record) -> Identified:
         best=tuple((str(one["class"]), float(one["probability"])) for one in record.best),
         doubtful=record.doubtful,
         fault=fault or None,
+        correction=record.correction,
     )
 
 

@@ -1,21 +1,19 @@
 """Test photos worth a look, plain and with a heat map: the most confident mistakes, and correct
 predictions of each class."""
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32, UInt8
-from matplotlib import colormaps
 from PIL import Image, ImageOps
 
 from clew.pages.figures import as_number, counted
 from clew.pages.markup import Html, tag
 from clew.patterns.photos.decode import PhotoError, open_photo, read_square
 from clew.patterns.report.headline import percents
+from clew.patterns.report.overlay import as_data_url, lay_over
 from clew.patterns.report.run import PhotoAnswer, Run
 from clew.patterns.trained.gradcam import heat_maps
 from clew.patterns.trained.model import PatternModel
@@ -23,10 +21,6 @@ from clew.patterns.trained.model import PatternModel
 MOST_MISTAKES, MOST_EVIDENCE = 60, 48
 _PER_CLASS = 2
 SIDE = 176
-_QUALITY = 78
-_HEAT = colormaps["inferno"]
-_DARKEST = 0.3  # below, the colors are nearly black
-_STRENGTH = 0.8  # opacity of the strongest heat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,22 +191,5 @@ def _find_heats(
 
 
 def _show(read: _Read, heats: Float32[np.ndarray, "wanted size size"]) -> Shown:
-    laid = tuple(_as_address(_lay_over(read.photo, heat)) for heat in heats)
-    return Shown(photo=_as_address(read.photo), heats=laid)
-
-
-def _lay_over(photo: Image.Image, heat: np.ndarray) -> Image.Image:
-    """The network saw the photo squeezed into a square, so the heat map is stretched back to its
-    shape. The photo below is gray: color is heat only."""
-    wide = np.asarray(Image.fromarray(heat).resize(photo.size, Image.Resampling.BICUBIC))
-    heat = np.clip(wide, 0, 1)[..., None]
-    gray = np.asarray(photo.convert("L"), dtype=np.float32)[..., None] * np.ones(3, np.float32)
-    color = 255 * _HEAT(_DARKEST + (1 - _DARKEST) * heat[..., 0])[..., :3]
-    share = _STRENGTH * heat**0.8
-    return Image.fromarray((gray * (1 - share) + color * share).astype(np.uint8))
-
-
-def _as_address(image: Image.Image) -> str:
-    content = io.BytesIO()
-    image.save(content, "JPEG", quality=_QUALITY, optimize=True)
-    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+    laid = tuple(as_data_url(lay_over(read.photo, heat)) for heat in heats)
+    return Shown(photo=as_data_url(read.photo), heats=laid)

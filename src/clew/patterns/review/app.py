@@ -117,7 +117,7 @@ def _describe(question: Question, review: Review) -> dict[str, Any]:
         }
         for guess in question.guesses
     ]
-    return {"name": safe_text(question.name), "guesses": guesses, "keys": keys}
+    return {"name": safe_text(question.title), "guesses": guesses, "keys": keys}
 
 
 def encode_photo(path: Path, *, side: int) -> bytes:

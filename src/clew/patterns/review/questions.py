@@ -25,15 +25,22 @@ class Guess:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """One photo to decide on; `guesses` are the model's, the most likely first."""
+    """One photo to decide on; `guesses` are the model's, the most likely first. If a person has
+    given the photo another class while the model was served, that `correction` is the first."""
 
     path: Path
     name: str
     guesses: tuple[Guess, ...]
+    correction: str | None = None
 
     @property
     def best(self) -> Guess:
         return self.guesses[0]
+
+    @property
+    def title(self) -> str:
+        """The name, and what is known besides the guesses."""
+        return f"{self.name} (corrected to {self.correction})" if self.correction else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +93,11 @@ def make_queue(identification: Identification, notes: Notes, *, every: bool = Fa
 
 
 def _question(photo: Identified) -> Question:
-    guesses = tuple(Guess(label=label, probability=value) for label, value in photo.best)
-    return Question(path=photo.path, name=photo.name, guesses=guesses)
+    chances = dict(photo.best)
+    if photo.correction is not None:
+        chances = {photo.correction: chances.get(photo.correction, 0.0)} | chances
+    guesses = tuple(Guess(label=label, probability=value) for label, value in chances.items())
+    return Question(path=photo.path, name=photo.name, guesses=guesses, correction=photo.correction)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -133,7 +133,7 @@ class Dialogue:
     def _show(self, question: Question) -> None:
         number, total = self._review.place + 1, len(self._review.queue.questions)
         self._console.print()
-        place, name = f"{number:,} of {total:,}", safe_text(question.name)
+        place, name = f"{number:,} of {total:,}", safe_text(question.title)
         title = Text.assemble((place, "bold"), f"  {name}")
         self._console.print(title, soft_wrap=True)
         self._draw(question)

@@ -6,6 +6,7 @@ Importing these modules is fast: heavy libraries are imported when a function is
 
 from clew.patterns.workflow.evaluating import evaluate
 from clew.patterns.workflow.reviewing import review_photos, run_flow
+from clew.patterns.workflow.serving import serve
 from clew.patterns.workflow.sets import create_set, describe_set, import_photos, list_sets
 from clew.patterns.workflow.training import train
 from clew.patterns.workflow.using import export, identify, load_classifier, recognize
@@ -22,5 +23,6 @@ __all__ = [
     "recognize",
     "review_photos",
     "run_flow",
+    "serve",
     "train",
 ]

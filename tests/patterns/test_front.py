@@ -22,7 +22,7 @@ def test_public_surface_is_exactly_what_is_documented() -> None:
     assert front.__all__ == [
         *("PatternSet", "create_set", "describe_set", "evaluate", "export", "identify"),
         *("import_photos", "list_sets", "load_classifier", "recognize", "review_photos"),
-        *("run_flow", "train"),
+        *("run_flow", "serve", "train"),
     ]
 
 

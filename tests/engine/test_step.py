@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clew.engine import Classifier, TrainConfig
-from clew.engine.optimizer import OneCycle, build_optimizer
+from clew.engine.optimizer import OneCycle, build_optimizer, set_lr
 from clew.engine.precision import build_precision
 from clew.engine.step import EagerStep
 from clew.errors import InputError
@@ -66,6 +66,19 @@ def test_weight_decay_skips_biases() -> None:
         (0.0, {1}),
     ]
     assert groups[0]["betas"] == (0.9, 0.999)
+
+
+def test_model_may_scale_the_learning_rate_of_each_parameter() -> None:
+    model = new_model()
+    first = next(name for name, _ in model.named_parameters()).rpartition(".")[0]
+    model.learning_rate_scale = lambda name: 0.5 if name.startswith(first) else 1.0
+    optimizer = build_optimizer(model, TrainConfig(), lr=0.1)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.1, 0.05, 0.1]
+    set_lr(optimizer, 0.4)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            assert group["lr"] == 0.4 * model.learning_rate_scale(names[id(parameter)])
 
 
 def test_model_without_trainable_parameters_is_refused() -> None:

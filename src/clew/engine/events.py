@@ -24,6 +24,14 @@ class TrainingStarted(Event):
     output_dir: Path = Path()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def expected_seconds(self) -> float | None:
+        """How long the remaining steps will take, without validation; None if no step was
+        measured."""
+        seconds = self.plan.step_seconds
+        left = self.steps - self.done_steps
+        return None if seconds is None else left * seconds * self.plan.grad_accum
+
     def __str__(self) -> str:
         done = f"{self.done_steps:,} of {self.steps:,} steps done, {counted(self.epochs, 'epoch')}"
         return f"{done}, {self.plan.choices}"

@@ -2,7 +2,7 @@
 of the step, so that the schedule has no state to save."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ _START, _END = (
     1 / 25,
     1e-4 / 25,
 )  # relative to the peak: at the start of the warm-up, at the end of the run
+_SCALE = "lr_scale"
 _STEP, _MOMENTS = "step", ("exp_avg", "exp_avg_sq")  # AdamW's state of a parameter
 
 
@@ -25,32 +26,47 @@ def build_optimizer(
     """A fused AdamW: one pass over the weights, which also clips the gradient and can skip a step
     on the device.
 
-    Biases, norms and other vectors are not decayed. `capturable` keeps the learning rate on the
+    Biases, norms and other vectors are not decayed. A model with `learning_rate_scale(name)` gives
+    each parameter its own share of the learning rate. `capturable` keeps the learning rate on the
     device, for a step that is a CUDA graph.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if not trained:
+    scale_of: Callable[[str], float] = getattr(model, "learning_rate_scale", lambda _: 1.0)
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((scale_of(name), parameter.dim() >= 2), []).append(parameter)
+    if not groups:
         raise InputError("the model has no parameters to train: check requires_grad.")
-    groups = [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    rate = torch.tensor(lr, device=trained[0].device) if capturable else lr
+    device = next(iter(groups.values()))[0].device
     return AdamW(
-        [group for group in groups if group["params"]],
-        lr=rate,
+        [
+            {
+                "params": parameters,
+                "weight_decay": config.weight_decay if is_matrix else 0.0,
+                _SCALE: scale,
+                "lr": torch.tensor(lr * scale, device=device) if capturable else lr * scale,
+            }
+            for (scale, is_matrix), parameters in sorted(groups.items(), key=_vectors_last)
+        ],
         betas=config.betas,
         fused=True,
         capturable=capturable,
     )
 
 
+def _vectors_last(group: tuple[tuple[float, bool], list[nn.Parameter]]) -> bool:
+    (_, is_matrix), _ = group
+    return not is_matrix
+
+
 def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Set the learning rate; each group of parameters has its own share of it."""
     for group in optimizer.param_groups:
+        own = lr * group.get(_SCALE, 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = lr
+            group["lr"] = own
 
 
 def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:

@@ -27,7 +27,11 @@ class StepOutput:
 @runtime_checkable
 class Trainable(Protocol):
     """What `fit` can train: an `nn.Module` with a `training_step`. Evaluation calls it too, in eval
-    mode and under no_grad()."""
+    mode and under no_grad().
+
+    It may also have `learning_rate_scale(name)`: the share of the learning rate that the parameter
+    of this name is trained with, for example less for a pretrained body than for a new head.
+    """
 
     def training_step(self, batch: Any) -> StepOutput: ...
 

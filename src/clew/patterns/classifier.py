@@ -16,7 +16,8 @@ from clew.patterns.networks import IMAGENET, InputScaling, input_scaling
 
 class PatternClassifier(nn.Module):
     """Takes a batch with `image`, uint8 `[batch, side, side, 3]`, and `label`; returns logits
-    `[batch, classes]`. Augmentation runs on the batch's device."""
+    `[batch, classes]`. Augmentation runs on the batch's device. `body_rate` is the share of the
+    learning rate that everything but the network's head is trained with."""
 
     def __init__(
         self,
@@ -25,10 +26,11 @@ class PatternClassifier(nn.Module):
         classes: int,
         loss: CategoricalLoss | None = None,
         augment: AugmentConfig | None = None,
+        body_rate: float = 1.0,
     ) -> None:
         super().__init__()
         augment = augment or AugmentConfig.nothing()
-        self.network, self.classes = network, classes
+        self.network, self.classes, self._body_rate = network, classes, body_rate
         self.loss = loss or CategoricalLoss()
         self.augment = RandAugment(augment)
         self.mixup = Mixup(augment.mixup) if augment.mixup else None
@@ -36,6 +38,11 @@ class PatternClassifier(nn.Module):
 
     def forward(self, images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch classes"]:
         return self.network(self.normalize(images.to(torch.float32) / 255))
+
+    def learning_rate_scale(self, name: str) -> float:
+        head = getattr(self.network, "head_name", None)
+        is_head = head is not None and name.startswith(f"network.{head}.")
+        return 1.0 if is_head else self._body_rate
 
     def training_step(self, batch: Mapping[str, Any]) -> StepOutput:
         images, labels = batch["image"], batch["label"]

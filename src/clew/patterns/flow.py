@@ -56,7 +56,7 @@ def plan_training(
         return None
     out, start_from = pattern_set.run_folder()
     how = how or PatternsConfig(data=pattern_set.photos, out=out)
-    is_from_scratch = how.overwrite or _began_from_scratch(out)
+    is_from_scratch = how.overwrite or how.from_scratch or _began_from_scratch(out)
     return replace(
         how,
         data=pattern_set.photos,

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from clew.cli import build_app
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.networks import CPU_NETWORK, GPU_NETWORK
+from clew.patterns.networks import CPU_NETWORK, GPU_NETWORK, LITE0
 from clew.patterns.photos import USUAL_SHARES
 from clew.patterns.training import LossSettings, PatternsConfig
-from clew.patterns.training.config import usual_epochs, usual_train
+from clew.patterns.training.config import fine_tuning_epochs, usual_epochs, usual_train
 from tests.cli.test_train import call, read, torchrun
 from tests.engine.children import start, wait, wait_until
 from tests.patterns.training.making import COLORS, write_photo, write_photos
@@ -277,8 +277,9 @@ def test_help_states_the_defaults() -> None:
     text = " ".join(text.split())
     for name, value in {
         "split": USUAL_SHARES,
-        "network": f"{GPU_NETWORK}, or {CPU_NETWORK} without a GPU",
-        "epochs": f"{usual_epochs(1_000_000)}, or more for few photos",
+        "network": f"{LITE0}; from scratch {GPU_NETWORK}, or {CPU_NETWORK} without a GPU",
+        "epochs": f"{fine_tuning_epochs(1_000_000)} for a pretrained network, "
+        f"{usual_epochs(1_000_000)} from scratch, or more for few photos",
         "patience": "a third of the epochs, at least 20",
         "weight-decay": train.weight_decay,
         "warmup": train.warmup_fraction,

@@ -11,12 +11,12 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 @pytest.mark.parametrize("side", [8, 32, 100, 128, 224])
-@pytest.mark.parametrize("magnitude", [9, 30])
-def test_kernels_augment_images_like_pytorch(side: int, magnitude: int) -> None:
+@pytest.mark.parametrize(("magnitude", "crop"), [(9, None), (30, None), (9, 0.35)])
+def test_kernels_augment_images_like_pytorch(side: int, magnitude: int, crop: float | None) -> None:
     from clew.patterns.augment.fused import apply_fused
 
     images = torch.cat([picture(side, seed) for seed in range(40)]).cuda()
-    augment = RandAugment(AugmentConfig(ops=3, magnitude=magnitude, flip=True)).cuda()
+    augment = RandAugment(AugmentConfig(ops=3, magnitude=magnitude, flip=True, crop=crop)).cuda()
     parameters, mirrored = augment.draw(len(images))
     mine = apply_fused(images, parameters, mirrored, torch.float32)
     theirs = apply_changes(images.cpu(), parameters.cpu(), mirrored.cpu())

@@ -7,7 +7,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from clew.errors import InputError
 from clew.patterns.augment import AugmentConfig, Mixup, RandAugment
-from clew.patterns.augment.apply import apply_changes
+from clew.patterns.augment.apply import apply_changes, inverse_matrix
 from clew.patterns.augment.config import PARAMETERS, change_table
 
 
@@ -104,6 +104,38 @@ def test_all_fourteen_operations_of_the_paper_are_drawn() -> None:
     table = change_table(9)
     assert len(table) == 28
     assert (table.abs().sum(1) == 0).sum() == 2  # one of them leaves the image alone
+
+
+def test_crops_show_a_part_of_the_image_in_another_shape() -> None:
+    torch.manual_seed(0)
+    config = AugmentConfig(ops=0, crop=0.25)
+    parameters, mirrored = RandAugment(config).draw(1000)
+    seen = inverse_matrix(parameters, mirrored)
+    width, height = seen[:, 0, 0], seen[:, 1, 1]
+    assert 0.25 <= (width * height).min() < 0.3 and (width * height).max() > 0.95
+    assert 0.74 < (width / height).min() < 0.8 and 1.25 < (width / height).max() < 1.34
+    edges = seen[:, :, 2].abs() + torch.stack([width, height], dim=1)
+    assert edges.max() <= 1 + 1e-5  # all of it lies inside the image
+    assert seen[:, :, 2].mean(0).abs().max() < 0.05
+
+
+def test_crop_is_that_of_pillow() -> None:
+    images, (left, top, width, height) = picture(), (6, 12, 24, 36)
+    box = (left, top, left + width, top + height)
+    cropped = as_image(images).resize((48, 48), Image.Resampling.BILINEAR, box)
+    values = {
+        "zoom": -np.log(width * height / 48**2) / 2,
+        "stretch": np.log(width / height),
+        "shift_x": (left + width / 2) / 48 - 0.5,
+        "shift_y": (top + height / 2) / 48 - 0.5,
+    }
+    assert distance(changed(images, **values), cropped) < 0.005
+
+
+@pytest.mark.parametrize("crop", [0, 1.5])
+def test_crop_of_nothing_or_more_than_the_image_is_refused(crop: float) -> None:
+    with pytest.raises(InputError, match="greater than 0 and at most 1"):
+        AugmentConfig(crop=crop)
 
 
 @pytest.mark.parametrize("side", [8, 32, 100, 130])

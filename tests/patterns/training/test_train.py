@@ -404,8 +404,8 @@ def test_output_inside_the_photos_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"network": "huge"}, 'unknown network "huge": choose from: tiny, '),
-        ({"pretrained": True}, "`pretrained` requires a timm network"),
+        ({"network": "huge"}, 'unknown network "huge": choose from: lite0, tiny, '),
+        ({"pretrained": True}, '"tiny" has no pretrained weights'),
     ],
 )
 def test_networks_are_refused_before_photos_are_read(

@@ -27,12 +27,12 @@ COMMAND = Command(
     groups={
         "Photos": ("data", "library", "split", "image_size", "cache"),
         "Output": ("out", "overwrite", "log_to"),
-        "Network": ("network", "pretrained", "start_from"),
+        "Network": ("network", "pretrained", "from_scratch", "start_from"),
         "Training": (
             *("epochs", "lr", "patience", "weight_decay", "warmup", "focal_loss"),
             *("label_smoothing", "class_weights", "seed"),
         ),
-        "Augmentation": ("augment", "rand_augment", "mixup", "flip"),
+        "Augmentation": ("augment", "rand_augment", "mixup", "crop", "flip"),
         **HARDWARE,
     },
     spelling=Spelling(words=("name",), metavars={"split": "A/B/C", "rand_augment": "N,M"}),

@@ -101,6 +101,14 @@ class HardwarePlan:
         """Samples per micro-batch and process, except in the last batch of an epoch."""
         return max(1, self.batch_size // self.processes)
 
+    @property
+    def step_seconds(self) -> float | None:
+        """What calibration measured for a step of one micro-batch as planned; None if it did
+        not."""
+        chosen = (str(self.way), self.batch_size)
+        found = (one.seconds for one in self.timings if (one.way, one.batch_size) == chosen)
+        return next(found, None)
+
     def change(self, name: str, value: Any, reason: str) -> Self:
         """The plan with one choice changed, such as a smaller batch after running out of memory."""
         return replace(self, **{name: value}, reasons=self.reasons | {name: reason})

@@ -63,12 +63,13 @@ def inverse_matrix(
     angle, zoom = column(parameters, "angle"), column(parameters, "zoom").neg().exp()
     cosine, sine = angle.cos() * zoom, angle.sin() * zoom
     shear_x, shear_y = column(parameters, "shear_x"), column(parameters, "shear_y")
+    wide = (column(parameters, "stretch") / 2).exp()
     rows = (
-        (cosine + shear_x * sine) * mirrored,
-        -sine + shear_x * cosine,
+        (cosine + shear_x * sine) * mirrored * wide,
+        (-sine + shear_x * cosine) / wide,
         2 * column(parameters, "shift_x"),
-        (sine + shear_y * cosine) * mirrored,
-        cosine - shear_y * sine,
+        (sine + shear_y * cosine) * mirrored * wide,
+        (cosine - shear_y * sine) / wide,
         2 * column(parameters, "shift_y"),
     )
     return torch.stack(rows, dim=1).reshape(-1, 2, 3)

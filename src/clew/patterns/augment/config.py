@@ -30,7 +30,11 @@ PARAMETERS = (
     "solarize",  # how far below white pixels start to be inverted
     "autocontrast",  # more than 0 stretches each channel to the whole range
     "equalize",  # more than 0 makes all values equally frequent
+    "stretch",  # log of the width of what is seen, relative to its height
 )
+_NOT_OF_THE_PAPER = ("zoom", "stretch")
+# The widest and the narrowest crop, as in torchvision: 4:3 and 3:4.
+_MOST_STRETCH = math.log(4 / 3)
 _STRONGEST = 30  # the magnitude at which an operation is `_AT_STRONGEST`
 _AT_STRONGEST = {
     "angle": math.radians(30),
@@ -56,8 +60,10 @@ _MAY_LOSE = 0.9
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
     """RandAugment (arXiv 1909.13719) applies `ops` operations of `magnitude` (0 to 30) to each
-    image; in addition, `zoom` and `shift` move every image a little. `flip` mirrors half of them;
-    None decides from the photos. `mixup` is the alpha of Mixup (arXiv 1710.09412)."""
+    image; in addition, `zoom` and `shift` move every image a little. With `crop`, random resized
+    crops take their place: each keeps at least this share of the image's area, 1 disables them,
+    and None lets the training decide. `flip` mirrors half of the images; None decides from the
+    photos. `mixup` is the alpha of Mixup (arXiv 1710.09412)."""
 
     ops: int = 2
     magnitude: float = 9.0
@@ -65,6 +71,7 @@ class AugmentConfig:
     shift: float = 0.05
     flip: bool | None = None
     mixup: float = 0.2
+    crop: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.ops <= len(PARAMETERS):
@@ -79,6 +86,12 @@ class AugmentConfig:
                 value=self.magnitude,
             )
         check_fraction(self, "zoom", "shift")
+        if self.crop is not None and not 0 < self.crop <= 1:
+            raise InputError(
+                "it must be greater than 0 and at most 1, which disables crops (0.35 is typical).",
+                setting="crop",
+                value=self.crop,
+            )
         if not (0 <= self.mixup < math.inf):
             raise InputError(
                 "it must be 0 (off) or more (0.2 is typical).", setting="mixup", value=self.mixup
@@ -87,7 +100,11 @@ class AugmentConfig:
     @classmethod
     def nothing(cls) -> "AugmentConfig":
         """Settings that leave images unchanged."""
-        return cls(ops=0, zoom=0.0, shift=0.0, flip=False, mixup=0.0)
+        return cls(ops=0, zoom=0.0, shift=0.0, flip=False, mixup=0.0, crop=1.0)
+
+    @property
+    def is_cropping(self) -> bool:
+        return self.crop is not None and self.crop < 1
 
 
 def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
@@ -95,7 +112,7 @@ def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
     in the other. The first one changes nothing, as in the paper."""
     rows = [[0.0] * len(PARAMETERS)]
     for place, name in enumerate(PARAMETERS):
-        if name == "zoom":  # not one of the paper's
+        if name in _NOT_OF_THE_PAPER:
             continue
         row = [0.0] * len(PARAMETERS)
         row[place] = 1.0 if name in _SWITCHES else _AT_STRONGEST[name] * magnitude / _STRONGEST
@@ -106,9 +123,32 @@ def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
 
 
 def jitter_row(config: AugmentConfig) -> Float[Tensor, " parameters"]:
-    """The range of the zoom and shift that every image gets in addition."""
+    """The range of the zoom and shift that every image gets in addition; 0 if it is cropped."""
+    if config.is_cropping:
+        return torch.zeros(len(PARAMETERS))
     far = {"zoom": config.zoom, "shift_x": config.shift, "shift_y": config.shift}
     return torch.tensor([far.get(name, 0.0) for name in PARAMETERS])
+
+
+def draw_crops(
+    least_area: float, random: Float[Tensor, "count parameters"]
+) -> Float[Tensor, "count parameters"]:
+    """Random resized crops (arXiv 1409.4842) as parameters to add, from uniform random numbers: the
+    share of the area, the aspect ratio, and where in the image."""
+    zoom, stretch, left, top = (
+        random[:, PARAMETERS.index(name)] for name in ("zoom", "stretch", "shift_x", "shift_y")
+    )
+    side = (least_area + (1 - least_area) * zoom).sqrt()
+    aspect = ((stretch - 0.5) * _MOST_STRETCH).exp()
+    width, height = (side * aspect).clamp_max(1), (side / aspect).clamp_max(1)
+    drawn = {
+        "zoom": -(width * height).log() / 2,
+        "stretch": (width / height).log(),
+        "shift_x": (left - 0.5) * (1 - width),
+        "shift_y": (top - 0.5) * (1 - height),
+    }
+    none = torch.zeros_like(zoom)
+    return torch.stack([drawn.get(name, none) for name in PARAMETERS], dim=1)
 
 
 def _named(row: list[float]) -> list[tuple[float, str]]:

@@ -17,6 +17,7 @@ _COUNT = tl.constexpr(len(PARAMETERS))
 _ANGLE, _SHEAR_X, _SHEAR_Y, _SHIFT_X, _SHIFT_Y, _ZOOM = (tl.constexpr(i) for i in range(6))
 _BRIGHTNESS, _CONTRAST, _COLOR, _SHARPNESS = (tl.constexpr(i) for i in range(6, 10))
 _POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE = (tl.constexpr(i) for i in range(10, 14))
+_STRETCH = tl.constexpr(14)
 
 
 @triton.jit
@@ -98,8 +99,9 @@ def _corner(image, table, row, column, weight, side):
 @triton.jit
 def _pixel(image, table, own, mirrored, row, column, side):
     """The moved and colored pixel at a position of the new image."""
-    x = (2.0 * column + 1.0) / side - 1.0
-    y = (2.0 * row + 1.0) / side - 1.0
+    wide = tl.exp(tl.load(own + _STRETCH) / 2.0)
+    x = ((2.0 * column + 1.0) / side - 1.0) * wide
+    y = ((2.0 * row + 1.0) / side - 1.0) / wide
     angle, zoom = tl.load(own + _ANGLE), tl.exp(-tl.load(own + _ZOOM))
     cosine, sine = tl.cos(angle) * zoom, tl.sin(angle) * zoom
     shear_x, shear_y = tl.load(own + _SHEAR_X), tl.load(own + _SHEAR_Y)

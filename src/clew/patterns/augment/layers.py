@@ -7,7 +7,13 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from clew.patterns.augment.apply import apply_changes
-from clew.patterns.augment.config import PARAMETERS, AugmentConfig, change_table, jitter_row
+from clew.patterns.augment.config import (
+    PARAMETERS,
+    AugmentConfig,
+    change_table,
+    draw_crops,
+    jitter_row,
+)
 
 _DRAWN_WEIGHTS = 4096
 
@@ -45,6 +51,8 @@ class RandAugment(nn.Module):
         changes = self.table[(chosen * len(self.table)).long()]
         drawn = (changes * (0.5 + strength)[:, :, None]).sum(1)
         parameters = torch.addcmul(drawn, 2 * moves - 1, self.jitter)
+        if self.config.crop is not None and self.config.is_cropping:
+            parameters = parameters + draw_crops(self.config.crop, moves)
         if not self.config.flip:
             return parameters, torch.ones(count, device=device)
         return parameters, (mirror[:, 0] < 0.5).float() * 2 - 1

@@ -17,22 +17,23 @@ from clew.patterns.photos.photo import Fault, Photo
 from clew.threads import map_in_threads
 
 _PHOTOS_LOOKED_AT = 500
-_SIZE_STEP, _LARGEST_SIZE = 32, 128
+_SIZE_STEP = 32
 # A thread takes at most this many at a time, and together they make one record batch; of few
 # photos, every thread gets some.
 _MOST_A_TASK, _TASKS_A_THREAD = 32, 4
 _DIGEST_BYTES = 16
 
 
-def choose_size(folder: PhotoFolder) -> int:
+def choose_size(folder: PhotoFolder, sizes: tuple[int, int] = (32, 128)) -> int:
     """Choose the side of the squares in pixels: that of a square with the photos' median area,
-    rounded to a multiple of 32 between 32 and 128. Reads the headers of up to 500 photos; 128 when
-    none can be read."""
+    rounded to a multiple of 32, within `sizes`. Reads the headers of up to 500 photos; the largest
+    size when none can be read."""
+    smallest, largest = sizes
     sides = list(_read_sides(_spread(folder.photos)))
     if not sides:
-        return _LARGEST_SIZE
-    steps = round(float(np.median(sides)) / _SIZE_STEP)
-    return _SIZE_STEP * min(max(1, steps), _LARGEST_SIZE // _SIZE_STEP)
+        return largest
+    side = _SIZE_STEP * round(float(np.median(sides)) / _SIZE_STEP)
+    return min(max(smallest, side), largest)
 
 
 def _spread(photos: Sequence[Photo]) -> list[Photo]:

@@ -11,6 +11,7 @@ from clew.patterns.networks.registry import (
     check_network,
     is_network,
     usual_network,
+    usual_sizes,
 )
 from clew.patterns.networks.scaling import IMAGENET, InputScaling, input_scaling
 
@@ -27,4 +28,5 @@ __all__ = [
     "input_scaling",
     "is_network",
     "usual_network",
+    "usual_sizes",
 ]

@@ -1,6 +1,7 @@
 """EfficientNet-Lite0: inverted residual blocks with depthwise convolutions (arXiv 1801.04381,
 1905.11946), with ReLU6 and without squeeze-and-excitation."""
 
+import math
 from typing import NamedTuple
 
 from jaxtyping import Float
@@ -44,6 +45,7 @@ class EfficientNetLite0(nn.Module):
     classes]`. Its weights have the names of the package efficientnet_lite_pytorch, so that its
     state dicts load."""
 
+    head_name = "_fc"
     scaling = InputScaling(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
     def __init__(self, classes: int) -> None:
@@ -161,7 +163,9 @@ def _norm(width: int) -> nn.BatchNorm2d:
 def _initialize(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+            fan_out = module.weight[:, 0].numel() / module.groups
+            std = math.sqrt(2 / fan_out)
+            nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
         elif isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
             nn.init.zeros_(module.bias)

@@ -17,6 +17,9 @@ from clew.patterns.networks.se_resnet import SEResNet, SEResNetConfig
 TIMM = "timm:"
 LITE0 = "lite0"
 GPU_NETWORK, CPU_NETWORK = "standard", "small"
+# The smallest and the largest image size that is chosen by itself. Small photos are enlarged for
+# the pretrained network: at their own size, little would be left of them after five halvings.
+_SIZES, _SIZES_OF_LITE0 = (32, 128), (128, 224)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,13 @@ NETWORKS = {
 }
 
 
+def usual_sizes(name: str) -> tuple[int, int]:
+    """The image sizes to choose from, in pixels: the smallest and the largest."""
+    return _SIZES_OF_LITE0 if name == LITE0 else _SIZES
+
+
 def usual_network(*, on_gpu: bool) -> tuple[str, str]:
-    """The default network, and why."""
+    """The default network to train from scratch, and why."""
     if on_gpu:
         return GPU_NETWORK, f"for {NETWORKS[GPU_NETWORK].suits}"
     return (
@@ -60,6 +68,8 @@ def check_network(name: str | None, *, pretrained: bool) -> None:
     """Check that a network can be built, without allocating memory or downloading weights; None is
     the default. Raises InputError as `build_network` does."""
     name = name or GPU_NETWORK
+    if name == LITE0:
+        return
     with torch.device("meta"):  # no memory, no values: only whether it can be built
         build_network(
             name,

@@ -16,6 +16,11 @@ _FOCAL_GAMMA = 2.0
 # repeats them in seconds, and from scratch that pays off.
 _EPOCHS, _MOST_EPOCHS = 30, 200
 _MANY_PHOTOS, _MANY_PHOTOS_ON_GPU = 5_000, 20_000
+# A pretrained network needs fewer: this many photos seen, within limits.
+_FINE_TUNING_PHOTOS, _FINE_TUNING_EPOCHS = 64_000, (20, 100)
+_FINE_TUNING_BATCH, _FINE_TUNING_CROP = 32, 0.35
+# The pretrained body learns at this share of the learning rate, and its new head at all of it.
+BODY_RATE = 0.3
 _PATIENCE = 20
 _WARM_SHARE, _FEWEST_WARM_EPOCHS = 3, 10
 _SIZES = range(16, 1025)
@@ -50,13 +55,14 @@ class LossSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PhotoSettings:
-    """Which photos, where they are decoded to, their size (None: chosen to suit them), and the
-    share of each split."""
+    """Which photos, where they are decoded to, their size (None: chosen to suit them, within
+    `sizes`), and the share of each split."""
 
     data: Path
     cache_dir: Path
     image_size: int | None
     shares: Shares
+    sizes: tuple[int, int]
 
 
 def usual_train() -> TrainConfig:
@@ -71,14 +77,16 @@ class PatternsConfig:
 
     `start_from` is the folder of an earlier run: training starts from its weights and keeps its
     network, image size and splits. Settings that are None are chosen: `network` and `image_size`
-    are then those of `start_from`, or else what suits the machine and the photos; `epochs` and
-    `patience` (0 disables early stopping) follow; `cache_dir` is "images" in `out`.
+    are then those of `start_from`, or else the pretrained network (with `from_scratch`, one that
+    suits the machine) and what suits the photos; `epochs` and `patience` (0 disables early
+    stopping) follow; `cache_dir` is "images" in `out`.
     """
 
     data: Path
     out: Path
     network: str | None = None
     pretrained: bool = False
+    from_scratch: bool = False
     image_size: int | None = None
     cache: CacheWish = "auto"
     cache_dir: Path | None = None
@@ -115,6 +123,15 @@ class PatternsConfig:
                 setting="shares",
                 value=self.shares,
             )
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        """Refuse settings that name two kinds of weights to start from."""
+        if self.from_scratch and (self.pretrained or self.start_from is not None):
+            other = "`pretrained`" if self.pretrained else f'`start_from="{self.start_from}"`'
+            raise InputError(
+                f"`from_scratch` and {other} contradict each other: give only one of them."
+            )
         if self.pretrained and self.start_from is not None:
             raise InputError(
                 f'`pretrained` and `start_from="{self.start_from}"` both name weights to start '
@@ -122,22 +139,48 @@ class PatternsConfig:
                 "`overwrite=True`)."
             )
 
-    @property
-    def photos(self) -> PhotoSettings:
+    def photos(self, sizes: tuple[int, int]) -> PhotoSettings:
+        """Which photos, for a network that takes these image sizes."""
         images = self.cache_dir if self.cache_dir is not None else self.out / "images"
         return PhotoSettings(
-            data=self.data, cache_dir=images, image_size=self.image_size, shares=self.shares
+            data=self.data,
+            cache_dir=images,
+            image_size=self.image_size,
+            shares=self.shares,
+            sizes=sizes,
         )
 
-    def train_for(self, photos: int, *, on_gpu: bool = False) -> TrainConfig:
+    def train_for(
+        self, photos: int, *, on_gpu: bool = False, is_fine_tuned: bool = False
+    ) -> TrainConfig:
         """The hyperparameters for this number of photos."""
         epochs = self.epochs
         if epochs is None:
-            epochs = usual_epochs(photos, on_gpu=on_gpu)
+            fine_tuning = fine_tuning_epochs(photos)
+            epochs = fine_tuning if is_fine_tuned else usual_epochs(photos, on_gpu=on_gpu)
             if self.start_from is not None:
                 epochs = min(epochs, max(_FEWEST_WARM_EPOCHS, epochs // _WARM_SHARE))
         patience = usual_patience(epochs) if self.patience is None else self.patience
         return replace(self.train, epochs=epochs, patience=patience or None)
+
+    def request_for(self, photos: int, *, is_fine_tuned: bool) -> PlanRequest:
+        """The request to the hardware plan. A pretrained network is fine-tuned in many small
+        steps: the largest batch would be faster, but leave too few of them."""
+        if not is_fine_tuned or self.request.batch_size is not None or photos > _MANY_PHOTOS_ON_GPU:
+            return self.request
+        return replace(self.request, batch_size=min(_FINE_TUNING_BATCH, max(1, photos)))
+
+    def augment_for(self, *, flip: bool, is_fine_tuned: bool) -> AugmentConfig:
+        """The augmentation with everything decided."""
+        crop = _FINE_TUNING_CROP if is_fine_tuned else 1.0
+        crop = self.augment.crop if self.augment.crop is not None else crop
+        return replace(self.augment, flip=flip, crop=crop)
+
+
+def fine_tuning_epochs(train_photos: int) -> int:
+    """The default number of epochs for a pretrained network."""
+    fewest, most = _FINE_TUNING_EPOCHS
+    return round(min(most, max(fewest, _FINE_TUNING_PHOTOS / max(1, train_photos))))
 
 
 def usual_patience(epochs: int) -> int:

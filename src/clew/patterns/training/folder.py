@@ -4,6 +4,7 @@ Whatever can be refused is refused before anything is written."""
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from clew.engine.checkpoint import read_settings
 from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
@@ -40,6 +41,12 @@ class RunFolder:
         """Whether there is a run to resume."""
         return (self.path / LAST).exists()
 
+    def read_started(self) -> dict[str, Any] | None:
+        """The settings of the run to resume; None if there is none, or if it is replaced."""
+        if self._overwrite or not self.is_started:
+            return None
+        return read_settings(self.path)
+
     @contextmanager
     def gone_if_refused(self) -> Iterator[None]:
         """Remove the folder again if the run is refused: a set would take an empty folder for a
@@ -71,9 +78,10 @@ class RunFolder:
     def refuse_other_size(self, size: int) -> None:
         """Raises SettingsMismatchError if a run was started in the folder with another image
         size."""
-        if self._overwrite or not self.is_started:
+        settings = self.read_started()
+        if settings is None:
             return
-        started = read_settings(self.path).get("image_size")
+        started = settings.get("image_size")
         if started != size:
             raise SettingsMismatchError(
                 f'the run in "{self.path}" was started with an image size of {started}, but now '

@@ -114,7 +114,9 @@ def prepare_photos(
     returns true.
     """
     folder = find_classes(settings.data)
-    size = settings.image_size or (start.image_size if start else choose_size(folder))
+    size = settings.image_size or (
+        start.image_size if start else choose_size(folder, settings.sizes)
+    )
     check_size(size)
     cached = cache_photos(
         folder,
@@ -190,8 +192,11 @@ def _explain_size(wanted: int | None, start: Start | None, cached: CachedPhotos)
     if start is not None:
         return "from the weights that it starts from"
     width, height = np.median(cached.sizes, axis=0).round().astype(int)
-    larger = "; set `image_size` for larger ones" if min(width, height) > 1.5 * cached.size else ""
-    return f"since photos are about {width:,} x {height:,}{larger}"
+    about = f"since photos are about {width:,} x {height:,}"
+    if min(width, height) > 1.5 * cached.size:
+        return f"{about}; set `image_size` for larger ones"
+    is_enlarged = max(width, height) < cached.size
+    return f"{about}, enlarged for the pretrained network" if is_enlarged else about
 
 
 def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos, data: Path) -> None:

@@ -19,10 +19,11 @@ from clew.engine.planning.planner import connect
 from clew.engine.processes import first_does, is_first_process
 from clew.errors import InputError
 from clew.patterns.classifier import PatternClassifier
-from clew.patterns.networks import check_network
+from clew.patterns.networks import usual_sizes
 from clew.patterns.photos import SPLITS
 from clew.patterns.trained.model import RESULTS, PatternModel, read_results, softmax
 from clew.patterns.trained.tables import write_predictions
+from clew.patterns.training.choosing import choose_network
 from clew.patterns.training.config import PatternsConfig, PhotoSettings
 from clew.patterns.training.events import Measuring
 from clew.patterns.training.folder import RunFolder
@@ -61,15 +62,16 @@ def train_patterns(
     reporter = reporter or log_event
     device = torch.device(connect(config.request))
     folder = RunFolder(config.out, overwrite=config.overwrite)
+    on_gpu = device.type == "cuda"
     with folder.gone_if_refused():
-        if config.start_from is None:
-            check_network(config.network, pretrained=config.pretrained)
         first_does(partial(folder.make, config.data))
         start = _open_start(config.start_from, folder)
-        if start is not None:
-            start.refuse_other(network=config.network, image_size=config.image_size)
-        photos = first_does(partial(_prepare, config.photos, folder, start, reporter, should_stop))
-    task, prepared = decide_task(config, photos, start, device)
+        network = first_does(
+            partial(choose_network, config, start, folder, on_gpu=on_gpu, reporter=reporter)
+        )
+        settings = config.photos(usual_sizes(network.name))
+        photos = first_does(partial(_prepare, settings, folder, start, reporter, should_stop))
+    task, prepared = decide_task(config, network, photos, start, device)
     if is_first_process():
         reporter(prepared)
     classifier = task.build()

@@ -2,21 +2,23 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from clew.engine import CategoricalLoss, FitResult, PlanRequest, Reporter, TrainConfig, fit
+from clew.engine.folders import LAST
 from clew.engine.processes import count_processes
 from clew.patterns.augment import AugmentConfig, decide_flip
 from clew.patterns.cache import choose_place
 from clew.patterns.classifier import PatternClassifier
-from clew.patterns.networks import build_network, usual_network
+from clew.patterns.networks import build_network
 from clew.patterns.photos import SPLITS
 from clew.patterns.trained.tables import EXCLUDED_FILE
-from clew.patterns.training.config import PatternsConfig
+from clew.patterns.training.choosing import NetworkChoice
+from clew.patterns.training.config import BODY_RATE, PatternsConfig
 from clew.patterns.training.events import Prepared, TrainingChoice
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
 from clew.patterns.training.start import Start
@@ -32,6 +34,7 @@ class Task:
     out: Path
     network: str
     pretrained: bool
+    is_fine_tuned: bool
     photos: TrainingPhotos
     samples: TrainingSamples
     start: Start | None
@@ -48,12 +51,17 @@ class Task:
             self.network,
             classes=len(classes),
             image_size=self.photos.size.value,
-            pretrained=self.pretrained,
+            # A run that is resumed has its own weights.
+            pretrained=self.pretrained and not (self.out / LAST).exists(),
         )
         if self.start is not None:
             self.start.load_into(network, classes)
         return PatternClassifier(
-            network, classes=len(classes), loss=self.loss, augment=self.augment
+            network,
+            classes=len(classes),
+            loss=self.loss,
+            augment=self.augment,
+            body_rate=BODY_RATE if self.is_fine_tuned else 1.0,
         )
 
     def fit(
@@ -78,12 +86,15 @@ class Task:
     @property
     def identity(self) -> dict[str, Any]:
         """What identifies this run; `load_classifier` builds the network from it."""
+        augment = asdict(self.augment)
+        if not self.augment.is_cropping:  # as runs before there were crops
+            del augment["crop"]
         return {
             "network": self.network,
             "classes": list(self.photos.classes),
             "image_size": self.photos.size.value,
             "pretrained": self.pretrained,
-            "augment": asdict(self.augment),
+            "augment": augment,
             "loss": asdict(self.loss),
             "data": self.photos.identify(),
             "started_from": self.start.digest if self.start else None,
@@ -91,29 +102,37 @@ class Task:
 
 
 def decide_task(
-    config: PatternsConfig, photos: TrainingPhotos, start: Start | None, device: torch.device
+    config: PatternsConfig,
+    network: NetworkChoice,
+    photos: TrainingPhotos,
+    start: Start | None,
+    device: torch.device,
 ) -> tuple[Task, Prepared]:
     """Decides what is left open, and reports it with its reason."""
     on_gpu, count = device.type == "cuda", len(photos.places("train"))
     place = _decide_place(photos, config.cache, device)
-    network = _decide_network(config.network, start, on_gpu=on_gpu)
-    train = config.train_for(count, on_gpu=on_gpu)
-    epochs = TrainingChoice(value=train.epochs, reason=_why_epochs(config.epochs, start, count))
+    fine = network.is_fine_tuned
+    train = config.train_for(count, on_gpu=on_gpu, is_fine_tuned=fine)
+    epochs = TrainingChoice(
+        value=train.epochs, reason=_why_epochs(config.epochs, start, count, is_fine_tuned=fine)
+    )
     samples = TrainingSamples(photos, place.value, device)
     flip = _decide_flip(config.augment.flip, samples)
     task = Task(
         out=config.out,
-        network=network.value,
-        pretrained=config.pretrained,
+        network=network.name,
+        pretrained=network.pretrained,
+        is_fine_tuned=fine,
         photos=photos,
         samples=samples,
         start=start,
-        augment=replace(config.augment, flip=flip.value),
+        augment=config.augment_for(flip=flip.value, is_fine_tuned=fine),
         loss=config.loss.build(photos.count_classes("train")),
         train=train,
-        request=config.request,
+        request=config.request_for(count, is_fine_tuned=fine),
     )
-    return task, _tell(task, place=place, flip=flip, epochs=epochs, network=network)
+    chosen = TrainingChoice(value=network.name, reason=network.reason)
+    return task, _tell(task, place=place, flip=flip, epochs=epochs, network=chosen)
 
 
 def _decide_place(photos: TrainingPhotos, wanted: str, device: torch.device) -> TrainingChoice:
@@ -123,15 +142,6 @@ def _decide_place(photos: TrainingPhotos, wanted: str, device: torch.device) -> 
     return TrainingChoice(value=place, reason=reason)
 
 
-def _decide_network(wanted: str | None, start: Start | None, *, on_gpu: bool) -> TrainingChoice:
-    if wanted is not None:
-        return TrainingChoice(value=wanted, reason="as requested")
-    if start is not None:
-        return TrainingChoice(value=start.network, reason="from the weights that it starts from")
-    name, reason = usual_network(on_gpu=on_gpu)
-    return TrainingChoice(value=name, reason=reason)
-
-
 def _decide_flip(wanted: bool | None, samples: TrainingSamples) -> TrainingChoice:
     if wanted is not None:
         return TrainingChoice(value=wanted, reason="as requested")
@@ -139,7 +149,7 @@ def _decide_flip(wanted: bool | None, samples: TrainingSamples) -> TrainingChoic
     return TrainingChoice(value=flip, reason=reason)
 
 
-def _why_epochs(wanted: int | None, start: Start | None, count: int) -> str:
+def _why_epochs(wanted: int | None, start: Start | None, count: int, *, is_fine_tuned: bool) -> str:
     if wanted is not None:
         return "requested with `epochs`"
     if start is not None:
@@ -147,6 +157,8 @@ def _why_epochs(wanted: int | None, start: Start | None, count: int) -> str:
             f"fewer than usual for {count:,} training photos, because it does not start from "
             "scratch"
         )
+    if is_fine_tuned:
+        return f"to fine-tune pretrained weights on {count:,} training photos"
     return f"for {count:,} training photos"
 
 

@@ -67,6 +67,7 @@ def train(
     cache: Literal["auto", "ram", "disk"] = "auto",
     network: str | None = None,
     pretrained: bool = False,
+    from_scratch: bool = False,
     epochs: int | None = None,
     lr: float | None = None,
     patience: int | None = None,
@@ -78,6 +79,7 @@ def train(
     augment: bool = True,
     rand_augment: str | None = None,
     mixup: float | None = None,
+    crop: float | None = None,
     flip: bool | None = None,
     seed: int = 0,
     device: str | None = None,
@@ -110,13 +112,16 @@ def train(
         library: Folder that contains your sets.
         split: Percentages for training, validation and test, if the photos are not already in
             train, val and test folders.
-        image_size: Side length, in pixels, to resize photos to. [default: depends on the photos, 32
-            to 128]
+        image_size: Side length, in pixels, to resize photos to. [default: depends on the photos,
+            128 to 224; from scratch 32 to 128]
         cache: Where to keep decoded photos.
-        network: Network: tiny, small, standard, large, or timm:NAME for a timm network. [default:
-            standard, or small without a GPU]
-        pretrained: Start from timm's pretrained weights.
-        epochs: Number of epochs. [default: 30, or more for few photos]
+        network: Network: lite0 (EfficientNet-Lite0, pretrained on ImageNet), tiny, small, standard,
+            large, or timm:NAME for a timm network. [default: lite0; from scratch standard, or small
+            without a GPU]
+        pretrained: Start from timm's pretrained weights, for a timm network.
+        from_scratch: Start from random weights instead of pretrained ones or a set's last model.
+        epochs: Number of epochs. [default: 20 for a pretrained network, 30 from scratch, or more
+            for few photos]
         lr: Peak learning rate. [default: depends on the batch size]
         patience: Stop after this many epochs without a better validation accuracy; 0 disables early
             stopping. [default: a third of the epochs, at least 20]
@@ -130,6 +135,8 @@ def train(
         rand_augment: RandAugment: number of operations per photo and their magnitude, 0 to 30.
             [default: 2,9]
         mixup: Mixup alpha; 0 disables Mixup. [default: 0.2]
+        crop: Random resized crops: the smallest fraction of a photo's area that a crop keeps; 1
+            disables them. [default: 0.35 for a pretrained network, otherwise 1]
         flip: Random horizontal flips. [default: if flipped photos look like the originals]
         seed: Seed for weights, photo order and augmentation.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
@@ -177,10 +184,11 @@ def train(
         start_from=as_path(start_from),
         network=network,
         pretrained=pretrained,
+        from_scratch=from_scratch,
         image_size=image_size,
         cache=cache,
         shares=parse_split(split),
-        augment=_read_augment(augment, rand_augment, mixup, flip),
+        augment=_read_augment(augment, rand_augment, mixup=mixup, crop=crop, flip=flip),
         loss=LossSettings(
             focal=focal_loss, class_weights=class_weights, label_smoothing=label_smoothing
         ),
@@ -296,14 +304,13 @@ def write_page(folder: Path, reporter: Reporter) -> None:
 
 
 def _read_augment(
-    augment: bool, rand_augment: str | None, mixup: float | None, flip: bool | None
+    augment: bool, rand_augment: str | None, **settings: float | bool | None
 ) -> "AugmentConfig":
     from clew.patterns.augment import AugmentConfig
 
-    settings: dict[str, Any] = {"mixup": mixup, "flip": flip}
     if rand_augment is not None:
         settings["ops"], settings["magnitude"] = _read_pair(rand_augment)
-    given = {name: value for name, value in settings.items() if value is not None}
+    given: dict[str, Any] = {name: one for name, one in settings.items() if one is not None}
     return replace(AugmentConfig() if augment else AugmentConfig.nothing(), **given)
 
 

@@ -1,0 +1,137 @@
+"""The pretrained network: when it is trained, how, and what happens without its weights."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew import wheels
+from clew.errors import InputError
+from clew.patterns.augment import AugmentConfig
+from clew.patterns.classifier import PatternClassifier
+from clew.patterns.networks.lite0 import EfficientNetLite0
+from clew.patterns.networks.pretrained import load_lite0
+from clew.patterns.trained.model import load_classifier
+from clew.patterns.training import train_patterns
+from clew.patterns.training.choosing import choose_network
+from clew.patterns.training.config import BODY_RATE, fine_tuning_epochs
+from clew.patterns.training.folder import RunFolder
+from clew.progress import Event, Note, ignore_event
+from tests.events import pick
+from tests.patterns.training.making import small_run
+from tests.stores import one_thread
+
+GPU: Any = {"on_gpu": True, "reporter": ignore_event}
+
+
+@pytest.fixture(scope="session")
+def fine_tuned(
+    photos: Path, tmp_path_factory: pytest.TempPathFactory, random_lite0_cache: Path
+) -> Path:
+    """The folder of a short fine-tuning of random weights. Shared: do not modify."""
+    out = tmp_path_factory.mktemp("fine-tuned") / "out"
+    with pytest.MonkeyPatch.context() as patch, one_thread():
+        patch.setattr("platformdirs.user_cache_dir", lambda _: str(random_lite0_cache))
+        train_patterns(small_run(photos, out, network="lite0", image_size=32, epochs=1))
+    return out
+
+
+@pytest.fixture
+def no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither a cache nor a package index."""
+
+    def refuse(*_: object) -> Path:
+        raise InputError("no connection")
+
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda _: str(tmp_path / "cache"))
+    monkeypatch.setattr(wheels, "_download", refuse)
+
+
+def test_fine_tuned_network_is_an_ordinary_model(fine_tuned: Path, photos: Path) -> None:
+    model = load_classifier(fine_tuned, device="cpu")
+    assert isinstance(model.network, EfficientNetLite0)
+    [prediction, *_] = model.predict(photos)
+    assert prediction.label in model.classes
+
+
+def test_fine_tuned_run_is_resumed_without_the_pretrained_weights(
+    fine_tuned: Path, photos: Path, no_index: None
+) -> None:
+    del no_index
+    config = small_run(photos, fine_tuned, network=None, image_size=32, epochs=1)
+    assert train_patterns(config)["pretrained"] is True
+
+
+def test_body_learns_more_slowly_than_the_head(random_lite0_cache: Path) -> None:
+    network = load_lite0(3, random_lite0_cache)
+    model = PatternClassifier(network, classes=3, body_rate=BODY_RATE)
+    rates = {name: model.learning_rate_scale(name) for name, _ in model.named_parameters()}
+    heads = {name for name, rate in rates.items() if rate == 1}
+    assert heads == {"network._fc.weight", "network._fc.bias"}
+    assert set(rates.values()) == {1.0, BODY_RATE}
+
+
+def choose(config: Any, **changes: Any) -> Any:
+    folder = RunFolder(config.out, overwrite=config.overwrite)
+    return choose_network(config, None, folder, **GPU | changes)
+
+
+@pytest.mark.usefixtures("random_lite0")
+def test_pretrained_network_is_the_default(tmp_path: Path) -> None:
+    usual = small_run(tmp_path, tmp_path / "out", network=None)
+    chosen = choose(usual)
+    assert (chosen.name, chosen.pretrained, chosen.is_fine_tuned) == ("lite0", True, True)
+    chosen = choose(replace(usual, from_scratch=True))
+    assert (chosen.name, chosen.pretrained, chosen.is_fine_tuned) == ("standard", False, False)
+    chosen = choose(replace(usual, network="lite0", from_scratch=True))
+    assert (chosen.name, chosen.pretrained, chosen.is_fine_tuned) == ("lite0", False, False)
+
+
+@pytest.mark.usefixtures("no_index")
+def test_without_the_weights_training_starts_from_scratch_and_says_so(tmp_path: Path) -> None:
+    events: list[Event] = []
+    usual = small_run(tmp_path, tmp_path / "out", network=None)
+    assert choose(usual, reporter=events.append).name == "standard"
+    [note] = pick(events, Note)
+    assert str(note) == "training from scratch: no connection"
+    with pytest.raises(InputError, match="no connection"):  # it was asked for
+        choose(replace(usual, network="lite0"))
+
+
+def test_run_keeps_the_network_that_it_was_started_with(trained: Path, photos: Path) -> None:
+    chosen = choose(small_run(photos, trained, network=None))
+    assert (chosen.name, chosen.reason) == ("tiny", "as when the run was started")
+
+
+def test_photos_of_small_sets_are_seen_more_often() -> None:
+    assert [fine_tuning_epochs(count) for count in (10, 1_600, 3_200, 60_000)] == [100, 40, 20, 20]
+
+
+def test_small_sets_are_fine_tuned_in_small_batches(tmp_path: Path) -> None:
+    config = small_run(tmp_path, tmp_path / "out")
+    open_size = replace(config, request=replace(config.request, batch_size=None))
+    sizes = [
+        open_size.request_for(count, is_fine_tuned=fine).batch_size
+        for count, fine in ((10, True), (3_000, True), (60_000, True), (3_000, False))
+    ]
+    assert sizes == [10, 32, None, None]
+    assert config.request_for(3_000, is_fine_tuned=True).batch_size == 16
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"pretrained": True}, {"start_from": Path("earlier")}],
+    ids=lambda one: next(iter(one)),
+)
+def test_contradicting_weights_are_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="`from_scratch` and .* contradict"):
+        small_run(tmp_path, tmp_path / "out", from_scratch=True, **other)
+
+
+def test_crops_are_for_pretrained_networks_and_off_without_augmentation(tmp_path: Path) -> None:
+    plain = small_run(tmp_path, tmp_path / "out")
+    usual = replace(plain, augment=AugmentConfig())
+    assert usual.augment_for(flip=True, is_fine_tuned=True).is_cropping
+    assert not usual.augment_for(flip=True, is_fine_tuned=False).is_cropping
+    assert not plain.augment_for(flip=True, is_fine_tuned=True).is_cropping

@@ -89,13 +89,15 @@ def _sides(path: Path) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("counts", "text"),
     [
-        ((5, 5, 0, 0), "5 photos identified, none doubtful"),
-        ((1, 1, 0, 0), "1 photo identified, not doubtful"),
-        ((1204, 1200, 3, 1), "1,200 of 1,203 photos identified, 3 doubtful, 1 cannot be read"),
-        ((2, 0, 0, 2), "None of the 2 photos can be read"),
-        ((1, 0, 0, 1), "The photo cannot be read"),
+        ((5, 5, 0, 0, 0), "5 photos identified, none doubtful"),
+        ((1, 1, 0, 0, 0), "1 photo identified, not doubtful"),
+        ((1204, 1200, 3, 0, 1), "1,200 of 1,203 photos identified, 3 doubtful, 1 cannot be read"),
+        ((9, 6, 3, 2, 0), "6 of 9 photos identified, 3 doubtful (2 of them unknown)"),
+        ((9, 7, 2, 2, 0), "7 of 9 photos identified, 2 doubtful and unknown"),
+        ((2, 0, 0, 0, 2), "None of the 2 photos can be read"),
+        ((1, 0, 0, 0, 1), "The photo cannot be read"),
     ],
 )
 def test_headline_counts_photos(counts: tuple[int, ...], text: str) -> None:
-    names = ("photos", "identified", "doubtful", "faulty")
+    names = ("photos", "identified", "doubtful", "unknown", "faulty")
     assert describe_counts(dict(zip(names, counts, strict=True))) == text

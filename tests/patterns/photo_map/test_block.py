@@ -32,6 +32,6 @@ def test_a_hostile_file_name_stays_data() -> None:
 
 def test_thumbnails_of_many_photos_are_one_image() -> None:
     images = np.zeros((COLUMNS + 1, 8, 8, 3), np.uint8)
-    sheet = embed_sheet(draw_sheet(images), len(images))
+    sheet = embed_sheet(draw_sheet(images, len(images)), len(images))
     assert sheet is not None and sheet.side == SIDE and sheet.count == COLUMNS + 1
-    assert embed_sheet(draw_sheet(images[:0]), 0) is None
+    assert embed_sheet(draw_sheet([], 0), 0) is None

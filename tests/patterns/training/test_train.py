@@ -23,6 +23,9 @@ from clew.errors import (
     TrainingStoppedError,
 )
 from clew.loading.splits import Shares
+from clew.patterns.trained.map_files import read_map
+from clew.patterns.trained.model import load_classifier
+from clew.patterns.trained.tables import read_splits
 from clew.patterns.training import LossSettings, PatternsConfig, Prepared, train_patterns
 from clew.progress import Event, WorkAdvanced
 from tests.engine.children import start, tensors, wait, wait_until
@@ -428,3 +431,18 @@ def test_networks_are_refused_before_photos_are_read(
 def test_invalid_settings_are_reported(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         small_run(Path("photos"), Path("out"), **changes)
+
+
+def test_a_run_says_which_photos_show_none_of_its_classes(trained: Path) -> None:
+    unknown = read_results(trained)["unknown"]
+    # With few validation photos there is none, and the model works without.
+    assert (unknown is None) == (load_classifier(trained, "cpu").unknown is None)
+
+
+def test_the_map_has_every_photo_with_its_split_and_prediction(trained: Path) -> None:
+    rows, thumbnails = read_map(trained)
+    splits = {row.name: row for row in read_splits(trained)}
+    assert {row.name for row in rows} == {*splits}
+    assert {row.split for row in rows} == {"train", "validation", "test"}
+    assert all(row.label == splits[row.name].label for row in rows)
+    assert thumbnails.startswith(b"\xff\xd8")

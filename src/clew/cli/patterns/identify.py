@@ -29,7 +29,7 @@ COMMAND = Command(
     example="clew patterns identify holiday_photos --name animals --copy-to sorted",
     groups={
         "Model": ("model", "name", "library", "device"),
-        "Predictions": ("top_k", "threshold"),
+        "Predictions": ("top_k", "threshold", "unknown"),
         "Output": ("out", "copy_to", "thumbnails"),
         "Review": ("review", "web"),
     },
@@ -140,7 +140,9 @@ def _print_photos(console: Console, title: str, photos: "tuple[Identified, ...]"
         table.add_column(heading, overflow="fold")
     for photo in photos:
         first, others = _tell(photo)
-        if photo.doubtful and title != "doubtful":
+        if photo.unknown:
+            first += " (unknown)"
+        elif photo.doubtful and title != "doubtful":
             first += " (doubtful)"
         table.add_row(*(for_terminal(text) for text in (photo.name, first, others)))
     console.print(table)
@@ -163,5 +165,12 @@ def _print_places(console: Console, result: "IdentifyResult") -> None:
     if (copies := result.copies) is not None:
         there = f", {copies.already_there:,} already there" if copies.already_there else ""
         copied = f"{counted(copies.copied, 'photo')} copied to {copies.folder}{there}"
-        unsure = f"; doubtful photos are in {copies.doubtful}" if result.counts["doubtful"] else ""
-        print_line(console, f"{copied}{unsure}")
+        unknown = result.counts["unknown"]
+        unsure = {
+            "doubtful": (copies.doubtful, result.counts["doubtful"] - unknown),
+            "unknown": (copies.unknown, unknown),
+        }
+        where = [
+            f"; {name} photos are in {folder}" for name, (folder, count) in unsure.items() if count
+        ]
+        print_line(console, f"{copied}{''.join(where)}")

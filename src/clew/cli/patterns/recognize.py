@@ -57,7 +57,9 @@ def _print(console: Console, found: "Recognition") -> None:
         bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
         table.add_row(for_terminal(label), whole_percent(chance), bar)
     console.print(table)
-    if found.is_doubtful:
+    if found.is_unknown:
+        print_line(console, "unknown: none of these classes; the photo is unlike all of them")
+    elif found.is_doubtful:
         limit = whole_percent(found.threshold)
         print_line(console, f"doubtful: no class reaches a confidence of {limit}")
     if found.best_view is not None:

@@ -16,6 +16,8 @@ from clew.patterns.identification.results import (
 )
 
 _MOST_WORKERS = 8
+# Of the photos of known classes, the share that is marked as unknown.
+USUAL_UNKNOWN = 0.05
 PAGE_FILE, TABLE_FILE = "identified.html", "identified.csv"
 SHEET_NAME = "contact_sheet"
 
@@ -23,15 +25,16 @@ SHEET_NAME = "contact_sheet"
 @dataclass(frozen=True, kw_only=True)
 class IdentifyConfig:
     """The settings of an identification. `photos` is a folder or one photo. Photos whose most
-    likely class has a probability below `threshold` are doubtful. `thumbnails` is the number of
-    photos that the page and the contact sheets show. `copy_to` gets copies of the photos, one
-    folder per class."""
+    likely class has a probability below `threshold` are doubtful; those with a typicality below
+    `unknown` are unknown. `thumbnails` is the number of photos that the page and the contact sheets
+    show. `copy_to` gets copies of the photos, one folder per class."""
 
     photos: Path
     model: Path
     out: Path
     top_k: int = 3
     threshold: float = 0.6
+    unknown: float = USUAL_UNKNOWN
     copy_to: Path | None = None
     thumbnails: int = 500
     batch_size: int = 64
@@ -41,6 +44,7 @@ class IdentifyConfig:
     def __post_init__(self) -> None:
         check_top_k(self.top_k)
         check_threshold(self.threshold)
+        check_unknown(self.unknown)
         if self.thumbnails < 0:
             raise InputError("it must be 0 or more.", setting="thumbnails", value=self.thumbnails)
 
@@ -50,6 +54,7 @@ class IdentifyConfig:
             "folder": str(self.photos.resolve()),
             "model": str(self.model.resolve()),
             "threshold": self.threshold,
+            "unknown": self.unknown,
             "top_k": min(self.top_k, len(classes)),
             "copied_to": self.copy_to and str(self.copy_to.resolve()),
             "classes": list(classes),
@@ -72,6 +77,16 @@ def check_threshold(threshold: float) -> None:
             "doubtful.",
             setting="threshold",
             value=threshold,
+        )
+
+
+def check_unknown(unknown: float) -> None:
+    if not 0 <= unknown < 1:
+        raise InputError(
+            "it must be 0 (no photo is unknown) or more, and less than 1: about this share of the "
+            "photos that do show a known class is marked as unknown too.",
+            setting="unknown",
+            value=unknown,
         )
 
 

@@ -47,9 +47,16 @@ def describe_counts(counts: dict[str, int]) -> str:
         text = f"{counted(usable, 'photo')} identified, {'none' if usable > 1 else 'not'} doubtful"
     else:
         text = f"{counts['identified']:,} of {counted(usable, 'photo')} identified, "
-        text += f"{counts['doubtful']:,} doubtful"
+        text += f"{counts['doubtful']:,} doubtful{_describe_unknown(counts)}"
     faulty = f", {counts['faulty']:,} cannot be read" if counts["faulty"] else ""
     return text + faulty
+
+
+def _describe_unknown(counts: dict[str, int]) -> str:
+    unknown = counts["unknown"]
+    if not unknown:
+        return ""
+    return " and unknown" if unknown == counts["doubtful"] else f" ({unknown:,} of them unknown)"
 
 
 def open_page(facts: PageFacts) -> Html:
@@ -70,7 +77,8 @@ def draw_group(
     group: Group, photos: Iterable[tuple[Identified, Image | None]], threshold: float
 ) -> Iterator[Html]:
     """A heading, and a card per photo."""
-    yield Html(f'<section class="{_kind(group)}" id="{_anchor(group.label)}">')
+    anchor = "unknown" if group.is_unknown else _anchor(group.label)
+    yield Html(f'<section class="{_kind(group)}" id="{anchor}">')
     yield tag("h2", _heading(group), tag("span", f"{group.count:,}", class_="count"))
     yield tag("p", _describe(group, threshold), class_="dek")
     yield Html('<div class="photos">')
@@ -123,8 +131,8 @@ def _header(facts: PageFacts) -> Html:
 def _lead(facts: PageFacts) -> list[Html | str]:
     threshold = whole_percent(facts.settings["threshold"])
     words: list[Html | str] = [
-        f"A photo is doubtful when the confidence in its most likely class is below {threshold}. "
-        f"All photos, one per line: ",
+        f"A photo is doubtful when the confidence in its most likely class is below {threshold}"
+        f"{_explain_unknown(facts)}. All photos, one per line: ",
         tag("a", "identified.csv", href="identified.csv"),
         ", ",
         tag("a", "identified.json", href="identified.json"),
@@ -134,18 +142,32 @@ def _lead(facts: PageFacts) -> list[Html | str]:
     return [*words, "."]
 
 
+def _explain_unknown(facts: PageFacts) -> str:
+    if not facts.counts["unknown"]:
+        return ""
+    return (
+        ", or when it is unknown: farther from the training photos of every class than all but "
+        f"{whole_percent(facts.settings['unknown'])} of the validation photos"
+    )
+
+
 def _sheet_link(name: str, number: int) -> Html:
     return tag("a", "contact sheet" if number == 1 else f"page {number}", href=name)
 
 
 def _overview(facts: PageFacts) -> list[Html]:
     """A bar per class that links to its photos; classes without photos are only named."""
-    rows: list[tuple[str | None, int]] = [(None, facts.counts["doubtful"]), *facts.class_counts]
+    unknown = facts.counts["unknown"]
+    rows: list[tuple[str | None, int]] = [
+        (None, facts.counts["doubtful"] - unknown),
+        *facts.class_counts,
+    ]
     found = [(label, count) for label, count in rows if count]
     empty = [label for label, count in facts.class_counts if not count]
     longest = max([1, *(count for label, count in found if label is not None)])
     widest = max([3, *(len(label or "doubtful") for label, _ in found)])
-    bars = [_bar(label, count, longest) for label, count in found]
+    bars = [_unknown_bar(unknown, longest)] if unknown else []
+    bars += [_bar(label, count, longest) for label, count in found]
     style = f"--{_WIDTH_PROPERTY}:{min(_LABEL, widest) * 0.62:.1f}em"
     parts = [tag("nav", bars, class_="overview", aria_label="Classes", style=style)]
     if empty:
@@ -154,14 +176,22 @@ def _overview(facts: PageFacts) -> list[Html]:
 
 
 def _bar(label: str | None, count: int, longest: int) -> Html:
+    kind = "bar doubtful" if label is None else "bar"
+    parts = _bar_parts(label or "doubtful", count, longest)
+    return tag("a", parts, class_=kind, href=f"#{_anchor(label)}")
+
+
+def _unknown_bar(count: int, longest: int) -> Html:
+    return tag("a", _bar_parts("unknown", count, longest), class_="bar doubtful", href="#unknown")
+
+
+def _bar_parts(name: str, count: int, longest: int) -> list[Html]:
     filled = tag("i", style=f"width:{min(100, 100 * count / longest):.1f}%")
-    parts = (
-        tag("bdi", label or "doubtful", class_="name"),
+    return [
+        tag("bdi", name, class_="name"),
         tag("span", filled, class_="track"),
         tag("span", f"{count:,}", class_="number"),
-    )
-    kind = "bar doubtful" if label is None else "bar"
-    return tag("a", *parts, class_=kind, href=f"#{_anchor(label)}")
+    ]
 
 
 def _search() -> Html:
@@ -182,12 +212,16 @@ def _anchor(label: str | None) -> str:
 
 
 def _heading(group: Group) -> Html:
+    if group.is_unknown:
+        return tag("bdi", "Unknown")
     return tag("bdi", "Doubtful" if group.label is None else group.label)
 
 
 def _describe(group: Group, threshold: float) -> str:
     order = "Least confident first." if group.count > 1 else ""
-    if group.label is None:
+    if group.is_unknown:
+        order = f"None of these classes: unlike the training photos of each. {order}"
+    elif group.label is None:
         order = f"No class reaches a confidence of {whole_percent(threshold)}. {order}"
     if len(group.places) < group.count:
         order += f" {len(group.places):,} of {group.count:,} are shown."

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from PIL import Image
 
 from clew.errors import InputError
-from clew.patterns.identification.config import check_top_k
+from clew.patterns.identification.config import USUAL_UNKNOWN, check_top_k
 from clew.patterns.photos.decode import PhotoError, PhotoSource, open_photo, read_photo
-from clew.patterns.trained.model import PatternModel
+from clew.patterns.trained.model import Judged, PatternModel
 
 # Of the photo's sides; each window overlaps its neighbors by at least half.
 SCALES = (1.0, 0.75, 0.5, 0.35)
@@ -112,7 +112,8 @@ class BestView:
 class Recognition:
     """The photo's most likely classes, in order. `views` is the number of parts that the model saw;
     `best_view` is None if that was only the whole photo. Below the confidence `threshold`, the
-    photo is doubtful."""
+    photo is doubtful; below the typicality `unknown` (that of the best view), it is unlike every
+    class."""
 
     path: Path
     width: int
@@ -121,10 +122,16 @@ class Recognition:
     views: int = 1
     best_view: BestView | None = None
     threshold: float = 0.6
+    typicality: float | None = None
+    unknown: float = USUAL_UNKNOWN
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.typicality is not None and self.typicality < self.unknown
 
     @property
     def is_doubtful(self) -> bool:
-        return self.best[0][1] < self.threshold
+        return self.is_unknown or self.best[0][1] < self.threshold
 
     def to_record(self) -> dict[str, Any]:
         """The result as plain data for JSON; boxes are [left, top, right, bottom]."""
@@ -140,6 +147,8 @@ class Recognition:
             "best": [{"class": label, "probability": round(p, 6)} for label, p in self.best],
             "views": self.views,
             "best_view": best_view,
+            "typicality": None if self.typicality is None else round(self.typicality, 6),
+            "unknown": self.is_unknown,
         }
 
 
@@ -166,24 +175,22 @@ def look_at_whole(
     """Classify the whole photo. It is read exactly as `identify` reads it, so the prediction is the
     same. Raises PhotoError."""
     square = read_photo(source, model.image_size)
-    answer = model.probabilities(square.pixels[None])[0]
+    seen = model.judge(square.pixels[None])
+    answer = seen.probabilities[0]
     return Recognition(
         path=path,
         width=square.width,
         height=square.height,
         best=_rank(model.classes, answer, top_k),
+        typicality=None if seen.typicality is None else float(seen.typicality[0]),
     )
 
 
 def _look_at_parts(model: PatternModel, path: Path, top_k: int) -> Recognition:
     photo = open_photo(path)
     windows = place_windows(photo.width, photo.height)
-    views = np.concatenate(
-        [
-            model.probabilities(cut_windows(photo, some, model.image_size))
-            for some in _batches(windows)
-        ]
-    )
+    seen = [model.judge(cut_windows(photo, some, model.image_size)) for some in _batches(windows)]
+    views = np.concatenate([some.probabilities for some in seen])
     answer = combine(views, windows)
     top = int(answer.argmax())
     best = find_best_view(views, top)
@@ -198,7 +205,13 @@ def _look_at_parts(model: PatternModel, path: Path, top_k: int) -> Recognition:
             probability=float(views[best, top]),
             box=windows[best],
         ),
+        typicality=_typicality(seen, best),
     )
+
+
+def _typicality(seen: list[Judged], place: int) -> float | None:
+    known = [some.typicality for some in seen if some.typicality is not None]
+    return float(np.concatenate(known)[place]) if known else None
 
 
 def _batches(windows: list[Box]) -> Iterator[list[Box]]:

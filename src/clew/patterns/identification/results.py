@@ -4,26 +4,29 @@ reads the first again."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 from clew.errors import StoreError
 from clew.patterns.photos.photo import Fault
 from clew.storage.reading import open_regular, parse_json, read_json
 from clew.storage.text_files import csv_text
-from clew.typed_json import read_as, to_json, wrong
+from clew.typed_json import Bounds, read_as, to_json, wrong
 
 IDENTIFIED_FILE, IDENTIFIED_FOLDER = "identified.json", "identified"
 MADE_BY = "clew patterns identify"
 _MAX_BYTES, _MAX_LINE_BYTES = 1 << 30, 1 << 24
 # How our table starts; the other files contain MADE_BY.
 TABLE_HEAD = "name,class,probability,doubtful,second,second_probability,fault"
+# What the tables of earlier versions do not have.
+_MORE_COLUMNS = "unknown,typicality"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identified:
     """One photo. `best` are its most likely classes with their probabilities, in order; it is empty
     if there is a `fault`. `path` is absolute, `name` is what users see. `correction` is the class
-    that a person gave the photo while the model was served."""
+    that a person gave the photo while the model was served. A photo that is `unknown`, unlike every
+    class, is doubtful too; `typicality` is that of `Prediction`."""
 
     name: str
     path: Path
@@ -31,6 +34,8 @@ class Identified:
     doubtful: bool
     fault: Fault | None = None
     correction: str | None = None
+    unknown: bool = False
+    typicality: float | None = None
 
     @property
     def label(self) -> str | None:
@@ -53,6 +58,8 @@ class _Record:
     doubtful: bool
     fault: dict[str, str] | None = None
     correction: str | None = None
+    unknown: bool = False
+    typicality: Annotated[float, Bounds(least=0, most=1)] | None = None
 
     def __post_init__(self) -> None:
         for one in self.best:
@@ -161,6 +168,8 @@ def _to_record(photo: Identified) -> dict[str, Any]:
         "doubtful": photo.doubtful,
         "fault": fault,
         **more,
+        "unknown": photo.unknown,
+        "typicality": None if photo.typicality is None else round(photo.typicality, 6),
     }
 
 
@@ -174,6 +183,8 @@ def _from_record(record: _Record) -> Identified:
         doubtful=record.doubtful,
         fault=fault or None,
         correction=record.correction,
+        unknown=record.unknown,
+        typicality=record.typicality,
     )
 
 
@@ -187,21 +198,26 @@ class TableWriter:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        file.write(f"\N{ZERO WIDTH NO-BREAK SPACE}{TABLE_HEAD}\r\n".encode())
+        file.write(f"\N{ZERO WIDTH NO-BREAK SPACE}{TABLE_HEAD},{_MORE_COLUMNS}\r\n".encode())
 
     def add(self, photo: Identified) -> None:
         best = [*photo.best, ("", None), ("", None)]
         (label, chance), (second, second_chance) = best[:2]
         fault = photo.fault.reason if photo.fault else ""
-        is_doubtful = "" if photo.fault else "yes" if photo.doubtful else "no"
+        doubtful, unknown = (
+            "" if photo.fault else "yes" if fact else "no"
+            for fact in (photo.doubtful, photo.unknown)
+        )
         row = (
             photo.name,
             label,
             _number(chance),
-            is_doubtful,
+            doubtful,
             second,
             _number(second_chance),
             fault,
+            unknown,
+            _number(photo.typicality),
         )
         self._file.write(csv_text([row], line_end="\r\n").encode())
 

@@ -48,9 +48,9 @@ _SOME = 10
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IdentifyResult(Tabular):
-    """The result. `counts` has photos, identified, doubtful, faulty; `notes` are sentences about
-    what was excluded; `doubtful` and `faulty` are the first few of each, for a quick look; `copies`
-    is None if nothing was copied."""
+    """The result. `counts` has photos, identified, doubtful, unknown (some of these), faulty;
+    `notes` are sentences about what was excluded; `doubtful` and `faulty` are the first few of
+    each, for a quick look; `copies` is None if nothing was copied."""
 
     folder: Path
     counts: dict[str, int]
@@ -74,13 +74,15 @@ class IdentifyResult(Tabular):
 
     @property
     def table(self) -> pa.Table:
-        """One row per photo: name, label, confidence, doubtful, fault."""
+        """One row per photo: name, label, confidence, doubtful, unknown, typicality, fault."""
         rows = [
             {
                 "name": photo.name,
                 "label": photo.label,
                 "confidence": photo.confidence,
                 "doubtful": photo.doubtful,
+                "unknown": photo.unknown,
+                "typicality": photo.typicality,
                 "fault": photo.fault and photo.fault.reason,
             }
             for photo in self
@@ -240,10 +242,13 @@ def _identify(
 
 def _judge(prediction: Prediction, config: IdentifyConfig) -> Identified:
     best = tuple(prediction.top_k(config.top_k))
+    is_unknown = prediction.is_unknown(config.unknown)
     return Identified(
         name=prediction.photo.name,
         path=prediction.photo.path,
         best=best,
-        doubtful=bool(best) and best[0][1] < config.threshold,
+        doubtful=is_unknown or (bool(best) and best[0][1] < config.threshold),
         fault=prediction.fault,
+        unknown=is_unknown,
+        typicality=prediction.typicality,
     )

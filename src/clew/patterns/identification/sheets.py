@@ -164,7 +164,8 @@ class ContactSheets:
         full = round(side * chance)
         if full:
             draw.rectangle((x, y + side, x + full - 1, y + side + _BAR - 1), fill=color)
-        self._caption(draw, photo, x, y + side + _BAR + 6, f"{label}?" if photo.doubtful else label)
+        shown = "unknown" if photo.unknown else f"{label}?" if photo.doubtful else label
+        self._caption(draw, photo, x, y + side + _BAR + 6, shown)
 
     def _caption(
         self, draw: ImageDraw.ImageDraw, photo: Identified, x: int, y: int, label: str

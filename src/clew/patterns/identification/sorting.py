@@ -14,7 +14,7 @@ from clew.patterns.library.folders import SET_FILE, library_settings
 from clew.storage.disk import disk_errors
 from clew.storage.writing import create_file
 
-DOUBTFUL_FOLDER = "_doubtful"
+DOUBTFUL_FOLDER, UNKNOWN_FOLDER = "_doubtful", "_unknown"
 # What some file systems do not allow in a name, and what would lead out of the folder.
 _UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 _MAX_STEM = 200  # bytes: a number must still fit into a name
@@ -36,12 +36,18 @@ class ClassFolders:
         """Where doubtful photos go."""
         return self.folder / DOUBTFUL_FOLDER
 
+    @property
+    def unknown(self) -> Path:
+        """Where unknown photos go."""
+        return self.folder / UNKNOWN_FOLDER
+
     def add(self, photo: Identified) -> None:
         """Copy the photo into the folder of its class, keeping its modification time. Unreadable
         photos are not copied."""
         if photo.fault is not None:
             return
         name = DOUBTFUL_FOLDER if photo.doubtful else class_folder(photo.best[0][0])
+        name = UNKNOWN_FOLDER if photo.unknown else name
         if not os.access(photo.path, os.R_OK):
             self.lost += 1
             return
@@ -86,7 +92,7 @@ def class_folder(label: str) -> str:
     """A class as a folder name that cannot lead out of its parent folder, whatever the class is
     called."""
     name = _UNSAFE.sub("_", label).strip(" .") or "_"
-    return f"{name}_" if name == DOUBTFUL_FOLDER else name
+    return f"{name}_" if name in (DOUBTFUL_FOLDER, UNKNOWN_FOLDER) else name
 
 
 def _numbered(source: Path, number: int) -> str:

@@ -10,12 +10,15 @@ from jaxtyping import Int64
 
 from clew.patterns.identification.results import Identified
 
-_DOUBTFUL, _FAULTY = -1, -2
+_DOUBTFUL, _UNKNOWN, _FAULTY = -1, -2, -3
+# The groups that a person should look at, in the order of the page.
+_TO_LOOK_AT = (_UNKNOWN, _DOUBTFUL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Photos that belong together: those of one class, or (`label` None) the doubtful ones.
+    """Photos that belong together: those of one class, or (`label` None) the doubtful ones; the
+    unknown ones among these are a group of their own.
 
     `places` are the offsets of the lines of those that are shown, the least confident first;
     `count` is their total number.
@@ -24,6 +27,7 @@ class Group:
     label: str | None
     count: int
     places: Int64[np.ndarray, " shown"]
+    is_unknown: bool = False
 
 
 class Tally:
@@ -42,15 +46,19 @@ class Tally:
     def _group_of(self, photo: Identified) -> int:
         if photo.fault is not None:
             return _FAULTY
+        if photo.unknown:
+            return _UNKNOWN
         return _DOUBTFUL if photo.doubtful else self._numbers[photo.best[0][0]]
 
     def counts(self) -> dict[str, int]:
         groups = np.asarray(self._groups)
-        faulty, doubtful = int((groups == _FAULTY).sum()), int((groups == _DOUBTFUL).sum())
+        faulty, unknown = int((groups == _FAULTY).sum()), int((groups == _UNKNOWN).sum())
+        doubtful = int((groups == _DOUBTFUL).sum()) + unknown
         return {
             "photos": len(groups),
             "identified": len(groups) - faulty - doubtful,
             "doubtful": doubtful,
+            "unknown": unknown,
             "faulty": faulty,
         }
 
@@ -61,26 +69,32 @@ class Tally:
         return list(zip(self._classes, counts.tolist(), strict=True))
 
     def groups(self, most: int) -> list[Group]:
-        """The doubtful ones first, then class by class; at most `most` photos are shown in total.
+        """The unknown and the doubtful ones first, then class by class; at most `most` photos are
+        shown in total.
 
-        Doubtful ones get up to half of the room, since a person should look at them.
+        The first two get up to half of the room, since a person should look at them.
         """
-        numbers = [_DOUBTFUL, *range(len(self._classes))]
+        numbers = [*_TO_LOOK_AT, *range(len(self._classes))]
         members = [self._members(number) for number in numbers]
         sizes = [len(places) for places in members]
-        first = min(sizes[0], max(most // 2, most - sum(sizes[1:])))
-        shares = [first, *share_out(sizes[1:], most - first)]
-        labels = [None, *self._classes]
-        together = zip(labels, members, shares, strict=True)
+        ahead = len(_TO_LOOK_AT)
+        first = min(sum(sizes[:ahead]), max(most // 2, most - sum(sizes[ahead:])))
+        shares = [*share_out(sizes[:ahead], first), *share_out(sizes[ahead:], most - first)]
+        together = zip(numbers, members, shares, strict=True)
         return [
-            Group(label=label, count=len(places), places=places[:share])
-            for label, places, share in together
+            Group(
+                label=self._classes[number] if number >= 0 else None,
+                count=len(places),
+                places=places[:share],
+                is_unknown=number == _UNKNOWN,
+            )
+            for number, places, share in together
             if len(places)
         ]
 
     def doubtful(self, most: int) -> Int64[np.ndarray, " shown"]:
-        """The offsets of the doubtful ones, the least confident first."""
-        return self._members(_DOUBTFUL)[:most]
+        """The offsets of the doubtful ones, the unknown ones first, then the least confident."""
+        return np.concatenate([self._members(number) for number in _TO_LOOK_AT])[:most]
 
     def faulty(self, most: int) -> Int64[np.ndarray, " shown"]:
         """The offsets of the first faulty ones, in order."""

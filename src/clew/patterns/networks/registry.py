@@ -133,6 +133,10 @@ class TimmNetwork(nn.Module):
     def head(self, features: Tensor) -> Float[Tensor, "batch classes"]:
         return self.timm.forward_head(features)
 
+    def pool(self, features: Tensor) -> Float[Tensor, "batch features"]:
+        """What the last layer takes."""
+        return self.timm.forward_head(features, pre_logits=True)
+
 
 def _create(name: str, *, classes: int, image_size: int, pretrained: bool) -> nn.Module:
     timm = _import_timm()

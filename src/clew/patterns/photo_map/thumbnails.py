@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Iterable
 
 import numpy as np
 from jaxtyping import UInt8
@@ -14,12 +15,13 @@ MOST_THUMBNAILS = 2_500
 _QUALITY = 70
 
 
-def draw_sheet(images: UInt8[np.ndarray, "photos size size 3"]) -> bytes:
-    """The images as squares of `SIDE` pixels, `COLUMNS` per row: a JPEG, b"" without images."""
-    if not len(images):
+def draw_sheet(images: Iterable[UInt8[np.ndarray, "size size 3"]], count: int) -> bytes:
+    """The `count` images as squares of `SIDE` pixels, `COLUMNS` per row: a JPEG, b"" without
+    images."""
+    if not count:
         return b""
-    rows = -(-len(images) // COLUMNS)
-    sheet = Image.new("RGB", (SIDE * min(COLUMNS, len(images)), SIDE * rows))
+    rows = -(-count // COLUMNS)
+    sheet = Image.new("RGB", (SIDE * min(COLUMNS, count), SIDE * rows))
     for place, pixels in enumerate(images):
         square = Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
         sheet.paste(square, (SIDE * (place % COLUMNS), SIDE * (place // COLUMNS)))

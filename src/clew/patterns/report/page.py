@@ -8,6 +8,7 @@ from clew.errors import ClewError
 from clew.pages.figures import counted
 from clew.pages.markup import Html, join, tag
 from clew.pages.shell import Section, wrap_page
+from clew.patterns.photo_map.block import map_style
 from clew.patterns.report.classes import draw_classes
 from clew.patterns.report.confusion import draw_confusion
 from clew.patterns.report.curves import describe_threshold, draw_confidence, draw_training
@@ -19,7 +20,9 @@ from clew.patterns.report.headline import (
     draw_tiles,
 )
 from clew.patterns.report.origin import draw_excluded, draw_settings, draw_training_facts
+from clew.patterns.report.photo_map import describe_shown, draw_photo_map, read_mapped
 from clew.patterns.report.run import Run, read_run
+from clew.patterns.report.unknown import describe_unknown, draw_unknown
 from clew.patterns.trained.gradcam import check_maps
 from clew.patterns.trained.model import load_classifier
 from clew.storage.writing import replace_file
@@ -63,7 +66,8 @@ def make_page(run: Run, looking: Looking) -> str:
         header=_header(run),
         sections=make_sections(run, looking),
         footer=_footer(run),
-        style=files("clew.patterns.report").joinpath("style.css").read_text(encoding="utf-8"),
+        style=files("clew.patterns.report").joinpath("style.css").read_text(encoding="utf-8")
+        + map_style(),
     )
 
 
@@ -113,7 +117,9 @@ def make_sections(run: Run, looking: Looking) -> list[Section]:
         _classes_section(run),
         _mistakes_section(run, looking),
         _evidence_section(run, looking),
+        _map_section(run),
         _confidence_section(run),
+        _unknown_section(run),
         _training_section(run),
         _excluded_section(run),
         _settings_section(run),
@@ -201,6 +207,40 @@ def _confidence_section(run: Run) -> Section:
         "those labels are correct (accuracy). Right: of the photos with a confidence of 0.8, "
         "80% should be correct; points below the line are overconfident.",
     ).if_there(run.answers, _NO_ANSWERS)
+
+
+def _map_section(run: Run) -> Section:
+    rows, thumbnails = read_mapped(run)
+    return Section(
+        name="map",
+        short="Map",
+        title="Map of the photos",
+        lead=describe_shown(run, rows) if rows else "",
+        content=draw_photo_map(run, rows, thumbnails) if rows else join(),
+        reading="A point inside another class is a photo that looks like that class: its label may "
+        "be wrong, or the classes overlap. Hover over a point for its photo, click a name to "
+        "highlight it, double-click to zoom in. Positions are by t-SNE: only who is close to whom "
+        "has a meaning, neither directions nor sizes.",
+    ).if_there(rows, "There is no map: map.csv is missing beside results.json.")
+
+
+def _unknown_section(run: Run) -> Section:
+    known = run.part("unknown")
+    return Section(
+        name="unknown",
+        short="Unknown",
+        title="Photos of none of the classes",
+        lead=describe_unknown(run) if known else "",
+        content=draw_unknown(run) if known else join(),
+        reading="A photo is unknown if it is far from the training photos of every class. To "
+        "measure that, each class is held out in turn: its test photos should be unknown, those of "
+        "the others should not. Only the distances are without the class; the network was trained "
+        "on it, so photos of something new can be harder.",
+    ).if_there(
+        known,
+        "This run says nothing about photos of none of the classes: it has too few validation "
+        "photos, is an evaluation, or was trained with an earlier version.",
+    )
 
 
 def _training_section(run: Run) -> Section:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float, Float32, UInt8
 from torch import Tensor, nn
 
 from clew.cpu import leave_slow_kernels
@@ -27,6 +27,7 @@ from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.photos.find import find_photos
 from clew.patterns.photos.photo import Fault, Photo
 from clew.patterns.results_file import RESULTS, read_results_file
+from clew.patterns.trained.unknown import UnknownModel, read_unknown
 from clew.threads import map_in_threads
 from clew.typed_json import Bounds, read_as
 
@@ -49,11 +50,28 @@ _BATCHES_AHEAD = 2
 _Pixels = UInt8[np.ndarray, "size size 3"]
 
 
+class Outputs(NamedTuple):
+    """What the network returns for some photos: logits, and its last features, averaged over the
+    positions."""
+
+    logits: Float32[np.ndarray, "batch classes"]
+    features: Float32[np.ndarray, "batch features"]
+
+
+class Judged(NamedTuple):
+    """Calibrated probabilities, and how typical each photo is for the known classes, as in
+    `Prediction`; None for a model that does not know."""
+
+    probabilities: Float32[np.ndarray, "batch classes"]
+    typicality: Float32[np.ndarray, " batch"] | None
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PatternModel:
     """A trained photo classifier. `network` is in eval mode on `device`; its logits divided by
     `temperature` give probabilities that were calibrated on the validation photos. Photos are
-    resized to `image_size` x `image_size` pixels."""
+    resized to `image_size` x `image_size` pixels. `unknown` says which photos are unlike every
+    class; models of earlier versions, and those with very few validation photos, have none."""
 
     folder: Path
     classes: tuple[str, ...]
@@ -61,6 +79,7 @@ class PatternModel:
     network: nn.Module
     temperature: float
     device: torch.device
+    unknown: UnknownModel | None = None
 
     def predict(
         self, photos: str | Path | Iterable[str | Path], *, batch_size: int = 64
@@ -99,12 +118,35 @@ class PatternModel:
         pixels = torch.as_tensor(images)
         self._check(pixels)
         logits = self.network(normalize(pixels.to(self.device), self.network)).float().cpu().numpy()
-        if not np.isfinite(logits).all():
+        self._refuse_non_finite(logits)
+        return logits
+
+    @torch.no_grad()
+    def outputs(self, images: Images) -> Outputs:
+        """Logits and features of decoded photos; arguments and errors are those of `logits`."""
+        pixels = torch.as_tensor(images)
+        self._check(pixels)
+        network: Any = self.network
+        found = network.features(normalize(pixels.to(self.device), network))
+        logits = network.head(found).float().cpu().numpy()
+        features = pool_features(network, found).float().cpu().numpy()
+        self._refuse_non_finite(logits, features)
+        return Outputs(logits, features)
+
+    def judge(self, images: Images) -> Judged:
+        """Probabilities and typicality of decoded photos; arguments and errors are those of
+        `logits`."""
+        if self.unknown is None:
+            return Judged(self.probabilities(images), None)
+        logits, features = self.outputs(images)
+        return Judged(softmax(logits, self.temperature), self.unknown.typicality(features))
+
+    def _refuse_non_finite(self, *values: np.ndarray) -> None:
+        if not all(np.isfinite(one).all() for one in values):
             raise StoreError(
                 f'the model in "{self.folder}" returns NaN or infinity: its weights are damaged. '
                 "Train it again, or restore it from a backup."
             )
-        return logits
 
     def probabilities(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
         """Calibrated probabilities `[batch, classes]` of decoded photos; arguments and errors are
@@ -119,6 +161,15 @@ class PatternModel:
                 f"images of shape [batch, {self.image_size}, {self.image_size}, 3], as returned "
                 "by read_square."
             )
+
+
+def pool_features(network: nn.Module, found: Tensor) -> Float[Tensor, "batch features"]:
+    """The mean over the positions of a network's last features; a network that pools them in its
+    own way says so with `pool`."""
+    pool = getattr(network, "pool", None)
+    if pool is not None:
+        return pool(found)
+    return found.flatten(2).mean(dim=2) if found.ndim > 2 else found
 
 
 def softmax(
@@ -157,6 +208,7 @@ def load_classifier(folder: str | Path, device: str | torch.device | None = None
         network=network.to(place).eval(),
         temperature=temperature,
         device=place,
+        unknown=read_unknown(folder),
     )
 
 
@@ -237,13 +289,21 @@ def _explain_damage(path: Path, why: str) -> str:
 class Prediction:
     """The prediction for one photo. `probabilities` `[classes]` are those of `classes`, None if the
     photo cannot be read (`fault` says why); `digest` is the same for identical images, as in
-    splits.csv."""
+    splits.csv. `typicality` is the share of the validation photos that are at least as far from the
+    training photos of every class: close to 0 for a photo that shows something else. It is None for
+    a model without `unknown`."""
 
     photo: Photo
     classes: tuple[str, ...]
     probabilities: Float32[np.ndarray, " classes"] | None = None
     digest: str | None = None
     fault: Fault | None = None
+    typicality: float | None = None
+
+    def is_unknown(self, share: float = 0.05) -> bool:
+        """Whether the photo is unlike every class: less typical than this share of the validation
+        photos."""
+        return self.typicality is not None and self.typicality < share
 
     @property
     def label(self) -> str | None:
@@ -280,20 +340,30 @@ def predict_photos(
 
 def _predict(model: PatternModel, batch: list[tuple[Photo, _Pixels | Fault]]) -> list[Prediction]:
     readable = [square for _, square in batch if not isinstance(square, Fault)]
-    rows = iter(model.probabilities(np.stack(readable)) if readable else ())
+    rows = iter(_judge_rows(model, np.stack(readable)) if readable else ())
     predictions = []
     for photo, found in batch:
         if isinstance(found, Fault):
             prediction = Prediction(photo=photo, classes=model.classes, fault=found)
         else:
+            probabilities, typicality = next(rows)
             prediction = Prediction(
                 photo=photo,
                 classes=model.classes,
-                probabilities=next(rows),
+                probabilities=probabilities,
                 digest=hash_picture(found.reshape(-1)),
+                typicality=typicality,
             )
         predictions.append(prediction)
     return predictions
+
+
+def _judge_rows(
+    model: PatternModel, images: UInt8[np.ndarray, "batch size size 3"]
+) -> Iterator[tuple[Float32[np.ndarray, " classes"], float | None]]:
+    probabilities, typicality = model.judge(images)
+    known = [None] * len(images) if typicality is None else typicality.tolist()
+    return zip(probabilities, known, strict=True)
 
 
 def _read_ahead(

@@ -10,6 +10,7 @@ from clew.engine.checkpoint import read_settings
 from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
 from clew.errors import InputError, SettingsMismatchError
 from clew.patterns.report import REPORT_FILE
+from clew.patterns.trained.map_files import MAP_FILE, THUMBNAILS_FILE
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.trained.tables import (
     EARLIER_FILE,
@@ -21,12 +22,13 @@ from clew.patterns.trained.tables import (
     describe_changes,
     read_splits,
 )
+from clew.patterns.trained.unknown import UNKNOWN_FILE
 from clew.patterns.training.results import refuse_other_results
 from clew.settings import START_OVER
 
 # Files that are only valid for a finished run. results.json is deleted last: it identifies the
 # others.
-_FOLLOWS = (PREDICTIONS_FILE, REPORT_FILE, RESULTS)
+_FOLLOWS = (PREDICTIONS_FILE, REPORT_FILE, UNKNOWN_FILE, MAP_FILE, THUMBNAILS_FILE, RESULTS)
 _TABLES = (SPLITS_FILE, EARLIER_FILE, EXCLUDED_FILE, OLD_EXCLUDED_FILE)
 
 

@@ -11,11 +11,9 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
-from clew.engine import LoadSettings, OpenBatches
+from clew.engine import OpenBatches
 from clew.errors import InputError
 from clew.loading.buffers import BufferPool
-from clew.loading.loader import Loader
-from clew.loading.order import Rank
 from clew.patterns.cache import (
     CachedPhotos,
     ImageSamples,
@@ -171,9 +169,11 @@ class TrainingSamples:
         choice."""
         return partial(open_images, samples=self._samples[split])
 
-    def open_whole(self, split: str, batch_size: int) -> Loader:
-        """A split in the order of its photos, for this process alone."""
-        return open_images(LoadSettings(batch_size=batch_size), self._samples[split], Rank())
+    def read(
+        self, split: str, places: Int64[np.ndarray, " photos"]
+    ) -> UInt8[torch.Tensor, "photos size size 3"]:
+        """Images of a split, by their indices in it."""
+        return self._samples[split].read_batch(places, BufferPool())["image"]
 
     def read_some(
         self, split: str, most: int

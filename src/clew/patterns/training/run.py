@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32
 
 from clew.engine import FitResult, ModelMeasured
 from clew.engine.folders import CURVES
@@ -27,6 +26,8 @@ from clew.patterns.training.choosing import choose_network
 from clew.patterns.training.config import PatternsConfig, PhotoSettings
 from clew.patterns.training.events import Measuring
 from clew.patterns.training.folder import RunFolder
+from clew.patterns.training.looking import Seen, look_at
+from clew.patterns.training.mapping import draw_photo_map
 from clew.patterns.training.photos import TrainingPhotos, prepare_photos
 from clew.patterns.training.results import (
     PhotoMeasures,
@@ -40,10 +41,10 @@ from clew.patterns.training.results import (
 )
 from clew.patterns.training.start import Start, open_start
 from clew.patterns.training.task import Task, decide_task
+from clew.patterns.training.unknown import describe_unknown, fit_unknown
 from clew.progress import Note, Reporter, log_event
 from clew.settings import offer_overwrite
 
-_BATCH = 128
 _LOGGED = ("test_accuracy", "test_macro_f1", "test_loss", "test_ece", "val_accuracy", "temperature")
 
 
@@ -135,15 +136,29 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     if (folder / RESULTS).exists():
         return read_results(folder, complete=True)
     photos, model = task.photos, _wrap(task, classifier)
-    labels = {split: photos.labels[photos.places(split)] for split in SPLITS}
-    logits = {split: _score(model, task, split) for split in ("validation", "test")}
-    temperature = fit_temperature(logits["validation"], labels["validation"])
-    found = {split: softmax(values, temperature) for split, values in logits.items()}
+    seen = {split: look_at(model, photos, task.samples, split) for split in SPLITS}
+    held_out = {split: seen[split] for split in ("validation", "test")}
+    labels = {split: photos.labels[one.places] for split, one in held_out.items()}
+    temperature = fit_temperature(seen["validation"].logits, labels["validation"])
+    found = {split: softmax(one.logits, temperature) for split, one in held_out.items()}
     reached = {split: measure(found[split], labels[split]) for split in found}
+    unknown = _write_unknown(folder, seen, photos)
+    draw_photo_map(folder, photos, task.samples, seen)
     photos.tables().write(folder)  # names may have changed since the run was started
     _write_predictions(folder, task, found["test"])
     _draw(folder, task, fitted, reached["test"])
-    return write_results(folder, _describe(task, fitted, temperature, reached))
+    described = _describe(task, fitted, temperature, reached)
+    return write_results(folder, {**described, "unknown": unknown})
+
+
+def _write_unknown(
+    folder: Path, seen: dict[str, Seen], photos: TrainingPhotos
+) -> dict[str, Any] | None:
+    """Write which photos are unlike every class; returns how well that works."""
+    unknown = fit_unknown(seen, photos.labels)
+    if unknown is not None:
+        unknown.write(folder)
+    return describe_unknown(unknown, seen, photos.labels, photos.classes)
 
 
 def _wrap(task: Task, classifier: PatternClassifier) -> PatternModel:
@@ -155,11 +170,6 @@ def _wrap(task: Task, classifier: PatternClassifier) -> PatternModel:
         temperature=1.0,
         device=next(classifier.parameters()).device,
     )
-
-
-def _score(model: PatternModel, task: Task, split: str) -> Float32[np.ndarray, "photos classes"]:
-    batches = task.samples.open_whole(split, _BATCH)
-    return np.concatenate([model.logits(batch["image"]) for batch in batches])
 
 
 def _write_predictions(folder: Path, task: Task, found: np.ndarray) -> None:

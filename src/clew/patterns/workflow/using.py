@@ -52,6 +52,7 @@ def identify(
     name: str | None = None,
     top_k: int = 3,
     threshold: float = 0.6,
+    unknown: float = 0.05,
     out: str | Path | None = None,
     copy_to: str | Path | None = None,
     thumbnails: int = 500,
@@ -70,6 +71,8 @@ def identify(
         name: Name of a set; its newest model is used. [default: the only set]
         top_k: Number of classes to list per photo.
         threshold: Mark photos below this confidence as doubtful.
+        unknown: Mark photos as unknown that are unlike every class: less typical than this share of
+            the validation photos. 0 marks none.
         out: Folder for the results. [default: identified/FOLDER beside the model]
         copy_to: Copy the photos to this folder, with one subfolder per class; nothing is
             overwritten.
@@ -108,6 +111,7 @@ def identify(
         out=usual.out if out is None else local_path(out),
         top_k=top_k,
         threshold=threshold,
+        unknown=unknown,
         copy_to=as_path(copy_to),
         thumbnails=thumbnails,
     )
@@ -128,6 +132,7 @@ def recognize(
     multiscale: bool = False,
     top_k: int = 3,
     threshold: float = 0.6,
+    unknown: float = 0.05,
     library: str | Path = LIBRARY,
     device: str | None = None,
 ) -> "Recognition":
@@ -140,12 +145,14 @@ def recognize(
         multiscale: Scan windows of several sizes to find and locate small objects in the photo.
         top_k: Number of classes to list.
         threshold: Mark the photo as doubtful below this confidence.
+        unknown: Mark the photo as unknown if it is unlike every class: less typical than this share
+            of the validation photos. 0 never does.
         library: Folder that contains your sets.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
 
     Returns:
-        The most likely classes with their probabilities, where the photo shows them, and
-        `is_doubtful`.
+        The most likely classes with their probabilities, where the photo shows them,
+        `is_doubtful` and `is_unknown`.
 
     Raises:
         InputError: The photo cannot be read, or there is no such model.
@@ -153,16 +160,17 @@ def recognize(
     Examples:
         >>> recognize("bird.jpg", model="trained", multiscale=True).best
     """
-    from clew.patterns.identification.config import check_threshold
+    from clew.patterns.identification.config import check_threshold, check_unknown
     from clew.patterns.identification.recognize import recognize_photo
     from clew.patterns.library.choose import choose_model
     from clew.patterns.trained import model as trained
 
     check_threshold(threshold)
+    check_unknown(unknown)
     chosen = choose_model(name, model=as_path(model), library=Path(library))
     loaded = trained.load_classifier(chosen.model, trained.usual_device(device))
     found = recognize_photo(loaded, Path(image), top_k=top_k, multiscale=multiscale)
-    return replace(found, threshold=threshold)
+    return replace(found, threshold=threshold, unknown=unknown)
 
 
 def export(

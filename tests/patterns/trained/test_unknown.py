@@ -1,0 +1,117 @@
+"""Photos of none of the classes: distances to the training features, calibrated on others."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clew.engine.model_files import write_model
+from clew.errors import StoreError
+from clew.metrics import auroc
+from clew.patterns.trained.model import load_classifier
+from clew.patterns.trained.unknown import (
+    UNKNOWN_FILE,
+    UnknownModel,
+    calibrate,
+    find_levels,
+    fit_space,
+    read_unknown,
+)
+from tests.patterns.trained.tiny import write_classifier
+
+_WIDTH = 12
+_CENTERS = 3 * np.random.default_rng(7).normal(size=(5, _WIDTH))
+
+
+def draw_features(classes: list[int], each: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.repeat(classes, each)
+    noise = np.random.default_rng(seed).normal(size=(len(labels), _WIDTH))
+    return _CENTERS[labels] + noise, labels
+
+
+def fit(held_out: int = 50) -> UnknownModel:
+    features, labels = draw_features([0, 1, 2, 3], 40, seed=0)
+    model = calibrate(fit_space(features, labels), draw_features([0, 1, 2, 3], held_out, 1)[0])
+    assert model is not None
+    return model
+
+
+def test_photos_of_another_class_are_far_and_known_ones_are_not() -> None:
+    model = fit()
+    known, unknown = draw_features([0, 1, 2, 3], 100, 2)[0], draw_features([4], 100, 2)[0]
+    typicality = model.typicality(np.concatenate([known, unknown]))
+    is_unknown = np.repeat([0, 1], [len(known), len(unknown)])
+    assert auroc(is_unknown, -typicality) > 0.95
+    assert 0.01 < (typicality[is_unknown == 0] < 0.05).mean() < 0.12
+
+
+@pytest.mark.parametrize("count", [12, 60, 400])
+def test_the_share_of_known_photos_marked_is_the_one_asked_for(count: int) -> None:
+    random, space, marked = np.random.default_rng(0), fit().space, []
+    for _ in range(40):
+        levels = find_levels(np.exp(random.normal(size=count)))
+        model = UnknownModel(space=space, levels=levels.astype(np.float32))
+        marked.append((model.rank(np.exp(random.normal(size=200))) < 0.05).mean())
+    assert 0.02 < np.mean(marked) < 0.08
+
+
+def test_very_few_held_out_photos_say_nothing() -> None:
+    features, labels = draw_features([0, 1], 20, seed=0)
+    assert calibrate(fit_space(features, labels), features[:9]) is None
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    model, photos = fit(), draw_features([0, 4], 5, 3)[0]
+    model.write(tmp_path)
+    again = read_unknown(tmp_path)
+    assert again is not None
+    assert np.array_equal(again.typicality(photos), model.typicality(photos))
+
+
+def test_a_model_of_an_earlier_version_loads_without_it(tmp_path: Path) -> None:
+    model = load_classifier(write_classifier(tmp_path), "cpu")
+    assert model.unknown is None
+    judged = model.judge(np.zeros((2, 16, 16, 3), np.uint8))
+    assert judged.typicality is None and judged.probabilities.shape == (2, 2)
+
+
+def write_changed(folder: Path, kind: str) -> None:
+    fit().write(folder)
+    saved = read_unknown(folder)
+    assert saved is not None
+    space = saved.space
+    tensors = {
+        "center": torch.from_numpy(space.center),
+        "whitening": torch.from_numpy(space.whitening),
+        "means": torch.from_numpy(space.means),
+        "distances": torch.from_numpy(saved.levels),
+    }
+    about = {"kind": "distance to the training features"}
+    changes = {
+        "other": lambda: about.update(kind="a recipe"),
+        "missing": lambda: tensors.pop("means"),
+        "narrow": lambda: tensors.update(means=tensors["means"][:, 1:].contiguous()),
+        "scalar": lambda: tensors.update(center=torch.tensor(1.0)),
+        "NaN": lambda: tensors["whitening"].fill_(float("nan")),
+        "order": lambda: tensors.update(distances=tensors["distances"].flip(0)),
+        "integers": lambda: tensors.update(center=tensors["center"].to(torch.int64)),
+    }
+    changes[kind]()
+    write_model(folder / UNKNOWN_FILE, tensors, about)
+
+
+@pytest.mark.parametrize(
+    "kind", ["other", "missing", "narrow", "scalar", "NaN", "order", "integers"]
+)
+def test_a_damaged_file_is_refused_with_a_way_out(tmp_path: Path, kind: str) -> None:
+    write_changed(tmp_path, kind)
+    with pytest.raises(StoreError, match="delete it to use the model without"):
+        read_unknown(tmp_path)
+
+
+def test_a_file_of_another_network_is_refused(tmp_path: Path) -> None:
+    fit().write(write_classifier(tmp_path))
+    model = load_classifier(tmp_path, "cpu")
+    with pytest.raises(StoreError, match="belongs to another model"):
+        model.judge(np.zeros((1, 16, 16, 3), np.uint8))

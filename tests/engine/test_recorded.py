@@ -21,7 +21,6 @@ ROWS = [
         "val_loss": 1.0 / number,
         "val_auroc": 0.9,
         "samples_per_second": 5.0,
-        "data_wait_share": 0.0,
         "seconds": 2.0,
     }
     for number in (1, 2)

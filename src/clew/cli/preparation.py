@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from clew.foreign_text import for_shell
-from clew.wording import counted
+from clew.wording import counted, duration_text
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan
@@ -46,12 +46,14 @@ def describe_preparation(told: "Prepared") -> dict[str, str]:
         "flip": f"{'yes' if flip.value else 'no'}: {flip.reason}",
         "starts from": _start_text(told),
         "network": f"{told.network.value}, {told.network.reason}",
+        "training": _method_text(told),
         "epochs": f"{told.epochs.value:,}, {told.epochs.reason}",
     }
     empty = {
         "excluded": not told.excluded,
         "ignored": not told.other_files,
         "starts from": told.started_from is None,
+        "epochs": told.method.value is not None,
     }
     return {name: line for name, line in lines.items() if not empty.get(name)}
 
@@ -63,6 +65,11 @@ def _classes_text(classes: dict[str, int]) -> str:
         return f"{many}: {', '.join(f'{name} ({count:,})' for name, count in classes.items())}"
     few, most = (choose(classes, key=lambda name: classes[name]) for choose in (min, max))
     return f"{many}, from {few} ({classes[few]:,}) to {most} ({classes[most]:,})"
+
+
+def _method_text(told: "Prepared") -> str:
+    seconds = told.method.value
+    return told.method.reason + ("" if seconds is None else f"; about {duration_text(seconds)}")
 
 
 def _start_text(told: "Prepared") -> str:

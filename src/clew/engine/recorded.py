@@ -14,6 +14,7 @@ from clew.engine.events import EpochEnded, TrainingEnded, TrainingStarted
 from clew.engine.folders import PLAN, only_one, write_json
 from clew.engine.identity import describe_run
 from clew.engine.logs import Logs
+from clew.engine.memory import MemoryUse
 from clew.engine.optimizer import build_optimizer
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.planner import plan_hardware
@@ -37,13 +38,16 @@ def record_fit(
     reporter: Reporter,
 ) -> FitResult:
     """Write the files that `fit` leaves with these weights: `fit` with the same arguments then
-    returns the same result at once. `history` has one row per epoch, as in log.csv; `best_epoch`
-    counts from 1."""
+    returns the same result at once. `history` has one row per epoch, as in log.csv (epoch, step,
+    train_loss, samples_per_second, seconds, and validation metrics as val_...); `best_epoch` counts
+    from 1."""
     plan = plan_hardware(request)
     fabric = start_fabric(plan.device)
     identity = describe_run(model, config, request, settings)
     identity = json.loads(json.dumps(identity, default=str))
-    state = _finished(history, best_epoch)
+    memory = MemoryUse(fabric.device, 0).look()
+    rows = [{"data_wait_share": 0.0, "memory_bytes": memory, **row} for row in history]
+    state = _finished(rows, best_epoch)
     result = FitResult.of_run(
         state, plan, test=None, parameters=sum(p.numel() for p in model.parameters())
     )

@@ -1,5 +1,6 @@
 """The pretrained network: when it is trained, how, and what happens without its weights."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,15 +8,16 @@ from typing import Any
 import pytest
 
 from clew import wheels
-from clew.errors import InputError
+from clew.engine import EpochEnded
+from clew.errors import InputError, SettingsMismatchError
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.networks.pretrained import load_lite0
 from clew.patterns.trained.model import load_classifier
-from clew.patterns.training import train_patterns
+from clew.patterns.training import PatternsConfig, Prepared, train_patterns
 from clew.patterns.training.choosing import choose_network
-from clew.patterns.training.config import BODY_RATE, fine_tuning_epochs
+from clew.patterns.training.config import BODY_RATE, USUAL_MINUTES, fine_tuning_epochs
 from clew.patterns.training.folder import RunFolder
 from clew.progress import Event, Note, ignore_event
 from tests.events import pick
@@ -37,6 +39,23 @@ def fine_tuned(
     return out
 
 
+@pytest.fixture(scope="session")
+def on_features(
+    photos: Path, tmp_path_factory: pytest.TempPathFactory, random_lite0_cache: Path
+) -> Path:
+    """The folder of a run on features of random weights. Shared: do not modify."""
+    out = tmp_path_factory.mktemp("on-features") / "out"
+    with pytest.MonkeyPatch.context() as patch, one_thread():
+        patch.setattr("platformdirs.user_cache_dir", lambda _: str(random_lite0_cache))
+        train_patterns(quick_run(photos, out))
+    return out
+
+
+def quick_run(data: Path, out: Path, **changes: Any) -> PatternsConfig:
+    """Without a GPU, the defaults train on features."""
+    return small_run(data, out, network=None, image_size=32, epochs=None, **changes)
+
+
 @pytest.fixture
 def no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither a cache nor a package index."""
@@ -48,8 +67,11 @@ def no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(wheels, "_download", refuse)
 
 
-def test_fine_tuned_network_is_an_ordinary_model(fine_tuned: Path, photos: Path) -> None:
-    model = load_classifier(fine_tuned, device="cpu")
+@pytest.mark.parametrize("made", ["fine_tuned", "on_features"])
+def test_trained_lite0_is_an_ordinary_model(
+    made: str, photos: Path, request: pytest.FixtureRequest
+) -> None:
+    model = load_classifier(request.getfixturevalue(made), device="cpu")
     assert isinstance(model.network, EfficientNetLite0)
     [prediction, *_] = model.predict(photos)
     assert prediction.label in model.classes
@@ -61,6 +83,40 @@ def test_fine_tuned_run_is_resumed_without_the_pretrained_weights(
     del no_index
     config = small_run(photos, fine_tuned, network=None, image_size=32, epochs=1)
     assert train_patterns(config)["pretrained"] is True
+
+
+def test_run_on_features_is_finished_and_repeated_for_free(
+    on_features: Path, photos: Path, no_index: None
+) -> None:
+    del no_index
+    results = json.loads((on_features / "results.json").read_text())
+    assert (results["network"], results["pretrained"]) == ("lite0", True)
+    events: list[Event] = []
+    assert train_patterns(quick_run(photos, on_features), events.append) == results
+    assert not pick(events, EpochEnded)
+    [prepared] = pick(events, Prepared)
+    assert prepared.method.value > 0  # the expected time
+    with pytest.raises(SettingsMismatchError, match="minutes"):
+        train_patterns(quick_run(photos, on_features, minutes=7))
+
+
+@pytest.mark.usefixtures("random_lite0")
+def test_run_on_features_can_be_started_from(
+    on_features: Path, photos: Path, tmp_path: Path
+) -> None:
+    config = quick_run(photos, tmp_path / "out", start_from=on_features)
+    results = train_patterns(replace(config, image_size=None))
+    assert results["started_from"] == str(on_features) and results["image_size"] == 32
+
+
+@pytest.mark.usefixtures("random_lite0")
+def test_epochs_or_a_gpu_train_the_whole_network(tmp_path: Path) -> None:
+    usual = quick_run(tmp_path, tmp_path / "out")
+    assert choose(usual, on_gpu=False).minutes == USUAL_MINUTES
+    assert choose(replace(usual, minutes=2), on_gpu=False).minutes == 2
+    assert choose(usual, on_gpu=True).minutes is None
+    assert choose(replace(usual, epochs=3), on_gpu=False).minutes is None
+    assert choose(replace(usual, network="tiny"), on_gpu=False).minutes is None
 
 
 def test_body_learns_more_slowly_than_the_head(random_lite0_cache: Path) -> None:

@@ -29,7 +29,7 @@ COMMAND = Command(
         "Output": ("out", "overwrite", "log_to"),
         "Network": ("network", "pretrained", "from_scratch", "start_from"),
         "Training": (
-            *("epochs", "lr", "patience", "weight_decay", "warmup", "focal_loss"),
+            *("epochs", "minutes", "lr", "patience", "weight_decay", "warmup", "focal_loss"),
             *("label_smoothing", "class_weights", "seed"),
         ),
         "Augmentation": ("augment", "rand_augment", "mixup", "crop", "flip"),

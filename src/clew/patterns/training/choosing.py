@@ -1,12 +1,13 @@
 """Which network a run trains, and from which weights: what was requested, what the run was started
 with, or else the pretrained one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from clew.engine.processes import count_processes
 from clew.errors import InputError
 from clew.patterns.networks import LITE0, check_network, usual_network
 from clew.patterns.networks.pretrained import pretrained_lite0
-from clew.patterns.training.config import PatternsConfig
+from clew.patterns.training.config import USUAL_MINUTES, PatternsConfig
 from clew.patterns.training.folder import RunFolder
 from clew.patterns.training.start import Start
 from clew.progress import Note, Reporter
@@ -15,12 +16,14 @@ from clew.progress import Note, Reporter
 @dataclass(frozen=True, kw_only=True)
 class NetworkChoice:
     """`is_fine_tuned` says whether its body was trained before, on other photos or in an earlier
-    run: then it learns more slowly than its classifier."""
+    run: then it learns more slowly than its classifier. With `minutes` it is not trained by the
+    engine, but on features, in about this time."""
 
     name: str
     reason: str
     pretrained: bool = False
     is_fine_tuned: bool = False
+    minutes: float | None = None
 
 
 def choose_network(
@@ -34,10 +37,25 @@ def choose_network(
     """The network and its starting weights. Pretrained weights are downloaded here; where they are
     the default and cannot be had, training starts from scratch, and a Note says why. Raises
     InputError if a requested network cannot be built."""
+    chosen = _choose(config, start, folder, on_gpu=on_gpu, reporter=reporter)
+    return replace(chosen, minutes=_find_minutes(config, chosen, folder, on_gpu=on_gpu))
+
+
+def _choose(
+    config: PatternsConfig,
+    start: Start | None,
+    folder: RunFolder,
+    *,
+    on_gpu: bool,
+    reporter: Reporter,
+) -> NetworkChoice:
     if start is not None:
         start.refuse_other(network=config.network, image_size=config.image_size)
-        reason = "from the weights that it starts from"
-        return NetworkChoice(name=start.network, reason=reason, is_fine_tuned=_is_lite0(start))
+        return NetworkChoice(
+            name=start.network,
+            reason="from the weights that it starts from",
+            is_fine_tuned=start.network == LITE0,
+        )
     resumed = _find_resumed(config, folder)
     if resumed is not None:
         return resumed
@@ -46,8 +64,18 @@ def choose_network(
     return _usual(config, on_gpu=on_gpu, reporter=reporter)
 
 
-def _is_lite0(start: Start) -> bool:
-    return start.network == LITE0
+def _find_minutes(
+    config: PatternsConfig, chosen: NetworkChoice, folder: RunFolder, *, on_gpu: bool
+) -> float | None:
+    """How long to train on features; None if the engine trains the network. A run that was started
+    stays what it is, even if it is resumed on another machine."""
+    started = folder.read_started()
+    is_quick = not on_gpu and count_processes() == 1
+    if started is not None:
+        is_quick = started.get("minutes") is not None
+    if not is_quick or not chosen.is_fine_tuned or config.epochs is not None:
+        return None
+    return USUAL_MINUTES if config.minutes is None else config.minutes
 
 
 def _find_resumed(config: PatternsConfig, folder: RunFolder) -> NetworkChoice | None:
@@ -78,7 +106,7 @@ def _as_requested(name: str, config: PatternsConfig) -> NetworkChoice:
 
 
 def _usual(config: PatternsConfig, *, on_gpu: bool, reporter: Reporter) -> NetworkChoice:
-    if on_gpu and not config.from_scratch:
+    if not config.from_scratch:
         try:
             pretrained_lite0()
         except InputError as error:

@@ -1,5 +1,6 @@
 """The settings of a training run: its photos, its network, how it is trained, and its folder."""
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,8 @@ _FINE_TUNING_PHOTOS, _FINE_TUNING_EPOCHS = 64_000, (20, 100)
 _FINE_TUNING_BATCH, _FINE_TUNING_CROP = 32, 0.35
 # The pretrained body learns at this share of the learning rate, and its new head at all of it.
 BODY_RATE = 0.3
+# For training without a GPU.
+USUAL_MINUTES = 5.0
 _PATIENCE = 20
 _WARM_SHARE, _FEWEST_WARM_EPOCHS = 3, 10
 _SIZES = range(16, 1025)
@@ -79,7 +82,8 @@ class PatternsConfig:
     network, image size and splits. Settings that are None are chosen: `network` and `image_size`
     are then those of `start_from`, or else the pretrained network (with `from_scratch`, one that
     suits the machine) and what suits the photos; `epochs` and `patience` (0 disables early
-    stopping) follow; `cache_dir` is "images" in `out`.
+    stopping) follow; `cache_dir` is "images" in `out`. Without a GPU and without `epochs`, the
+    pretrained network is trained on features within `minutes`.
     """
 
     data: Path
@@ -94,6 +98,7 @@ class PatternsConfig:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     loss: LossSettings = field(default_factory=LossSettings)
     epochs: int | None = None
+    minutes: float | None = None
     patience: int | None = None
     train: TrainConfig = field(default_factory=usual_train)
     request: PlanRequest = field(default_factory=PlanRequest)
@@ -110,6 +115,12 @@ class PatternsConfig:
             )
         if self.epochs is not None and self.epochs < 1:
             raise InputError("it must be 1 or more.", setting="epochs", value=self.epochs)
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise InputError(
+                f"it must be greater than 0 ({USUAL_MINUTES:g} is the default).",
+                setting="minutes",
+                value=self.minutes,
+            )
         if self.patience is not None and self.patience < 0:
             raise InputError(
                 "it must be 1 or more, or 0 to disable early stopping.",

@@ -21,7 +21,8 @@ class Prepared(Event):
     """The photos are decoded and split; training comes next.
 
     Everything known before its first step: `classes`, `splits` and `excluded` (by kind) are counts
-    of photos.
+    of photos. `method` says how the network is trained; its value is the expected time in seconds,
+    or None if the engine measures it first.
     """
 
     folder: Path
@@ -35,6 +36,7 @@ class Prepared(Event):
     flip: TrainingChoice
     epochs: TrainingChoice
     network: TrainingChoice
+    method: TrainingChoice
     started_from: Path | None
     new_classes: tuple[str, ...]
 

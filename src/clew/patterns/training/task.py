@@ -8,13 +8,17 @@ from typing import Any
 
 import torch
 
+from clew.cores import count_cores
 from clew.engine import CategoricalLoss, FitResult, PlanRequest, Reporter, TrainConfig, fit
 from clew.engine.folders import LAST
 from clew.engine.processes import count_processes
+from clew.engine.recorded import record_fit
 from clew.patterns.augment import AugmentConfig, decide_flip
 from clew.patterns.cache import choose_place
 from clew.patterns.classifier import PatternClassifier
+from clew.patterns.features import FeaturePlan, fit_on_features, plan_features
 from clew.patterns.networks import build_network
+from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.photos import SPLITS
 from clew.patterns.trained.tables import EXCLUDED_FILE
 from clew.patterns.training.choosing import NetworkChoice
@@ -22,6 +26,7 @@ from clew.patterns.training.config import BODY_RATE, PatternsConfig
 from clew.patterns.training.events import Prepared, TrainingChoice
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
 from clew.patterns.training.start import Start
+from clew.progress import Note
 
 # This many photos are used to decide on mirroring.
 _LOOKED_AT = 2_000
@@ -35,6 +40,7 @@ class Task:
     network: str
     pretrained: bool
     is_fine_tuned: bool
+    quick: FeaturePlan | None
     photos: TrainingPhotos
     samples: TrainingSamples
     start: Start | None
@@ -71,6 +77,8 @@ class Task:
 
         The test photos are evaluated afterwards: with the model as it will be loaded.
         """
+        if self.quick is not None and not (self.out / LAST).exists():
+            self._fit_on_features(self.quick, model, reporter, should_stop)
         return fit(
             model,
             self.samples.open_later("train"),
@@ -81,6 +89,39 @@ class Task:
             settings=self.identity,
             reporter=reporter,
             should_stop=should_stop,
+        )
+
+    def _fit_on_features(
+        self,
+        plan: FeaturePlan,
+        model: PatternClassifier,
+        reporter: Reporter,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Train on features, and leave the folder as the engine would."""
+        assert isinstance(model.network, EfficientNetLite0)
+        fitted = fit_on_features(
+            model.network,
+            self.photos.cached,
+            self.photos.labels,
+            self.photos.splits,
+            self.photos.cached.store.parent / "features",
+            plan=plan,
+            flip=bool(self.augment.flip),
+            reporter=reporter,
+            should_stop=should_stop,
+        )
+        for note in fitted.notes:
+            reporter(Note(note))
+        record_fit(
+            model,
+            fitted.history,
+            best_epoch=fitted.best_epoch,
+            config=self.train,
+            request=self.request,
+            output_dir=self.out,
+            settings=self.identity,
+            reporter=reporter,
         )
 
     @property
@@ -98,6 +139,7 @@ class Task:
             "loss": asdict(self.loss),
             "data": self.photos.identify(),
             "started_from": self.start.digest if self.start else None,
+            **({"minutes": self.quick.minutes} if self.quick is not None else {}),
         }
 
 
@@ -123,6 +165,7 @@ def decide_task(
         network=network.name,
         pretrained=network.pretrained,
         is_fine_tuned=fine,
+        quick=_plan_quick(network.minutes, photos),
         photos=photos,
         samples=samples,
         start=start,
@@ -132,7 +175,32 @@ def decide_task(
         request=config.request_for(count, is_fine_tuned=fine),
     )
     chosen = TrainingChoice(value=network.name, reason=network.reason)
-    return task, _tell(task, place=place, flip=flip, epochs=epochs, network=chosen)
+    return task, _tell(
+        task,
+        place=place,
+        flip=flip,
+        epochs=epochs,
+        network=chosen,
+        method=_describe_method(task),
+    )
+
+
+def _plan_quick(minutes: float | None, photos: TrainingPhotos) -> FeaturePlan | None:
+    if minutes is None:
+        return None
+    return plan_features(
+        len(photos.cached.photos), photos.size.value, minutes=minutes, threads=count_cores()
+    )
+
+
+def _describe_method(task: Task) -> TrainingChoice:
+    """How the network is trained, and why."""
+    if task.quick is not None:
+        return TrainingChoice(value=task.quick.seconds, reason=task.quick.reason)
+    if task.is_fine_tuned:
+        how = f"the whole network, its body at {BODY_RATE:g} times the learning rate of its head"
+        return TrainingChoice(value=None, reason=how)
+    return TrainingChoice(value=None, reason="the whole network")
 
 
 def _decide_place(photos: TrainingPhotos, wanted: str, device: torch.device) -> TrainingChoice:

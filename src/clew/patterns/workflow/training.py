@@ -69,6 +69,7 @@ def train(
     pretrained: bool = False,
     from_scratch: bool = False,
     epochs: int | None = None,
+    minutes: float | None = None,
     lr: float | None = None,
     patience: int | None = None,
     weight_decay: float = 0.0001,
@@ -122,6 +123,8 @@ def train(
         from_scratch: Start from random weights instead of pretrained ones or a set's last model.
         epochs: Number of epochs. [default: 20 for a pretrained network, 30 from scratch, or more
             for few photos]
+        minutes: Time to train for without a GPU. Only for the pretrained network, and if the number
+            of epochs is not given. [default: 5]
         lr: Peak learning rate. [default: depends on the batch size]
         patience: Stop after this many epochs without a better validation accuracy; 0 disables early
             stopping. [default: a third of the epochs, at least 20]
@@ -193,6 +196,7 @@ def train(
             focal=focal_loss, class_weights=class_weights, label_smoothing=label_smoothing
         ),
         epochs=epochs,
+        minutes=minutes,
         patience=patience,
         train=replace(
             usual_train(), seed=seed, lr=lr, weight_decay=weight_decay, warmup_fraction=warmup

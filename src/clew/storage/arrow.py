@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from jaxtyping import Shaped
 
 from clew.errors import StoreError
 from clew.foreign_text import shortened
@@ -267,6 +269,13 @@ def flatten(column: pa.Array) -> pa.Array:
             "store with the command that wrote it."
         )
     return column
+
+
+def as_numpy(column: pa.Array | pa.ChunkedArray) -> Shaped[np.ndarray, " rows"]:
+    """A column of numbers without missing values. Arrow's own `to_numpy` imports pandas, which
+    takes most of the time to open a store."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return np.from_dlpack(whole)
 
 
 def _is_plain(kind: pa.DataType) -> bool:

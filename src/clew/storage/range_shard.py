@@ -16,6 +16,7 @@ from clew.storage.arrow import (
     ARROW_ERRORS,
     MAGIC,
     Block,
+    as_numpy,
     check_batch,
     check_types,
     read_blocks,
@@ -93,7 +94,7 @@ class RangeShard:
             column = self.read_column(name)
             if column.type != pa.int64() or column.null_count:
                 raise self._explain(ValueError(f'"{name}" has missing values'))
-            self._ids[name] = column.to_numpy()
+            self._ids[name] = as_numpy(column)
         return self._ids[name]
 
     def locate(self, column: str, value: int) -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ from clew.foreign_text import shortened
 from clew.storage.arrow import (
     ARROW_ERRORS,
     BatchHeaders,
+    as_numpy,
     check_batch,
     check_types,
     flatten,
@@ -131,7 +132,7 @@ class ShardReader:
                 action="repair",
                 store=self.path.parent,
             )
-        return column.to_numpy()
+        return as_numpy(column)
 
     def locate(self, column: str, value: int) -> tuple[int, int] | None:
         """(record batch, row in it) of the row whose integer `column` equals `value`."""

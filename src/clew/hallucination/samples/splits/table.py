@@ -13,6 +13,7 @@ from pyarrow import csv as arrow_csv
 from clew.errors import InputError
 from clew.foreign_text import from_csv
 from clew.loading.splits import SPLIT_NAMES
+from clew.storage.arrow import as_numpy
 from clew.storage.text_files import write_csv
 
 SPLITS_FILE = "splits.csv"
@@ -76,11 +77,11 @@ def read_splits(path: str | Path) -> Splits:
         )
     columns = {name: table[name].combine_chunks() for name in _TYPES}
     for name, column in columns.items():
-        if column.null_count:  # Arrow imports pandas, which takes long, to convert booleans
+        if column.null_count:
             _refuse(path, column.is_null(), f'has no "{name}"')
     numbers = _number_splits(path, columns["split"])
-    table_ids = columns["global_example_id"].to_numpy()
-    label = columns["label"].to_numpy()
+    table_ids = as_numpy(columns["global_example_id"])
+    label = as_numpy(columns["label"])
     _refuse(path, ~np.isin(label, (0, 1)), "has a label that is neither 0 nor 1")
     repeated = np.ones(len(table_ids), bool)
     repeated[np.unique(table_ids, return_index=True)[1]] = False
@@ -90,7 +91,7 @@ def read_splits(path: str | Path) -> Splits:
         question_id=_unescape(columns["question_id"]),
         split=numbers,
         label=label,
-        score=columns["score"].to_numpy(),
+        score=as_numpy(columns["score"]),
     )
 
 
@@ -157,17 +158,17 @@ def _unescape(column: pa.StringArray) -> pa.StringArray:
 
 
 def _number_splits(path: Path, names: pa.StringArray) -> UInt8[np.ndarray, " rows"]:
-    plain = pc.utf8_lower(pc.utf8_trim_whitespace(names))
-    known = [*SPLIT_NAMES, *_OTHER_NAMES]
-    places = pc.index_in(plain, pa.array(known))
-    if places.null_count:
-        row = int(np.argmax(places.is_null().to_numpy(zero_copy_only=False)))
+    coded = pc.utf8_lower(pc.utf8_trim_whitespace(names)).dictionary_encode()
+    found = [_OTHER_NAMES.get(name, name) for name in coded.dictionary.to_pylist()]
+    places = as_numpy(coded.indices)
+    unknown = np.isin(places, [at for at, name in enumerate(found) if name not in SPLIT_NAMES])
+    if unknown.any():
+        row = int(unknown.argmax())
         raise InputError(
             f'"{path}", line {row + 2}: unknown split {names[row].as_py()!r:.60}: use '
             f"{', '.join(SPLIT_NAMES[:2])} or {SPLIT_NAMES[2]}."
         )
-    numbers = [SPLIT_NAMES.index(_OTHER_NAMES.get(name, name)) for name in known]
-    return np.array(numbers, np.uint8)[places.to_numpy()]
+    return np.array([SPLIT_NAMES.index(name) for name in found], np.uint8)[places]
 
 
 def _refuse(path: Path, wrong: pa.Array | np.ndarray, what: str) -> None:

@@ -2,10 +2,12 @@
 
     python benchmarks/patterns.py                     every part; on a GPU when there is one
     python benchmarks/patterns.py --part speed        whole epochs beside the same step on one batch
+    python benchmarks/patterns.py --part finetune     the pretrained network beside others
     python benchmarks/patterns.py --part memory       RAM with more photos than may lie in it
 
 The plain loop: the same network in single precision, one kernel at a time, on pictures that lie
-ready on the device, without any augmentation. clew's epochs begin with photos in folders.
+ready on the device, without any augmentation. clew's epochs begin with photos in folders. The
+rivals of fine-tuning read, crop and mirror photos too: see fine_tuning_rivals.py.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from statistics import median
 import numpy as np
 import psutil
 import torch
+from fine_tuning_rivals import plain_epochs, timm_epochs
 from PIL import Image
 from torch.nn import functional as F
 from train_rivals.report import Report
@@ -31,8 +34,9 @@ from clew.engine.step import build_step
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import ImageSamples, cache_photos, choose_place, open_images
 from clew.patterns.classifier import PatternClassifier
-from clew.patterns.networks import build_network
+from clew.patterns.networks import LITE0, build_network
 from clew.patterns.photos import find_classes
+from clew.patterns.training.config import BODY_RATE
 from clew.progress import ignore_event
 
 CLASSES = 10
@@ -46,6 +50,8 @@ def main():
     parser.add_argument("--network", default="standard")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--photos", type=int, help="for speed [default: 20,000; CPU: 640]")
+    parser.add_argument("--tuned-size", type=int, default=224, help="pixels for finetune")
+    parser.add_argument("--tuned-photos", type=int, help="for finetune [default: 3,200; CPU: 64]")
     parser.add_argument("--many", type=int, default=200_000, help="photos for memory")
     parser.add_argument(
         "--batch", type=int, action="append", help="[default: 16, and what the plan takes]"
@@ -85,6 +91,41 @@ def run_speed(args, report, folder):
             times=median(warm) / plain,
         )
         report.add("speed", "", plan=run.plan.precision, compiled=run.plan.compile)
+
+
+def run_finetune(args, report, folder):
+    """Whole epochs of fine-tuning with crops and augmentation, from photos in folders, beside the
+    same step on a batch that lies ready, a plain loop and timm."""
+    args = argparse.Namespace(**vars(args) | {"network": "lite0", "size": args.tuned_size})
+    args.photos = args.tuned_photos or (3_200 if args.device == "cuda" else 64)
+    samples = decode(args, report, folder, args.photos)
+    report.title(f"images a second, fine-tuning at {args.size} pixels")
+    for batch in args.batch or (32, 128):
+        run = train(args, folder, samples, batch)
+        warm = [row["samples_per_second"] for row in run.history[1:]]
+        step = median(race(args, clew=planned_step(args, run.plan))["clew"])
+        report.add("finetune", f"clew, the step alone, batch {batch}", images_per_second=step)
+        ours = median(warm)
+        report.add(
+            "finetune",
+            f"clew, whole epochs, batch {batch}",
+            **spread(warm),
+            of_the_step=ours / step,
+            waits=run.data_wait_share,
+            plan=f"{run.plan.way}",
+        )
+        for name, rival in (("plain loop", plain_epochs), ("timm", timm_epochs)):
+            try:
+                rates = list(rival(args, folder / "photos", batch))
+            except (ImportError, RuntimeError, OSError) as error:
+                report.add("finetune", f"{name}, batch {batch}", failed=str(error).split("\n")[0])
+                continue
+            report.add(
+                "finetune",
+                f"{name}, batch {batch}",
+                **spread(rates),
+                clew_is_faster_by=ours / median(rates),
+            )
 
 
 def spread(rates):
@@ -152,20 +193,26 @@ def make_photos(folder, count, args):
 
 
 def build(args, augment):
+    """The weights are random: the speed is that of pretrained ones."""
     torch.manual_seed(0)
     network = build_network(args.network, classes=CLASSES, image_size=args.size)
     loss = CategoricalLoss(label_smoothing=0.1)
-    return PatternClassifier(network, classes=CLASSES, loss=loss, augment=augment)
+    rate = BODY_RATE if args.network == LITE0 else 1.0
+    return PatternClassifier(network, classes=CLASSES, loss=loss, augment=augment, body_rate=rate)
+
+
+def augmentation(args):
+    return AugmentConfig(flip=True, crop=0.35 if args.network == LITE0 else None)
 
 
 def train(args, folder, samples, batch):
     shutil.rmtree(folder / "run", ignore_errors=True)
     return fit(
-        build(args, AugmentConfig(flip=True)),
+        build(args, augmentation(args)),
         partial(open_images, samples=samples),
         config=TrainConfig(epochs=args.epochs, patience=None, checkpoint_every_seconds=1e6),
         request=PlanRequest(batch_size=batch, device=args.device),
-        out=folder / "run",
+        output_dir=folder / "run",
         reporter=ignore_event,
     )
 
@@ -173,7 +220,7 @@ def train(args, folder, samples, batch):
 def planned_step(args, plan):
     """The step that the run made, on one batch that lies ready, and how many pictures that is."""
     fabric = start_fabric(plan.device)
-    model = build(args, AugmentConfig(flip=True)).to(fabric.device).train()
+    model = build(args, augmentation(args)).to(fabric.device).train()
     if plan.channels_last:
         model = model.to(memory_format=torch.channels_last)
     optimizer = build_optimizer(model, TrainConfig(), lr=1e-3, capturable=plan.cuda_graph)
@@ -222,7 +269,7 @@ def race(args, **rivals):
     return rates
 
 
-PARTS = {"speed": run_speed, "memory": run_memory}
+PARTS = {"speed": run_speed, "finetune": run_finetune, "memory": run_memory}
 
 
 if __name__ == "__main__":

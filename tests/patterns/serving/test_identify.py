@@ -41,7 +41,9 @@ def test_json_with_base64_gets_the_same_answer(served: ServedPhotos) -> None:
 
 
 def test_a_heat_map_has_the_shape_of_the_photo(served: ServedPhotos) -> None:
-    _, found = served.send("identify", photo_of("red", sides=(300, 100)), heat_map="true")
+    _, found = served.send(
+        "identify", photo_of("red", sides=(300, 100)), heat_map="true", preview=1
+    )
     for part in ("heat_map", "preview"):
         head, _, content = found[part].partition("base64,")
         assert head == "data:image/jpeg;"

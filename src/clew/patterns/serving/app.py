@@ -66,7 +66,7 @@ class PhotoService:
     def identify(self, photo: bytes, options: PhotoOptions) -> dict[str, Any]:
         """The response to a request. Raises ApiError."""
         found = self.classifier.identify(photo, options)
-        drawn = self.classifier.draw(photo, found.best[0][0]) if options.heat_map else {}
+        drawn = self.classifier.draw(photo, found.best[0][0], options)
         self.metrics.count_photo(found)
         return {**describe(found), "model": self.name, **drawn}
 

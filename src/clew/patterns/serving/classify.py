@@ -40,20 +40,27 @@ class PhotoClassifier:
             raise _unusable(error) from None
         return replace(found, threshold=self._settings.threshold)
 
-    def draw(self, photo: bytes, label: str) -> dict[str, str]:
+    def draw(self, photo: bytes, label: str, options: PhotoOptions) -> dict[str, str]:
         """The photo as people see it, and under the heat map of a class, as "data:" addresses.
         Raises ApiError."""
-        if not self.has_heat_maps:
+        if options.heat_map and not self.has_heat_maps:
             raise invalid("heat_map", "This network has no heat maps.")
+        if not (options.heat_map or options.preview):
+            return {}
         try:
-            square = read_square(photo, self.model.image_size)
             shown = open_photo(photo, at_least=_SIDE)
+            small = ImageOps.contain(shown, (_SIDE, _SIDE), Image.Resampling.LANCZOS)
+            drawn = {"preview": as_data_url(small)} if options.preview else {}
+            if options.heat_map:
+                heat = self._heat(read_square(photo, self.model.image_size), label)
+                drawn["heat_map"] = as_data_url(lay_over(small, heat))
         except PhotoError as error:
             raise _unusable(error) from None
+        return drawn
+
+    def _heat(self, square: np.ndarray, label: str) -> np.ndarray:
         place = np.array([self.model.classes.index(label)])
-        heat = heat_maps(self.model, square[None], place)[0]
-        small = ImageOps.contain(shown, (_SIDE, _SIDE), Image.Resampling.LANCZOS)
-        return {"preview": as_data_url(small), "heat_map": as_data_url(lay_over(small, heat))}
+        return heat_maps(self.model, square[None], place)[0]
 
 
 def describe(found: Recognition) -> dict[str, Any]:

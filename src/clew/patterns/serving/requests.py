@@ -21,15 +21,17 @@ _IMAGE = "image"
 @dataclass(frozen=True, kw_only=True)
 class PhotoOptions:
     """What a request asks besides the photo. `name` is that of its file; `label` the class that a
-    person gives it."""
+    person gives it. `preview` and `heat_map` ask for pictures in the response."""
 
     name: Annotated[str, Bounds(most=255)] = "photo"
     label: Annotated[str, Bounds(most=200)] = ""
     top_k: Annotated[int, Bounds(least=1, most=1000)] | None = None
     heat_map: bool = False
+    preview: bool = False
 
 
 _NAMES = tuple(field.name for field in fields(PhotoOptions))
+_SWITCHES = ("heat_map", "preview")
 
 
 async def read_photo_request(request: "Request") -> tuple[bytes, PhotoOptions]:
@@ -56,8 +58,9 @@ def _from_query(query: Mapping[str, str]) -> dict[str, Any]:
     given: dict[str, Any] = dict(query)
     if "top_k" in given and given["top_k"].isascii() and given["top_k"].isdigit():
         given["top_k"] = int(given["top_k"][:10])
-    if given.get("heat_map", "-").lower() in (*_TRUE, *_FALSE):
-        given["heat_map"] = given["heat_map"].lower() in _TRUE
+    for name in _SWITCHES:
+        if given.get(name, "-").lower() in (*_TRUE, *_FALSE):
+            given[name] = given[name].lower() in _TRUE
     return given
 
 

@@ -41,7 +41,7 @@ class Card {
   async identify() {
     try {
       if (this.file.size > info.max_bytes) throw new Refused(`The photo is larger than ${Math.floor(info.max_bytes / 1e6)} MB.`);
-      this.found = await read(this.path("identify", info.heat_maps ? { heat_map: true } : {}), this.file);
+      this.found = await read(this.path("identify", { preview: true, heat_map: info.heat_maps }), this.file);
       this.draw();
     } catch (error) {
       this.fail(error);
@@ -73,8 +73,9 @@ class Card {
   showPicture() {
     const { preview, heat_map: heat, label } = this.found ?? {};
     if (!preview) return;
-    this.picture.src = at("heat").checked ? heat : preview;
-    this.picture.alt = at("heat").checked ? `Where the network found evidence for ${label}` : `The photo ${this.file.name}`;
+    const isHeat = heat && at("heat").checked;
+    this.picture.src = isHeat ? heat : preview;
+    this.picture.alt = isHeat ? `Where the network found evidence for ${label}` : `The photo ${this.file.name}`;
     this.picture.hidden = false;
   }
 
@@ -152,7 +153,7 @@ document.addEventListener("paste", (event) => { if (event.clipboardData.files.le
 at("choose").addEventListener("click", () => at("files").click());
 at("files").addEventListener("change", () => { take(at("files").files); at("files").value = ""; });
 at("heat").addEventListener("change", () => { for (const box of at("results").children) box.card.showPicture(); });
-at("clear").addEventListener("click", () => { at("results").replaceChildren(); at("tools").hidden = true; });
+at("clear").addEventListener("click", () => { at("results").replaceChildren(); at("tools").hidden = at("words").hidden = true; });
 startCamera((file) => take([file]), refuse);
 askForKey(start);
 start();

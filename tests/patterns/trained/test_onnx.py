@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from clew.errors import ClewError, InputError
 from clew.patterns.photos.decode import read_square
 from clew.patterns.trained import PatternModel, load_classifier
-from clew.patterns.trained.onnx import ExportedModel, export_onnx, sample_images
+from clew.patterns.trained.exporting import ExportedModel, sample_images
+from clew.patterns.trained.onnx import export_onnx
 from tests.patterns.report.making import SIZE, draw_photo, make_run
 
 onnx = pytest.importorskip("onnx", reason='no onnx here: pip install "clew[onnx]"')
@@ -71,6 +72,8 @@ def test_onnx_describes_its_input_and_output(path: Path) -> None:
     about = session.get_modelmeta().custom_metadata_map
     assert tuple(json.loads(about["classes"])) == CLASSES
     assert about["image_size"] == str(SIZE)
+    assert json.loads(about["input"])["colors"] == "RGB"
+    assert json.loads(about["scaling"])["inside"] and json.loads(about["calibration"])["inside"]
 
 
 def test_onnx_is_one_file_without_local_paths(path: Path) -> None:

@@ -1,6 +1,7 @@
 """clew patterns export"""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -8,11 +9,12 @@ from rich.console import Console
 
 from clew.cli.commands import Call, Command
 from clew.cli.printing import print_line
+from clew.foreign_text import for_shell
 from clew.patterns.workflow import export
 from clew.wording import bytes_text
 
 if TYPE_CHECKING:
-    from clew.patterns.trained.onnx import ExportedModel
+    from clew.patterns.trained.exporting import ExportedModel
 
 COMMAND = Command(
     function=export,
@@ -28,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(call: Call) -> None:
-    with call.progress.status("exporting to ONNX and comparing predictions ..."):
+    with call.progress.status("exporting and comparing predictions ..."):
         exported = export(**call.settings)
     if call.as_json:
         call.print_json(asdict(exported))
@@ -37,9 +39,11 @@ def run(call: Call) -> None:
 
 
 def _print_export(console: Console, exported: "ExportedModel") -> None:
-    from clew.patterns.trained.onnx import INPUT, OUTPUT
+    from clew.patterns.trained.exporting import INPUT, OUTPUT
+    from clew.patterns.trained.program import SUFFIX
 
     size, classes = exported.image_size, exported.classes
+    runtime = "torch.export" if exported.path.suffix == SUFFIX else "onnxruntime"
     images = "photos" if exported.with_photos else "random images (no photo was found)"
     lines = (
         f"{exported.path} ({bytes_text(exported.bytes)})",
@@ -47,12 +51,22 @@ def _print_export(console: Console, exported: "ExportedModel") -> None:
         f"{size} x {size}",
         f'output:   "{OUTPUT}", float32 [batch, {len(classes)}], in this order: '
         f"{_list_classes(classes)}",
-        "metadata: the classes and the image size",
-        f"checked:  onnxruntime returns the same probabilities for {exported.checked} {images}, "
+        "metadata: classes, input, scaling and calibration (both are inside the model)",
+        f"checked:  {runtime} returns the same probabilities for {exported.checked} {images}, "
         f"within {exported.difference:.0e}",
     )
     for line in lines:
         print_line(console, line)
+    if exported.page is not None:
+        _print_page(console, exported.page.parent)
+
+
+def _print_page(console: Console, folder: Path) -> None:
+    words = ("python", "-m", "http.server", "--bind", "127.0.0.1", "--directory", folder, 8000)
+    serve = for_shell(words)
+    print_line(console, f"page:     {folder}, for any web server; try it with:")
+    print_line(console, f"          {serve}")
+    print_line(console, "          and open http://127.0.0.1:8000")
 
 
 def _list_classes(classes: tuple[str, ...]) -> str:

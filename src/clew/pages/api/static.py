@@ -30,6 +30,10 @@ class StaticPage:
             return None
         return found.read_bytes(), _TYPES[found.name.rpartition(".")[2]]
 
+    def read_all(self) -> dict[str, bytes]:
+        """Every file by its path on the server."""
+        return {path: found.read_bytes() for path, found in self._files.items()}
+
     def add_to(self, app: "FastAPI") -> None:
         from fastapi import HTTPException, Response
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAGE = StaticPage("clew.patterns.serving", ("page.css", "page.js", "camera.js"))
+PAGE = StaticPage("clew.patterns.serving", ("page.css", "page.js", "backend.js", "camera.js"))
 # One photo is read while the network looks at another.
 _THREADS = 2
 _Result = TypeVar("_Result")

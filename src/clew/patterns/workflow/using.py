@@ -14,8 +14,8 @@ from clew.urls import local_path
 if TYPE_CHECKING:
     from clew.patterns.identification.recognize import Recognition
     from clew.patterns.identification.run import IdentifyResult
+    from clew.patterns.trained.exporting import ExportedModel
     from clew.patterns.trained.model import PatternModel
-    from clew.patterns.trained.onnx import ExportedModel
 
 
 def load_classifier(path: str | Path, *, device: str | None = None) -> "PatternModel":
@@ -178,18 +178,23 @@ def export(
     model: str | Path | None = None,
     name: str | None = None,
     out: str | Path | None = None,
+    web: str | Path | None = None,
     overwrite: bool = False,
     library: str | Path = LIBRARY,
 ) -> "ExportedModel":
     """Export a trained classifier to a single ONNX file, for use without clew.
 
     The exported model takes pixels and returns calibrated probabilities. It is written only if
-    onnxruntime returns the same predictions. Requires "clew[onnx]".
+    onnxruntime returns the same predictions. Requires "clew[onnx]". With `web`, also a page that
+    classifies photos in the browser, for any web server.
 
     Args:
         model: Folder of a trained classifier.
         name: Name of a set; its newest model is used. [default: the only set]
-        out: The file to write. [default: model.onnx beside the model]
+        out: The file to write; with the extension .pt2 it is a torch.export program instead of
+            ONNX. [default: model.onnx beside the model]
+        web: Folder for a page that classifies photos in the browser, with the model and
+            onnxruntime-web, which is fetched with npm. [default: no page]
         overwrite: Overwrite an existing file.
         library: Folder that contains your sets.
 
@@ -198,7 +203,8 @@ def export(
         classifier's.
 
     Raises:
-        InputError: The file exists, or the packages of the extra are missing.
+        InputError: The file exists, the packages of the extra are missing, or npm cannot fetch
+            onnxruntime-web.
         ClewError: onnxruntime predicts something else, or the network cannot be exported.
 
     Examples:
@@ -207,11 +213,26 @@ def export(
     from clew.patterns.library.choose import choose_model
     from clew.patterns.trained import model as trained
     from clew.patterns.trained.onnx import export_onnx
+    from clew.patterns.trained.program import SUFFIX, export_program
 
-    folder = choose_model(name, model=as_path(model), library=Path(library)).model
-    path = local_path(out) if out is not None else folder / "model.onnx"
+    chosen = choose_model(name, model=as_path(model), library=Path(library))
+    if web is not None and out is not None:
+        raise InputError(
+            "`out` and `web` are different exports: give only one of them. The folder of the page "
+            "contains the model too.",
+            setting="web",
+            value=web,
+        )
+    if web is not None:
+        from clew.patterns.serving.demo import export_demo
+
+        loaded = trained.load_classifier(chosen.model, device="cpu")
+        title = chosen.home.resolve().name
+        return export_demo(loaded, local_path(web), name=title, overwrite=overwrite)
+    path = local_path(out) if out is not None else chosen.model / "model.onnx"
     if path.is_file() and not overwrite:
         raise InputError(
             f'"{path}" already exists: give another `out`, or `overwrite=True` to replace it.'
         )
-    return export_onnx(trained.load_classifier(folder, device="cpu"), path)
+    write = export_program if path.suffix == SUFFIX else export_onnx
+    return write(trained.load_classifier(chosen.model, device="cpu"), path)

@@ -1,5 +1,7 @@
-// Photos go to the server one after the other; each has a card with the classes it may show.
-import { Refused, askForKey, at, complain, counted, element, forgive, isLoading, percent, read, remove, sentence } from "./api.js";
+// Photos are identified one after the other; each has a card with the classes that it may show. Where
+// that happens, on a server or in this browser, is the backend's.
+import { Refused, askForKey, at, complain, counted, element, forgive, percent, sentence } from "./api.js";
+import * as backend from "./backend.js";
 import { startCamera } from "./camera.js";
 
 const MOST_CARDS = 100;
@@ -17,7 +19,12 @@ function take(files) {
     last = last.then(() => card.identify());
   }
   while (at("results").children.length > MOST_CARDS) at("results").lastChild.remove();
-  at("tools").hidden = at("words").hidden = false;
+  showTools(true);
+}
+
+function showTools(isShown) {
+  at("tools").hidden = !isShown;
+  at("words").hidden = !(isShown && info.corrections);
 }
 
 // One photo: what it shows, and the class that a person gives it.
@@ -34,14 +41,10 @@ class Card {
     this.box.card = this;
   }
 
-  path(where, more) {
-    return `${where}?${new URLSearchParams({ name: this.file.name.slice(-255) || "photo", ...more })}`;
-  }
-
   async identify() {
     try {
       if (this.file.size > info.max_bytes) throw new Refused(`The photo is larger than ${Math.floor(info.max_bytes / 1e6)} MB.`);
-      this.found = await read(this.path("identify", { preview: true, heat_map: info.heat_maps }), this.file);
+      this.found = await backend.identify(this.file, info);
       this.draw();
     } catch (error) {
       this.fail(error);
@@ -66,7 +69,8 @@ class Card {
     this.box.className = doubtful ? "result doubtful" : "result";
     this.verdict.replaceChildren(element("bdi", {}, label), ` ${percent(confidence)}`);
     if (doubtful) this.say(`Doubtful: the confidence is below ${percent(info.threshold)}`);
-    this.guesses.replaceChildren(...best.map((guess) => this.guess(guess)), this.other());
+    this.guesses.replaceChildren(...best.map((guess) => this.guess(guess)));
+    if (info.corrections) this.guesses.append(this.other());
     this.showPicture();
   }
 
@@ -82,8 +86,9 @@ class Card {
   guess({ class: label, probability }) {
     const bar = element("i", { "aria-hidden": "true" });
     bar.style.width = `${100 * probability}%`;
-    const button = element("button", { type: "button", class: "guess", title: `It is ${label}: keep the photo for review`, "data-label": label },
-      bar, element("bdi", {}, label), element("span", {}, percent(probability)));
+    const parts = [bar, element("bdi", {}, label), element("span", {}, percent(probability))];
+    if (!info.corrections) return element("p", { class: "guess", "data-label": label }, parts);
+    const button = element("button", { type: "button", class: "guess", title: `It is ${label}: keep the photo for review`, "data-label": label }, parts);
     button.addEventListener("click", () => this.correct(label));
     return button;
   }
@@ -97,7 +102,7 @@ class Card {
 
   async correct(label) {
     try {
-      const kept = await read(this.path("corrections", { label }), this.file);
+      const kept = await backend.correct(this.file, label);
       const undo = element("button", { type: "button", class: "link" }, "Undo");
       undo.addEventListener("click", () => this.undo(kept.id));
       this.mark(kept.label);
@@ -109,7 +114,7 @@ class Card {
 
   async undo(id) {
     try {
-      await remove(`corrections/${id}`);
+      await backend.takeBack(id);
       this.mark(null);
       this.say("The correction was undone");
     } catch (error) {
@@ -124,18 +129,14 @@ class Card {
 
 async function start() {
   try {
-    if (await isLoading()) {
-      at("served").textContent = "The model is loading …";
-      setTimeout(start, 1000);
-      return;
-    }
-    info = await read("model");
+    info = await backend.open((words) => { at("served").textContent = words; });
   } catch (error) {
     complain(error);
     return;
   }
+  const classes = info.classes.length;
   document.title = `clew · ${info.model}`;
-  at("served").textContent = `${info.model} · ${counted(info.classes.length, "class").replace("classs", "classes")}`;
+  at("served").textContent = `${info.model} · ${classes === 1 ? "1 class" : `${classes.toLocaleString("en")} classes`}`;
   at("heat").parentElement.hidden = !info.heat_maps;
   at("classes").replaceChildren(...info.classes.map((label) => element("option", { value: label })));
 }
@@ -153,7 +154,7 @@ document.addEventListener("paste", (event) => { if (event.clipboardData.files.le
 at("choose").addEventListener("click", () => at("files").click());
 at("files").addEventListener("change", () => { take(at("files").files); at("files").value = ""; });
 at("heat").addEventListener("change", () => { for (const box of at("results").children) box.card.showPicture(); });
-at("clear").addEventListener("click", () => { at("results").replaceChildren(); at("tools").hidden = at("words").hidden = true; });
+at("clear").addEventListener("click", () => { at("results").replaceChildren(); showTools(false); });
 startCamera((file) => take([file]), refuse);
 askForKey(start);
 start();

@@ -1,0 +1,167 @@
+"""What every exported form of a trained model has: pixels in, calibrated probabilities out, its
+description, and the check that its predictions are the model's."""
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, UInt8
+from torch import Tensor, nn
+
+from clew.errors import ClewError, InputError
+from clew.patterns.classifier import Normalize
+from clew.patterns.networks import input_scaling
+from clew.patterns.photos.decode import PhotoError, read_square
+from clew.patterns.trained.model import PatternModel, read_results
+from clew.patterns.trained.tables import read_splits
+from clew.version import __version__
+
+INPUT, OUTPUT = "image", "probabilities"
+TOLERANCE = 1e-4
+CHECKED = 32
+_BATCHES = (1, 7)
+_TRIES = 4  # photos to try for each wanted one, as some may be missing
+
+Run = Callable[[UInt8[np.ndarray, "batch size size 3"]], Float32[np.ndarray, "batch classes"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedModel:
+    """An exported model. `difference` is the largest difference between its probabilities and the
+    classifier's over `checked` images; `with_photos` says whether these were photos of the training
+    set. `page` is the page for browsers, if one was asked for."""
+
+    path: Path
+    classes: tuple[str, ...]
+    image_size: int
+    bytes: int
+    difference: float
+    checked: int
+    with_photos: bool
+    page: Path | None = None
+
+
+class Photographed(nn.Module):
+    """The network with everything between a photo's pixels and its probabilities."""
+
+    def __init__(self, model: PatternModel) -> None:
+        super().__init__()
+        self.normalize, self.network = Normalize(input_scaling(model.network)), model.network
+        self.temperature = model.temperature
+
+    def forward(self, image: UInt8[Tensor, "batch size size 3"]) -> Float[Tensor, "batch classes"]:
+        logits = self.network(self.normalize(image.to(torch.float32) / 255))
+        return torch.softmax(logits / self.temperature, dim=1)
+
+
+def on_cpu(model: PatternModel) -> PatternModel:
+    """A copy in full precision and plain memory format, so that the file is the same with and
+    without a GPU."""
+    network = copy.deepcopy(model.network).float().cpu().eval()
+    network = network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return replace(model, network=network, device=torch.device("cpu"))
+
+
+def prepare_file(path: Path) -> None:
+    """Make its folder. Raises InputError if a file cannot be written there."""
+    if path.is_dir():
+        raise InputError(f'"{path}" is a folder: give the name of a file, such as model.onnx.')
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f'the folder "{path.parent}" cannot be created ({error.strerror}): choose another path.'
+        ) from None
+
+
+def describe_model(model: PatternModel) -> dict[str, str]:
+    """What a user of the file must know, and what is inside it already: each entry is a text, lists
+    and objects as JSON."""
+    size, scaling = model.image_size, input_scaling(model.network)
+    given = {
+        "name": INPUT,
+        "type": "uint8",
+        "shape": ["batch", size, size, 3],
+        "colors": "RGB",
+        "resize": f"the whole photo, upright, resized to {size} x {size} pixels (Lanczos)",
+    }
+    inside = {"formula": "(pixel / 255 - mean) / std", "mean": scaling.mean, "std": scaling.std}
+    calibration = {"method": "temperature scaling", "temperature": model.temperature}
+    return {
+        "classes": _json(model.classes),
+        "image_size": str(size),
+        "input": _json(given),
+        "scaling": _json({"inside": True, **inside}),
+        "calibration": _json({"inside": True, **calibration}),
+        "temperature": repr(model.temperature),
+        "clew": __version__,
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def compare(model: PatternModel, images: np.ndarray, run: Run, runtime: str) -> float:
+    """The largest difference between the probabilities that `run` gives, in batches of one and of
+    several, and the model's. Raises ClewError, which names the `runtime`, if it is too large."""
+    expected = model.probabilities(images)
+    found = [_in_batches(run, images, size) for size in _BATCHES]
+    difference = max(float(np.abs(one - expected).max()) for one in found)
+    if not difference < TOLERANCE:  # also true for NaN
+        raise ClewError(
+            f"{runtime} and the classifier give different predictions (probabilities differ by up "
+            f"to {difference:.2g}, but at most {TOLERANCE:g} is allowed), so no file was written: "
+            f"please report the network and the versions of torch and {runtime}."
+        )
+    return difference
+
+
+def _in_batches(run: Run, images: np.ndarray, batch: int) -> np.ndarray:
+    return np.concatenate([run(images[at : at + batch]) for at in range(0, len(images), batch)])
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of the original error: the exporter wraps it in advice for its developers."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def sample_images(
+    model: PatternModel, count: int
+) -> tuple[UInt8[np.ndarray, "count size size 3"], bool]:
+    """Up to `count` photos from all over the training folder, and True; random images, and False,
+    if none can be found."""
+    photos = _read_photos(_find_photos(model.folder, count * _TRIES), model.image_size, count)
+    if photos:
+        return np.stack(photos), True
+    shape = (count, model.image_size, model.image_size, 3)
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8), False
+
+
+def _find_photos(folder: Path, count: int) -> list[Path]:
+    try:
+        root = Path(read_results(folder)["data"]["folder"])
+        names = [row.name for row in read_splits(folder)]
+    except (ClewError, KeyError, TypeError):
+        return []
+    step = max(1, len(names) // count)
+    return [root / name for name in names[::step]]
+
+
+def _read_photos(paths: list[Path], size: int, count: int) -> list[np.ndarray]:
+    photos: list[np.ndarray] = []
+    for path in paths:
+        if len(photos) == count:
+            break
+        try:
+            photos.append(read_square(path, size))
+        except PhotoError:
+            continue
+    return photos

@@ -1,11 +1,18 @@
-"""Features of photos from the pretrained network: computed once, kept in Arrow shards."""
+"""Features of photos from the pretrained network: computed once, kept in Arrow shards, and trained
+on where there is no GPU."""
 
 from clew.patterns.features.compute import FeatureSettings, PhotoFeatures, compute_features
-from clew.patterns.features.fitting import FeaturePlan, fit_on_features, plan_features
+from clew.patterns.features.fitting import (
+    FeaturePlan,
+    FittedOnFeatures,
+    fit_on_features,
+    plan_features,
+)
 
 __all__ = [
     "FeaturePlan",
     "FeatureSettings",
+    "FittedOnFeatures",
     "PhotoFeatures",
     "compute_features",
     "fit_on_features",

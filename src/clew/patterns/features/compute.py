@@ -1,33 +1,30 @@
-"""`compute_features`: the features of every photo, computed once. A kill loses at most the last
-batch, and the same call resumes with the same bits."""
+"""`compute_features`: the features of every photo, from the pretrained network, computed once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float32
+from torch import Tensor
 
 from clew.cores import count_cores
-from clew.cpu import fast_convolutions
-from clew.errors import InputError, TrainingStoppedError
-from clew.loading.buffers import BufferPool
-from clew.patterns.cache import CachedPhotos, ImageSamples
-from clew.patterns.features.frozen import FORMS, FrozenLite0, choose_form
-from clew.patterns.features.store import FeatureStore, Key, build_rows, find_form
-from clew.patterns.features.views import make_view
+from clew.errors import InputError
+from clew.patterns.cache import CachedPhotos
+from clew.patterns.features.filling import Filling, Source
+from clew.patterns.features.frozen import Form, FrozenLite0, choose_form
+from clew.patterns.features.store import FeatureStore, find_form
+from clew.patterns.networks.lite0 import FEATURES, STAGE_CHANNELS
 from clew.patterns.networks.pretrained import LITE0_DIGEST, load_lite0
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
-from clew.threads import map_in_threads
-from clew.wording import counted
+from clew.progress import Reporter, log_event
 
 _SIZES = range(32, 513)
 _MOST_VIEWS = 64
-# Small batches stay in the processor's caches; a GPU wants large ones.
-_AT_ONCE, _AT_ONCE_ON_GPU = 8, 64
+_STAGES = sum(STAGE_CHANNELS[:-1])
+_FLOAT = np.dtype(np.float32)
+# Changes when features are computed differently: old ones would not match new ones.
+_METHOD = "pooled stages, views 1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,44 +78,63 @@ def compute_features(
     """Computes the features of the photos in `cached` that `folder` does not hold yet, and returns
     those of all, in the order of `cached.photos`.
 
-    Every size, and every version of the weights, has its own store in `folder`. Raises InputError
-    if the weights cannot be downloaded, DiskFullError, StoreLockedError, StoreError, and
-    TrainingStoppedError when `should_stop` returns true.
+    Every size, and every version of the weights, has its own store in `folder`. The same call
+    resumes after a kill, and ends with the same bits. Raises InputError if the weights cannot be
+    downloaded, DiskFullError, StoreLockedError, StoreError, and TrainingStoppedError when
+    `should_stop` returns true.
     """
     settings = settings or FeatureSettings()
-    size = settings.size or cached.size
-    mirrored = "-flip" if settings.flip and settings.views else ""
-    path = folder / f"lite0-{LITE0_DIGEST[:8]}-{size}px{mirrored}"
+    source = Source(
+        cached=cached,
+        size=settings.size or cached.size,
+        flip=settings.flip and settings.views > 0,
+    )
+    mirrored = "-flip" if source.flip else ""
+    path = folder / f"lite0-{LITE0_DIGEST[:8]}-{source.size}px{mirrored}"
     keys = [(digest, view) for view in range(settings.views + 1) for digest in cached.digests]
-    form = find_form(path)
-    store = _open_store(path, form or "products", size, mirrored)
-    if form is None or not store.is_whole() or set(keys) - set(store.keys()):
-        network = load_lite0(classes=1)
-        chosen = form if form in FORMS else choose_form(torch.device(device))
-        store = _open_store(path, chosen, size, mirrored)
-        frozen = FrozenLite0(network, chosen, device)
-        filling = _Filling(store, cached, frozen, settings, size, reporter or log_event)
-        with store.locked(), fast_convolutions(), _threads_as_before():
-            filling.run(keys, threads or count_cores(), should_stop)
-    embedding, stages = store.read(keys)
-    return _split(embedding, stages, len(cached.photos))
+    store = _open_store(path, find_form(path), source)
+    if not store.is_whole() or set(keys) - set(store.keys()):
+        form = find_form(path) or choose_form(torch.device(device))
+        store = _open_store(path, form, source)
+        look = _Pooled(FrozenLite0(load_lite0(classes=1), form, device))
+        Filling(
+            store,
+            source,
+            look,
+            device=device,
+            threads=threads or count_cores(),
+            reporter=reporter or log_event,
+        ).run(keys, should_stop)
+    return _split(*store.read(keys), photos=len(cached.photos))
 
 
-def _open_store(path: Path, form: str, size: int, mirrored: str) -> FeatureStore:
-    return FeatureStore(path, size=size, flip=bool(mirrored), form=form)  # type: ignore[arg-type]
+class _Pooled:
+    """What is kept of a batch of images."""
+
+    def __init__(self, network: FrozenLite0) -> None:
+        self._network = network
+
+    def __call__(self, images: Tensor) -> Sequence[Tensor]:
+        pooled = self._network.pooled(images)
+        return pooled[-1], torch.cat(pooled[:-1], dim=1)
 
 
-@contextmanager
-def _threads_as_before() -> Iterator[None]:
-    """Threads that are started later compute with as many threads as before."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+def _open_store(path: Path, form: Form | None, source: Source) -> FeatureStore:
+    return FeatureStore(
+        path,
+        kind="features",
+        columns={"embedding": (FEATURES, _FLOAT), "stages": (_STAGES, _FLOAT)},
+        identity={
+            "size": source.size,
+            "flip": source.flip,
+            "form": form,
+            "weights": LITE0_DIGEST,
+            "method": _METHOD,
+        },
+    )
 
 
-def _split(embedding: np.ndarray, stages: np.ndarray, photos: int) -> PhotoFeatures:
+def _split(embedding: np.ndarray, stages: np.ndarray, *, photos: int) -> PhotoFeatures:
     by_view = [values.reshape(-1, photos, values.shape[1]) for values in (embedding, stages)]
     return PhotoFeatures(
         embedding=by_view[0][0],
@@ -126,91 +142,3 @@ def _split(embedding: np.ndarray, stages: np.ndarray, photos: int) -> PhotoFeatu
         view_embedding=by_view[0][1:].swapaxes(0, 1),
         view_stages=by_view[1][1:].swapaxes(0, 1),
     )
-
-
-class _Filling:
-    """Adds the missing rows to the store; the caller must hold its lock."""
-
-    def __init__(
-        self,
-        store: FeatureStore,
-        cached: CachedPhotos,
-        frozen: FrozenLite0,
-        settings: FeatureSettings,
-        size: int,
-        reporter: Reporter,
-    ) -> None:
-        self._store, self._frozen, self._size = store, frozen, size
-        self._flip, self._reporter = settings.flip, reporter
-        labels = np.zeros(len(cached.photos), np.int64)
-        self._images = ImageSamples(cached.store, cached.rows, labels, place="disk")
-        self._places = {digest: place for place, digest in enumerate(cached.digests)}
-        self._at_once = _AT_ONCE if frozen.device.type == "cpu" else _AT_ONCE_ON_GPU
-
-    def run(self, keys: Sequence[Key], threads: int, should_stop: Callable[[], bool]) -> None:
-        self._store.heal()
-        there = self._store.keys()
-        known = set(there)
-        missing = [key for key in keys if key not in known]
-        if not missing:
-            return
-        planned = len(keys)
-        started = WorkStarted(
-            noun="features",
-            planned=planned,
-            done=planned - len(missing),
-            estimate=f"{counted(len(missing), 'image')} of {self._size} pixels to look at",
-        )
-        with report_work(self._reporter, started):
-            self._write(missing, len(there), threads, should_stop)
-
-    def _write(
-        self, missing: Sequence[Key], first_id: int, threads: int, should_stop: Callable[[], bool]
-    ) -> None:
-        writer, done = self._store.add_rows(), 0
-        try:
-            for keys, values in self._compute(missing, threads):
-                written = writer.write(build_rows(keys, first_id + done, *values))
-                done += len(keys)
-                self._reporter(WorkAdvanced(count=len(keys), written_bytes=written))
-                if should_stop() and done < len(missing):
-                    raise TrainingStoppedError(
-                        f"stopped while computing features: {done:,} of {len(missing):,} were "
-                        "computed and saved."
-                    )
-            writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
-
-    def _compute(
-        self, keys: Sequence[Key], threads: int
-    ) -> Iterator[tuple[Sequence[Key], tuple[np.ndarray, np.ndarray]]]:
-        on_cpu = self._frozen.device.type == "cpu"
-        workers = threads if on_cpu else 1
-        firsts = range(0, len(keys), self._at_once)
-        batches = [keys[first : first + self._at_once] for first in firsts]
-        found = map_in_threads(
-            partial(self._look_at, alone=on_cpu), batches, workers, ahead=workers
-        )
-        yield from zip(batches, found, strict=True)
-
-    def _look_at(self, keys: Sequence[Key], *, alone: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The features of one batch, computed by one thread: several batches at a time are faster
-        than several threads for each, and the number of threads changes no bit."""
-        if alone:
-            torch.set_num_threads(1)  # of this thread
-        images = self._read(keys)
-        pooled = [values.cpu().numpy() for values in self._frozen.pooled(images)]
-        count = len(keys)
-        return pooled[-1][:count], np.concatenate(pooled[:-1], axis=1)[:count]
-
-    def _read(self, keys: Sequence[Key]) -> torch.Tensor:
-        """The images of a batch. It always has the same shape, so that a photo's features do not
-        depend on how many others there are."""
-        places = np.array([self._places[digest] for digest, _ in keys], np.int64)
-        images = self._images.read_batch(places, BufferPool())["image"]
-        batch = torch.zeros(self._at_once, self._size, self._size, 3, dtype=torch.uint8)
-        for row, (digest, view) in enumerate(keys):
-            batch[row] = make_view(images[row], digest, view, size=self._size, flip=self._flip)
-        return batch

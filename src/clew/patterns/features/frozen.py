@@ -55,6 +55,16 @@ class FrozenLite0:
                 maps.append(found)
         return [*maps, self._last(found)]
 
+    @torch.inference_mode()
+    def maps_before(
+        self, images: UInt8[Tensor, "batch side side 3"], block: int
+    ) -> Float[Tensor, "batch rows columns channels"]:
+        """What this block takes, pixel by pixel."""
+        found = self.start(images)
+        for run in self.blocks[:block]:
+            found = run(found)
+        return found.permute(0, 2, 3, 1)
+
     def start(self, images: UInt8[Tensor, "batch side side 3"]) -> Maps:
         """What the first block takes."""
         pixels = normalize(images.to(self.device), self._scaled_for)
@@ -111,17 +121,25 @@ class FrozenLite0:
 
         return run
 
-    def _fold(self, convolution: Any, norm: Any) -> tuple[Tensor, Tensor]:
-        weight, bias = fuse_conv_bn_weights(
-            convolution.weight,
-            convolution.bias,
-            norm.running_mean,
-            norm.running_var,
-            norm.eps,
-            norm.weight,
-            norm.bias,
-        )
-        return weight.detach().to(self.device), bias.detach().to(self.device)
+    def _fold(self, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+        weight, bias = fold(convolution, norm)
+        return weight.to(self.device), bias.to(self.device)
+
+
+@torch.no_grad()
+def fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Weight and bias of one convolution that does what both do in evaluation."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    weight, bias = fuse_conv_bn_weights(
+        convolution.weight,
+        convolution.bias,
+        norm.running_mean,
+        norm.running_var,
+        norm.eps,
+        norm.weight,
+        norm.bias,
+    )
+    return weight.detach().clone(), bias.detach().clone()
 
 
 def choose_form(device: torch.device) -> Form:

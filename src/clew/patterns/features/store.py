@@ -1,53 +1,43 @@
-"""The store of features: one row per photo and view, found again by the photo's digest."""
+"""Stores of what the network makes of photos: one row per photo and view, found again by the
+photo's digest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32
 
 from clew.patterns.cache.rows import ID, RowStore
-from clew.patterns.features.frozen import Form
-from clew.patterns.networks.lite0 import FEATURES, STAGE_CHANNELS
-from clew.patterns.networks.pretrained import LITE0_DIGEST
+from clew.patterns.features.frozen import FORMS, Form
 from clew.storage import StoreReader, read_manifest
 from clew.storage.manifest import has_manifest
 
-KIND = "features"
-STAGES = sum(STAGE_CHANNELS[:-1])
 _ADVICE = "Free some space and run the same command again."
-_ROW_BYTES = 4 * (FEATURES + STAGES)
-# Changes when features are computed differently: old ones would not match new ones.
-_METHOD = "pooled stages, views 1"
 
+# A photo's digest and the number of a view.
 Key = tuple[str, int]
 
 
-def feature_schema() -> pa.Schema:
-    values = {"embedding": FEATURES, "stages": STAGES}
-    columns = {ID: pa.int64(), "digest": pa.string(), "view": pa.int32()}
-    columns |= {name: pa.list_(pa.float32(), width) for name, width in values.items()}
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
-
-
 class FeatureStore(RowStore):
-    """The store of one size. All of its rows were computed by the network in one `form`, since
-    forms differ in the last bits."""
+    """A store whose rows have these columns: an array of a fixed width each. All rows were computed
+    in the same `form`, since forms differ in the last bits."""
 
-    def __init__(self, path: Path, *, size: int, flip: bool, form: Form) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        kind: str,
+        columns: Mapping[str, tuple[int, np.dtype[Any]]],
+        identity: Mapping[str, Any],
+    ) -> None:
+        self._columns = dict(columns)
         super().__init__(
             path,
-            feature_schema(),
-            kind=KIND,
-            identity={
-                "size": size,
-                "flip": flip,
-                "form": form,
-                "weights": LITE0_DIGEST,
-                "method": _METHOD,
-            },
-            row_bytes=_ROW_BYTES,
+            _schema(columns),
+            kind=kind,
+            identity=identity,
+            row_bytes=sum(width * dtype.itemsize for width, dtype in columns.values()),
             work="computed the features",
             advice=_ADVICE,
         )
@@ -59,48 +49,49 @@ class FeatureStore(RowStore):
         reader = self._open()
         return [key for number in range(len(reader.shards)) for key in _read_keys(reader, number)]
 
-    def read(self, keys: Sequence[Key]) -> tuple[np.ndarray, np.ndarray]:
-        """The embeddings `[keys, 1280]` and stages `[keys, 496]` of these rows."""
+    def read(self, keys: Sequence[Key]) -> list[np.ndarray]:
+        """The columns of these rows, `[keys, width]` each."""
         places = {key: place for place, key in enumerate(keys)}
-        embedding = np.empty((len(keys), FEATURES), np.float32)
-        stages = np.empty((len(keys), STAGES), np.float32)
+        arrays = [np.empty((len(keys), *of[:1]), of[1]) for of in self._columns.values()]
         reader = self._open()
         for number in range(len(reader.shards)):
-            found = [places.get(key, -1) for key in _read_keys(reader, number)]
-            rows = np.flatnonzero(np.array(found, np.int64) >= 0)
-            into = np.array(found, np.int64)[rows]
-            for name, out in (("embedding", embedding), ("stages", stages)):
-                out[into] = _read_values(reader, number, name, out.shape[1])[rows]
-        return embedding, stages
+            found = np.array([places.get(key, -1) for key in _read_keys(reader, number)], np.int64)
+            rows = np.flatnonzero(found >= 0)
+            for name, out in zip(self._columns, arrays, strict=True):
+                out[found[rows]] = _read_values(reader, number, name, out)[rows]
+        return arrays
+
+    def build_rows(
+        self, keys: Sequence[Key], first_id: int, arrays: Sequence[np.ndarray]
+    ) -> pa.RecordBatch:
+        columns = [
+            pa.array(np.arange(first_id, first_id + len(keys))),
+            pa.array([digest for digest, _ in keys], pa.string()),
+            pa.array([view for _, view in keys], pa.int32()),
+            *(_as_lists(values) for values in arrays),
+        ]
+        cast = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(cast, schema=self.schema)
 
     def _open(self) -> StoreReader:
         self.refuse_other(read_manifest(self.path))
         return StoreReader(self.path, max_open=1)
 
 
-def find_form(path: Path) -> str | None:
+def find_form(path: Path) -> Form | None:
     """The form that the rows of a store were computed in; None if there is none yet."""
-    return read_manifest(path).settings.get("form") if has_manifest(path) else None
+    form = read_manifest(path).settings.get("form") if has_manifest(path) else None
+    return form if form in FORMS else None
 
 
-def build_rows(
-    keys: Sequence[Key],
-    first_id: int,
-    embedding: Float32[np.ndarray, "rows 1280"],
-    stages: Float32[np.ndarray, "rows 496"],
-) -> pa.RecordBatch:
-    schema = feature_schema()
-    columns = [
-        pa.array(np.arange(first_id, first_id + len(keys))),
-        pa.array([digest for digest, _ in keys], pa.string()),
-        pa.array([view for _, view in keys], pa.int32()),
-        *(_as_lists(values) for values in (embedding, stages)),
-    ]
-    cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(cast, schema=schema)
+def _schema(columns: Mapping[str, tuple[int, np.dtype[Any]]]) -> pa.Schema:
+    types = {ID: pa.int64(), "digest": pa.string(), "view": pa.int32()}
+    for name, (width, dtype) in columns.items():
+        types[name] = pa.list_(pa.from_numpy_dtype(dtype), width)
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
 
 
-def _as_lists(values: Float32[np.ndarray, "rows width"]) -> pa.FixedSizeListArray:
+def _as_lists(values: np.ndarray) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
@@ -109,9 +100,7 @@ def _read_keys(reader: StoreReader, number: int) -> list[Key]:
     return list(zip(read("digest").to_pylist(), read("view").to_pylist(), strict=True))
 
 
-def _read_values(
-    reader: StoreReader, number: int, name: str, width: int
-) -> Float32[np.ndarray, "rows width"]:
+def _read_values(reader: StoreReader, number: int, name: str, like: np.ndarray) -> np.ndarray:
     chunks = reader.shard(number).read_column(name).chunks
     flat = [chunk.flatten().to_numpy() for chunk in chunks]
-    return np.concatenate([np.zeros(0, np.float32), *flat]).reshape(-1, width)
+    return np.concatenate([np.zeros(0, like.dtype), *flat]).reshape(-1, like.shape[1])

@@ -1,0 +1,124 @@
+"""Training on features: the network has the weights of its best epoch, and a kill loses nothing of
+the features."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clew.errors import TrainingStoppedError
+from clew.patterns.cache import CachedPhotos
+from clew.patterns.classifier import normalize
+from clew.patterns.features import FeaturePlan, FittedOnFeatures, fit_on_features, plan_features
+from clew.patterns.features.frozen import FrozenLite0
+from clew.patterns.features.last_blocks import FIRST_BLOCK, LastBlocks, _Depthwise
+from clew.patterns.networks.lite0 import EfficientNetLite0
+from clew.patterns.networks.pretrained import load_lite0
+from clew.progress import Event, WorkAdvanced, WorkStarted
+from tests.events import pick
+from tests.patterns.cache.pictures import cache, make_folder
+
+PHOTOS = 24
+LABELS = np.arange(PHOTOS) % 2
+SPLITS = np.array([0, 0, 0, 0, 1, 2] * 4)
+
+pytestmark = pytest.mark.usefixtures("random_lite0")
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> CachedPhotos:
+    found = cache(make_folder(tmp_path / "photos", PHOTOS), tmp_path / "cache")
+    order = np.argsort([int(Path(photo.name).stem) for photo in found.photos])
+    return replace(
+        found,
+        photos=tuple(found.photos[place] for place in order),
+        rows=found.rows[order],
+        digests=[found.digests[place] for place in order],
+    )
+
+
+def fit(
+    cached: CachedPhotos,
+    network: EfficientNetLite0,
+    folder: Path,
+    *,
+    minutes: float = 1e-9,
+    **options: object,
+) -> FittedOnFeatures:
+    plan = FeaturePlan(minutes=minutes, seconds=1.0, reason="", threads=2)
+    return fit_on_features(network, cached, LABELS, SPLITS, folder, plan=plan, flip=True, **options)  # type: ignore[arg-type]
+
+
+def random_images() -> torch.Tensor:
+    return torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
+
+
+def test_last_blocks_compute_what_the_network_does() -> None:
+    network, images = load_lite0(classes=3).eval(), random_images()
+    blocks = LastBlocks(network).eval()
+    with torch.no_grad():
+        for one in blocks.parameters():
+            one.add_(0.01 * torch.randn_like(one))
+        maps = FrozenLite0(network, "products").maps_before(images, FIRST_BLOCK)
+        expected = blocks(maps.clone())
+        blocks.write_into(network)
+        found = network(normalize(images, network))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_gradient_through_a_depthwise_convolution_is_that_of_pytorch(size: int) -> None:
+    kernel, images = torch.randn(4, 1, size, size), torch.randn(2, 4, 6, 6)
+    gradients = []
+    for convolve in (_Depthwise.apply, lambda x, k: F.conv2d(x, k, None, 1, size // 2, 1, 4)):
+        given = images.clone().requires_grad_()
+        convolve(given, kernel).pow(3).sum().backward()
+        gradients.append(given.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-3)
+
+
+def test_training_leaves_a_classifier_of_the_training_photos(
+    cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.patterns.features.fitting._MOST_EPOCHS", 2)
+    monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
+    network = load_lite0(classes=2).eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    fitted = fit(cached, network, tmp_path / "features", minutes=60)
+    assert [row["epoch"] for row in fitted.history] == [1, 2, 3]
+    assert 1 <= fitted.best_epoch <= 3
+    assert "on the photos and 1 augmented view of each for 2 epochs" in fitted.notes[-1]
+    changed = {
+        name for name, value in network.state_dict().items() if not value.equal(before[name])
+    }
+    assert "_fc.weight" in changed
+    assert not [name for name in changed if name.startswith(("_conv_stem", "_blocks.11."))]
+
+
+def test_features_of_a_stopped_training_are_kept(cached: CachedPhotos, tmp_path: Path) -> None:
+    events: list[Event] = []
+    with pytest.raises(TrainingStoppedError, match="computing features: 8 of"):
+        fit(
+            cached,
+            load_lite0(classes=2),
+            tmp_path / "features",
+            reporter=events.append,
+            should_stop=lambda: bool(pick(events, WorkAdvanced)),
+        )
+    again: list[Event] = []
+    fit(cached, load_lite0(classes=2), tmp_path / "features", reporter=again.append)
+    assert pick(again, WorkStarted)[0].done == 8
+
+
+def test_classes_with_few_photos_are_named(cached: CachedPhotos, tmp_path: Path) -> None:
+    few = np.where(np.arange(PHOTOS) < 4, 0, 1)
+    plan = plan_features(PHOTOS, cached.size, minutes=1e-9, threads=1)
+    assert "24 photos" in plan.reason and "give more `minutes`" in plan.reason
+    network = load_lite0(classes=2)
+    fitted = fit_on_features(network, cached, few, SPLITS, tmp_path / "f", plan=plan, flip=False)
+    assert 'fewer than 5 training photos: "cats" (4)' in fitted.notes[0]
+    assert "no time to fine-tune" in fitted.notes[1]
+    assert len(fitted.history) == 1

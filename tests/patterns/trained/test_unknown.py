@@ -1,12 +1,14 @@
 """Photos of none of the classes: distances to the training features, calibrated on others."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from clew.engine.model_files import write_model
+from clew.engine.model_files import read_model, write_model
 from clew.errors import StoreError
 from clew.metrics import auroc
 from clew.patterns.trained.model import load_classifier
@@ -16,11 +18,13 @@ from clew.patterns.trained.unknown import (
     calibrate,
     find_levels,
     fit_space,
+    rank,
     read_unknown,
 )
 from tests.patterns.trained.tiny import write_classifier
 
 _WIDTH = 12
+_TENSORS = ("center", "axes", "points", "directions", "weights", "scales", "levels")
 _CENTERS = 3 * np.random.default_rng(7).normal(size=(5, _WIDTH))
 
 
@@ -48,11 +52,10 @@ def test_photos_of_another_class_are_far_and_known_ones_are_not() -> None:
 
 @pytest.mark.parametrize("count", [12, 60, 400])
 def test_the_share_of_known_photos_marked_is_the_one_asked_for(count: int) -> None:
-    random, space, marked = np.random.default_rng(0), fit().space, []
+    random, marked = np.random.default_rng(0), []
     for _ in range(40):
-        levels = find_levels(np.exp(random.normal(size=count)))
-        model = UnknownModel(space=space, levels=levels.astype(np.float32))
-        marked.append((model.rank(np.exp(random.normal(size=200))) < 0.05).mean())
+        levels = find_levels(random.normal(size=count))
+        marked.append((rank(random.normal(size=200), levels) < 0.05).mean())
     assert 0.02 < np.mean(marked) < 0.08
 
 
@@ -78,23 +81,17 @@ def test_a_model_of_an_earlier_version_loads_without_it(tmp_path: Path) -> None:
 
 def write_changed(folder: Path, kind: str) -> None:
     fit().write(folder)
-    saved = read_unknown(folder)
-    assert saved is not None
-    space = saved.space
-    tensors = {
-        "center": torch.from_numpy(space.center),
-        "whitening": torch.from_numpy(space.whitening),
-        "means": torch.from_numpy(space.means),
-        "distances": torch.from_numpy(saved.levels),
-    }
-    about = {"kind": "distance to the training features"}
-    changes = {
+    tensors = dict(read_model(folder / UNKNOWN_FILE).read(_TENSORS))
+    about: dict[str, Any] = {"kind": "distance to the training features", "neighbors": 10}
+    changes: dict[str, Callable[[], Any]] = {
         "other": lambda: about.update(kind="a recipe"),
-        "missing": lambda: tensors.pop("means"),
-        "narrow": lambda: tensors.update(means=tensors["means"][:, 1:].contiguous()),
+        "neighbors": lambda: about.update(neighbors="many"),
+        "missing": lambda: tensors.pop("points"),
+        "narrow": lambda: tensors.update(points=tensors["points"][:, 1:].contiguous()),
         "scalar": lambda: tensors.update(center=torch.tensor(1.0)),
-        "NaN": lambda: tensors["whitening"].fill_(float("nan")),
-        "order": lambda: tensors.update(distances=tensors["distances"].flip(0)),
+        "scalars": lambda: tensors.update({name: torch.tensor(1.0) for name in tensors}),
+        "NaN": lambda: tensors["axes"].fill_(float("nan")),
+        "order": lambda: tensors.update(levels=tensors["levels"].flip(0)),
         "integers": lambda: tensors.update(center=tensors["center"].to(torch.int64)),
     }
     changes[kind]()
@@ -102,7 +99,11 @@ def write_changed(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["other", "missing", "narrow", "scalar", "NaN", "order", "integers"]
+    "kind",
+    [
+        *("other", "neighbors", "missing", "narrow", "scalar", "scalars", "NaN", "order"),
+        "integers",
+    ],
 )
 def test_a_damaged_file_is_refused_with_a_way_out(tmp_path: Path, kind: str) -> None:
     write_changed(tmp_path, kind)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float32, UInt8
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clew.cpu import leave_slow_kernels
 from clew.engine import PlanRequest, plan_hardware
@@ -51,8 +52,8 @@ _Pixels = UInt8[np.ndarray, "size size 3"]
 
 
 class Outputs(NamedTuple):
-    """What the network returns for some photos: logits, and its last features, averaged over the
-    positions."""
+    """What the network returns for some photos: logits, and its features, averaged over the
+    positions of each map."""
 
     logits: Float32[np.ndarray, "batch classes"]
     features: Float32[np.ndarray, "batch features"]
@@ -127,9 +128,9 @@ class PatternModel:
         pixels = torch.as_tensor(images)
         self._check(pixels)
         network: Any = self.network
-        found = network.features(normalize(pixels.to(self.device), network))
-        logits = network.head(found).float().cpu().numpy()
-        features = pool_features(network, found).float().cpu().numpy()
+        maps = find_maps(network, normalize(pixels.to(self.device), network))
+        logits = network.head(maps[-1]).float().cpu().numpy()
+        features = pool_maps(network, maps).float().cpu().numpy()
         self._refuse_non_finite(logits, features)
         return Outputs(logits, features)
 
@@ -163,12 +164,22 @@ class PatternModel:
             )
 
 
-def pool_features(network: nn.Module, found: Tensor) -> Float[Tensor, "batch features"]:
-    """The mean over the positions of a network's last features; a network that pools them in its
-    own way says so with `pool`."""
+def find_maps(network: Any, images: Float[Tensor, "batch 3 side side"]) -> list[Tensor]:
+    """The feature maps of a network, of several stages where it offers them (`stages`); the last is
+    what its head takes."""
+    stages = getattr(network, "stages", None)
+    return [network.features(images)] if stages is None else stages(images)
+
+
+def pool_maps(network: Any, maps: list[Tensor]) -> Float[Tensor, "batch features"]:
+    """The mean of each map over its positions, scaled to length 1. A network that pools the last
+    one in its own way says so with `pool`."""
     pool = getattr(network, "pool", None)
-    if pool is not None:
-        return pool(found)
+    last = _average(maps[-1]) if pool is None else pool(maps[-1])
+    return torch.cat([F.normalize(one.float()) for one in (*map(_average, maps[:-1]), last)], dim=1)
+
+
+def _average(found: Tensor) -> Float[Tensor, "batch channels"]:
     return found.flatten(2).mean(dim=2) if found.ndim > 2 else found
 
 

@@ -1,8 +1,9 @@
 """Which photos are unlike every class: the distance of a photo's features to those of the training
 photos, calibrated on the validation photos. Kept beside the model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,65 +24,122 @@ _LEVELS = np.concatenate([np.geomspace(1e-6, 0.1, 100), np.linspace(0.11, 1.0, 9
 # Added to each variance within the classes, as a multiple of their mean: with few photos, many
 # directions seem to have no variance.
 _SMOOTHING = 1.0
-_TENSORS = ("center", "whitening", "means", "distances")
+_MOST_NEIGHBORS = 10
+_MOST_DIRECTIONS = 256
+# In standard deviations. Photos of something similar differ where the classes differ from each
+# other; elsewhere they vary as known photos do, and only a large difference counts.
+_TOLERATED_ELSEWHERE = 2.5
+_LEAST_SPREAD = 1e-4
+_AT_ONCE = 1_024
 
 Features = Float[np.ndarray, "photos features"]
+Labels = Int64[np.ndarray, " photos"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeatureSpace:
-    """Where the training photos of each class lie. Features are centered and scaled by the inverse
-    square root of the covariance within the classes (`whitening`); the distance is the angle to the
-    nearest class mean, as its cosine subtracted from 1."""
+class Whitening(NamedTuple):
+    """The variances of features within the classes, the largest first, and their directions.
+    Divided by their roots, features vary equally in all directions."""
 
-    center: Float32[np.ndarray, " features"]
-    whitening: Float32[np.ndarray, "features features"]
-    means: Float32[np.ndarray, "classes features"]
-
-    def without(self, place: int) -> "FeatureSpace":
-        """The space without one of its classes."""
-        return replace(self, means=np.delete(self.means, place, axis=0))
-
-    def distances(self, features: Features) -> Float32[np.ndarray, " photos"]:
-        """From 0 (at a class mean) to 2."""
-        found = _to_unit((features.astype(np.float32) - self.center) @ self.whitening)
-        return 1 - (found @ self.means.T).max(axis=1, initial=-1)
+    variances: Float[np.ndarray, " directions"]
+    directions: Float[np.ndarray, "features directions"]
 
 
-def fit_space(features: Features, labels: Int64[np.ndarray, " photos"]) -> FeatureSpace:
-    """The space of training features; every class in `labels` has a mean, the others have none."""
-    values = features.astype(np.float64)
+def find_whitening(features: Features, labels: Labels) -> Whitening:
+    values = to_unit(features.astype(np.float64))
+    means, places = _find_means(values, labels)
+    within = values - means[places]
+    variances, directions = np.linalg.eigh(within.T @ within / len(within))
+    smoothing = _SMOOTHING * max(float(variances.mean()), 1e-12)
+    return Whitening(variances.clip(0)[::-1] + smoothing, directions[:, ::-1])
+
+
+def _find_means(values: np.ndarray, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of each class that has photos, and which of them each photo belongs to."""
     found, places = np.unique(labels, return_inverse=True)
-    counts = np.bincount(places)
     means = np.zeros((len(found), values.shape[1]))
     np.add.at(means, places, values)
-    means /= counts[:, None]
-    center, within = means.mean(0), values - means[places]
-    whitening = _whiten(within.T @ within / len(within))
-    return FeatureSpace(
-        center=center.astype(np.float32),
-        whitening=whitening.astype(np.float32),
-        means=_to_unit((means - center) @ whitening).astype(np.float32),
-    )
+    return means / np.bincount(places)[:, None], places
 
 
-def _whiten(covariance: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(covariance)
-    values = values.clip(0)
-    smoothed = values + _SMOOTHING * max(float(values.mean()), 1e-12)
-    return vectors / np.sqrt(smoothed)
-
-
-def _to_unit(values: np.ndarray) -> np.ndarray:
+def to_unit(values: np.ndarray) -> np.ndarray:
     return values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
 
 
 @dataclass(frozen=True, kw_only=True)
+class FeatureSpace:
+    """Where the training photos lie. `axes` span the directions in which the classes differ (linear
+    discriminant analysis), `points` are the training photos along them. `directions` are those with
+    the largest variance within the classes, `weights` the inverses of these variances, and last
+    that of all other directions."""
+
+    center: Float32[np.ndarray, " features"]
+    axes: Float32[np.ndarray, "features axes"]
+    points: Float32[np.ndarray, "training axes"]
+    directions: Float32[np.ndarray, "features directions"]
+    weights: Float32[np.ndarray, " directions_and_rest"]
+    neighbors: int
+
+    def measure(self, features: Features) -> Float32[np.ndarray, "photos 3"]:
+        """Three distances per photo: to its nearest training photos along the axes, the same by
+        direction only, and to the center in all other directions."""
+        moved = to_unit(features.astype(np.float32)) - self.center
+        along, squares = moved @ self.axes, (moved @ self.directions) ** 2
+        remaining = (moved**2).sum(1) - squares.sum(1)
+        total = squares @ self.weights[:-1] + remaining * self.weights[-1]
+        elsewhere = np.sqrt((total - (along**2).sum(1)).clip(0))
+        near = _find_nearest(self.points, along, self.neighbors)
+        turned = _find_nearest(to_unit(self.points), to_unit(along), self.neighbors)
+        return np.stack([near, turned, elsewhere], axis=1)
+
+
+def _find_nearest(
+    points: Float32[np.ndarray, "training axes"],
+    photos: Float32[np.ndarray, "photos axes"],
+    count: int,
+) -> Float32[np.ndarray, " photos"]:
+    """The mean distance to the `count` nearest points."""
+    lengths, count = (points**2).sum(1), min(count, len(points))
+    found = np.empty(len(photos), np.float32)
+    for begin in range(0, len(photos), _AT_ONCE):
+        some = photos[begin : begin + _AT_ONCE]
+        squares = (some**2).sum(1)[:, None] + lengths - 2 * some @ points.T
+        nearest = np.partition(squares, count - 1, axis=1)[:, :count]
+        found[begin : begin + _AT_ONCE] = np.sqrt(nearest.clip(0)).mean(1)
+    return found
+
+
+def fit_space(
+    features: Features, labels: Labels, whitening: Whitening | None = None
+) -> FeatureSpace:
+    """The space of the features of training photos. `whitening` may be that of more classes, to
+    hold some out without computing it again."""
+    variances, directions = whitening or find_whitening(features, labels)
+    values = to_unit(features.astype(np.float64))
+    means, places = _find_means(values, labels)
+    center, matrix = means.mean(0), directions / np.sqrt(variances)
+    # The means sum to 0 after centering: one direction fewer than classes.
+    spanned, _ = np.linalg.qr(((means - center) @ matrix)[:-1].T)
+    axes = matrix @ spanned
+    others = variances[_MOST_DIRECTIONS:] if len(variances) > _MOST_DIRECTIONS else variances[-1:]
+    weights = 1 / np.append(variances[:_MOST_DIRECTIONS], others.mean())
+    return FeatureSpace(
+        center=center.astype(np.float32),
+        axes=axes.astype(np.float32),
+        points=((values - center) @ axes).astype(np.float32),
+        directions=directions[:, :_MOST_DIRECTIONS].astype(np.float32),
+        weights=weights.astype(np.float32),
+        neighbors=int(np.clip(np.bincount(places).min() - 1, 1, _MOST_NEIGHBORS)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnknownModel:
-    """Says how typical photos are. `levels` are the distances that held-out photos of the known
-    classes exceed with the probabilities in _LEVELS, in descending order."""
+    """Says how typical photos are. `scales` are means and standard deviations over the held-out
+    photos of the distances, `levels` the combined distances that they exceed with the probabilities
+    in _LEVELS, in descending order."""
 
     space: FeatureSpace
+    scales: Float32[np.ndarray, "4 2"]
     levels: Float32[np.ndarray, " levels"]
 
     def typicality(self, features: Features) -> Float32[np.ndarray, " photos"]:
@@ -94,48 +152,79 @@ class UnknownModel:
                 f"beside it has {features.shape[1]:,}: it belongs to another model. Delete it, or "
                 "train again."
             )
-        return self.rank(self.space.distances(features))
+        return rank(self.distances(features), self.levels)
 
-    def rank(self, distances: Float[np.ndarray, " photos"]) -> Float32[np.ndarray, " photos"]:
-        """The typicality of photos at these distances."""
-        found = np.interp(distances, self.levels[::-1], _LEVELS[::-1])
-        return found.astype(np.float32)
+    def distances(self, features: Features) -> Float32[np.ndarray, " photos"]:
+        """The combined distances, in standard deviations of those of held-out photos."""
+        return _combine(self.space.measure(features), self.scales)
 
     def write(self, folder: Path) -> None:
         space = self.space
-        arrays = (space.center, space.whitening, space.means, self.levels)
-        tensors = dict(zip(_TENSORS, map(torch.from_numpy, arrays), strict=True))
-        write_model(folder / UNKNOWN_FILE, tensors, {"kind": _KIND})
+        arrays = {
+            "center": space.center,
+            "axes": space.axes,
+            "points": space.points,
+            "directions": space.directions,
+            "weights": space.weights,
+            "scales": self.scales,
+            "levels": self.levels,
+        }
+        tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+        write_model(folder / UNKNOWN_FILE, tensors, {"kind": _KIND, "neighbors": space.neighbors})
 
 
-def calibrate(
-    space: FeatureSpace, held_out: Float[np.ndarray, "photos features"]
-) -> UnknownModel | None:
+def calibrate(space: FeatureSpace, held_out: Features) -> UnknownModel | None:
     """The distances that held-out photos of the known classes have; None if there are too few."""
     if len(held_out) < FEWEST_HELD_OUT:
         return None
-    levels = find_levels(space.distances(held_out).astype(np.float64))
-    return UnknownModel(space=space, levels=levels.astype(np.float32))
+    measured = space.measure(held_out)
+    scales = np.array([_scale(values) for values in measured.T])
+    along = _standardize(measured[:, 0], scales[0]) + _standardize(measured[:, 1], scales[1])
+    scales = np.stack([*scales[:2], _scale(along), scales[2]]).astype(np.float32)
+    levels = find_levels(_combine(measured, scales).astype(np.float64))
+    return UnknownModel(space=space, scales=scales, levels=levels.astype(np.float32))
+
+
+def _scale(values: np.ndarray) -> tuple[float, float]:
+    return float(values.mean()), max(float(values.std()), _LEAST_SPREAD)
+
+
+def _standardize(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return (values - scale[0]) / scale[1]
+
+
+def _combine(
+    measured: Float32[np.ndarray, "photos 3"], scales: Float32[np.ndarray, "4 2"]
+) -> Float32[np.ndarray, " photos"]:
+    near, turned, elsewhere = measured.T
+    along = _standardize(near, scales[0]) + _standardize(turned, scales[1])
+    far = _standardize(elsewhere, scales[3]) - _TOLERATED_ELSEWHERE
+    return np.maximum(_standardize(along, scales[2]), far)
 
 
 def find_levels(distances: Float[np.ndarray, " photos"]) -> Float[np.ndarray, " levels"]:
     """The distance that a further photo exceeds with each probability in _LEVELS: counted where
-    there are enough photos, and beyond the farthest of them those of a log-normal distribution with
+    there are enough photos, and beyond the farthest of them that of a normal distribution with
     their mean and variance."""
     from scipy.stats import t as student  # slow to import
 
-    logs = np.log(distances.clip(1e-6))
-    count, spread = len(logs), max(float(logs.std(ddof=1)), 1e-3)
+    count, spread = len(distances), max(float(distances.std(ddof=1)), _LEAST_SPREAD)
     # Student's t: mean and variance are estimates themselves.
-    fitted = logs.mean() + spread * np.sqrt(1 + 1 / count) * student.isf(_LEVELS, count - 1)
-    levels = np.exp(fitted.clip(-50, 50))
+    levels = distances.mean() + spread * np.sqrt(1 + 1 / count) * student.isf(_LEVELS, count - 1)
+    levels = levels.clip(-1e6, 1e6)
     if count >= _ENOUGH_TO_COUNT:
         # Of n photos, the k-th farthest is exceeded by a further photo with probability k / (n+1).
-        known = np.sort(distances)[::-1]
-        shares = np.arange(1, count + 1) / (count + 1)
+        known, shares = np.sort(distances)[::-1], np.arange(1, count + 1) / (count + 1)
         counted = np.interp(_LEVELS, shares, known)
         levels = np.where(shares[0] > _LEVELS, np.maximum(levels, known[0]), counted)
     return np.maximum.accumulate(levels[::-1])[::-1]
+
+
+def rank(
+    distances: Float[np.ndarray, " photos"], levels: Float[np.ndarray, " levels"]
+) -> Float32[np.ndarray, " photos"]:
+    """The typicality of photos at these distances."""
+    return np.interp(distances, levels[::-1], _LEVELS[::-1]).astype(np.float32)
 
 
 def read_unknown(folder: Path) -> UnknownModel | None:
@@ -145,29 +234,41 @@ def read_unknown(folder: Path) -> UnknownModel | None:
     if not path.exists():
         return None
     saved = read_model(path)
-    _check(saved)
-    tensors = saved.read(_TENSORS)
-    arrays = [tensors[name].to(torch.float32).numpy() for name in _TENSORS]
-    if not all(np.isfinite(values).all() for values in arrays):
+    neighbors = _check(saved)
+    tensors = saved.read(saved.kinds)
+    arrays = {name: tensor.to(torch.float32).numpy() for name, tensor in tensors.items()}
+    if not all(np.isfinite(values).all() for values in arrays.values()):
         raise _damage(path, "it contains NaN or infinity")
-    center, whitening, means, levels = arrays
-    if (np.diff(levels) > 0).any():
+    scales, levels = arrays.pop("scales"), arrays.pop("levels")
+    if (np.diff(levels) > 0).any() or (scales[:, 1] <= 0).any():
         raise _damage(path, "its distances are not in order")
-    space = FeatureSpace(center=center, whitening=whitening, means=means)
-    return UnknownModel(space=space, levels=levels)
+    space = FeatureSpace(neighbors=neighbors, **arrays)
+    return UnknownModel(space=space, scales=scales, levels=levels)
 
 
-def _check(saved: ModelFile) -> None:
-    if saved.about.get("kind") != _KIND or {*saved.kinds} != {*_TENSORS}:
+def _check(saved: ModelFile) -> int:
+    """The number of neighbors; raises StoreError for tensors that do not fit each other."""
+    neighbors: Any = saved.about.get("neighbors")
+    if saved.about.get("kind") != _KIND or neighbors not in range(1, _MOST_NEIGHBORS + 1):
         raise _damage(saved.path, "it has other contents")
-    shapes = {name: saved.kinds[name].shape for name in _TENSORS}
-    width = shapes["center"][0] if len(shapes["center"]) == 1 else 0
-    wanted = {"center": (width,), "whitening": (width, width), "distances": (len(_LEVELS),)}
-    fits = all(shapes[name] == shape for name, shape in wanted.items())
-    if not (fits and len(shapes["means"]) == 2 and shapes["means"][1] == width > 0):
+    shapes = {name: kind.shape for name, kind in saved.kinds.items()}
+    (width, axes), (count, _), (directions, _) = (
+        (*shapes.get(name, ()), 0, 0)[:2] for name in ("axes", "points", "weights")
+    )
+    wanted = {
+        "center": (width,),
+        "axes": (width, axes),
+        "points": (count, axes),
+        "directions": (width, directions - 1),
+        "weights": (directions,),
+        "scales": (4, 2),
+        "levels": (len(_LEVELS),),
+    }
+    if shapes != wanted or min(width, axes, count, directions) < 1:
         raise _damage(saved.path, "its tensors have other shapes")
     if any(not kind.dtype.startswith(("F", "BF")) for kind in saved.kinds.values()):
         raise _damage(saved.path, "its tensors have other types")
+    return int(neighbors)
 
 
 def _damage(path: Path, why: str) -> StoreError:

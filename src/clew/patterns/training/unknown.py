@@ -8,12 +8,18 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from clew.metrics import auroc
-from clew.patterns.trained.unknown import FeatureSpace, UnknownModel, calibrate, fit_space
+from clew.patterns.trained.unknown import (
+    UnknownModel,
+    Whitening,
+    calibrate,
+    find_whitening,
+    fit_space,
+)
 from clew.patterns.training.looking import Seen
 
 # Of the validation photos, the share that is marked as unknown, as in `identify`.
 _MARKED = 0.05
-_MOST_LEFT_OUT = 100
+_MOST_HELD_OUT = 100
 _FEWEST_CLASSES = 3  # one is held out, and the others must differ from each other
 
 Labels = Int64[np.ndarray, " photos"]
@@ -35,51 +41,52 @@ def describe_unknown(
     """How well it works, as in results.json; None if it does not exist."""
     if unknown is None:
         return None
-    test, held_out = seen["test"], seen["validation"]
-    rows = hold_classes_out(unknown.space, seen, labels, classes)
+    rows = hold_classes_out(seen, labels, classes)
     known = [row["auroc"] for row in rows if row["auroc"] is not None]
     return {
-        "validation_photos": len(held_out.features),
+        "validation_photos": len(seen["validation"].features),
         "marked_share": _MARKED,
-        "test_marked": float((unknown.typicality(test.features) < _MARKED).mean()),
+        "test_marked": _find_marked(unknown, seen["test"].features),
         "auroc": float(np.mean(known)) if known else None,
         "held_out_classes": rows,
     }
 
 
 def hold_classes_out(
-    space: FeatureSpace, seen: Mapping[str, Seen], labels: Labels, classes: Sequence[str]
+    seen: Mapping[str, Seen], labels: Labels, classes: Sequence[str]
 ) -> list[dict[str, Any]]:
     """One row per class: how well its test photos are told from those of the others, when its
     training photos are excluded from the distances. The network was trained on all classes."""
-    if len(classes) < _FEWEST_CLASSES:
+    train = seen["train"]
+    trained = np.unique(labels[train.chosen]).tolist()
+    if len(trained) < _FEWEST_CLASSES:
         return []
-    trained = np.unique(labels[seen["train"].chosen]).tolist()
-    every = -(-len(trained) // _MOST_LEFT_OUT)
+    whitening = find_whitening(train.features, labels[train.chosen])
+    every = -(-len(trained) // _MOST_HELD_OUT)
     return [
-        {"class": classes[label], **_hold_out(space.without(place), seen, labels, label)}
-        for place, label in list(enumerate(trained))[::every]
+        {"class": classes[label], **_hold_out(seen, labels, label, whitening)}
+        for label in trained[::every]
     ]
 
 
 def _hold_out(
-    space: FeatureSpace, seen: Mapping[str, Seen], labels: Labels, label: int
+    seen: Mapping[str, Seen], labels: Labels, label: int, whitening: Whitening
 ) -> dict[str, Any]:
-    test, held_out = seen["test"], seen["validation"]
+    train, held_out, test = (seen[split] for split in ("train", "validation", "test"))
+    others, kept = labels[train.chosen] != label, labels[held_out.chosen] != label
+    space = fit_space(train.features[others], labels[train.chosen][others], whitening)
+    model = calibrate(space, held_out.features[kept])
     is_unknown = labels[test.chosen] == label
-    distances = space.distances(test.features)
-    kept = held_out.features[labels[held_out.chosen] != label]
-    model = calibrate(space, kept)
-    both = is_unknown.any() and not is_unknown.all()
-    return {
-        "photos": int(is_unknown.sum()),
-        "auroc": float(auroc(is_unknown.astype(np.int64), distances)) if both else None,
-        "found": _found(model, test.features[is_unknown]),
-    }
+    row: dict[str, Any] = {"photos": int(is_unknown.sum()), "auroc": None, "found": None}
+    if model is not None and is_unknown.any() and not is_unknown.all():
+        distances = model.distances(test.features).astype(np.float64)
+        row["auroc"] = float(auroc(is_unknown.astype(np.int64), distances))
+        row["found"] = _find_marked(model, test.features[is_unknown])
+    return row
 
 
-def _found(model: UnknownModel | None, features: Float32[np.ndarray, "photos features"]) -> Any:
-    """The share of photos that is marked as unknown."""
-    if model is None or not len(features):
-        return None
-    return float((model.typicality(features) < _MARKED).mean())
+def _find_marked(
+    model: UnknownModel, features: Float32[np.ndarray, "photos features"]
+) -> float | None:
+    """The share of the photos that is marked as unknown."""
+    return float((model.typicality(features) < _MARKED).mean()) if len(features) else None

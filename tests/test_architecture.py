@@ -66,6 +66,7 @@ ROOMS = {
         "library",
         "identification",
         "review",
+        "cleaning",
         "serving",
         "flow",
         "workflow",

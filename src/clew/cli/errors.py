@@ -36,6 +36,7 @@ _CALLS = {
     "clew.patterns.train": "patterns train",
     "clew.patterns.identify": "patterns identify",
     "clew.patterns.review_photos": "patterns review",
+    "clew.patterns.clean_photos": "patterns clean",
     "clew.verify": "verify",
 }
 # Settings that a command takes as positional arguments.

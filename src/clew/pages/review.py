@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SHARED = "review.js"
-_KINDS = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
-_KINDS[_SHARED] = _KINDS["page.js"]
+_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+# The page's own files by their address, and those that pages share.
+_OWN = {"": "page.html", "page.css": "page.css", "page.js": "page.js"}
+_SHARED = ("review.js", "search.js")
 
 
 class ReviewApp:
@@ -58,17 +59,23 @@ class ReviewApp:
             status, content = _try(is_open, carry_out)
             return self._reply(status, **content)
 
-    def serve_page(self, package: str) -> "FastAPI":
-        """Add the files of the package's page, and return the whole application."""
+    def serve_page(
+        self, package: str, borrowed: Mapping[str, tuple[str, str]] | None = None
+    ) -> "FastAPI":
+        """Add the files of the package's page, and return the whole application. `borrowed` are
+        files of other packages: the package and the name there, by the name here."""
         from fastapi import HTTPException, Response
+
+        places = {name: (package, file) for name, file in _OWN.items()}
+        places |= {name: ("clew.pages", name) for name in _SHARED} | dict(borrowed or {})
 
         @self.app.get("/{name:path}")
         def page(name: str) -> Response:
-            if name not in _KINDS:
+            if name not in places:
                 raise HTTPException(404)
-            place = files("clew.pages" if name == _SHARED else package)
-            content = place.joinpath(name or "page.html").read_bytes()
-            return Response(content, media_type=_KINDS[name])
+            home, file = places[name]
+            kind = _KINDS[file.rpartition(".")[2]]
+            return Response(files(home).joinpath(file).read_bytes(), media_type=kind)
 
         return self.app
 

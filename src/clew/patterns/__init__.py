@@ -10,10 +10,12 @@ from clew.lazy import lazy_names
 if TYPE_CHECKING:
     from clew.patterns.library.pattern_set import PatternSet
     from clew.patterns.workflow import (
+        clean_photos,
         create_set,
         describe_set,
         evaluate,
         export,
+        find_similar,
         identify,
         import_photos,
         list_sets,
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PatternSet",
+    "clean_photos",
     "create_set",
     "describe_set",
     "evaluate",
     "export",
+    "find_similar",
     "identify",
     "import_photos",
     "list_sets",

@@ -8,6 +8,7 @@ from clew.cli.help import HelpGroup
 def build_group() -> typer.Typer:
     """The group with all its commands, in the order in which people need them."""
     from clew.cli.patterns import (
+        clean,
         create,
         evaluate,
         export,
@@ -19,6 +20,7 @@ def build_group() -> typer.Typer:
         recognize,
         review,
         serve,
+        similar,
         train,
     )
 
@@ -29,7 +31,7 @@ def build_group() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    of_sets = (flow, create, import_, list_, info)
+    of_sets = (flow, create, import_, list_, info, clean, similar)
     for command in (*of_sets, train, evaluate, identify, recognize, review, serve, export):
         command.register(group)
     return group

@@ -2,7 +2,7 @@
 changed is decoded, and a kill loses nothing."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,8 @@ class CachedPhotos:
     digests: list[str]
     sizes: Int32[np.ndarray, "photos 2"]  # width and height of the files
     faults: tuple[Fault, ...]
+    # All photos that show the same image as another, by its digest, usable or not.
+    copies: Mapping[str, tuple[Photo, ...]] = field(default_factory=dict)
 
     @property
     def image_bytes(self) -> int:
@@ -208,6 +210,10 @@ def judge_photos(
         digests=contents.digests.take(rows[usable]).to_pylist(),
         sizes=contents.sizes[rows[usable]],
         faults=tuple(faults[place] for place in sorted(faults)),
+        copies={
+            contents.digests[int(rows[group[0]])].as_py(): tuple(photos[one] for one in group)
+            for group in _group_equal(rows)
+        },
     )
 
 

@@ -105,6 +105,9 @@ def _decide(journal: Journal, source: Source, same: Sequence[Source]) -> Source:
         reason = f'the same image as "{same[0].source}"'
         return replace(source, result="excluded", kind="duplicate", reason=reason)
     there = journal.find(source.digest)
+    if there is None and journal.was_removed(source.digest):
+        reason = "it was removed from the set when that was cleaned"
+        return replace(source, result="excluded", kind="removed", reason=reason)
     if there is None:
         return replace(source, result="")
     if there.label != source.label:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,12 +32,14 @@ _SIDE = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """A photo of the set: `photo` is its path in the folder of photos ("cats/a b.jpg")."""
+    """A photo of the set: `photo` is its path in the folder of photos ("cats/a b.jpg"). One that
+    was `removed` when the set was cleaned is not imported again."""
 
     photo: PathText
     bytes: Count
     modified_ns: int
     digest: PathText
+    removed: bool = False
 
     @property
     def label(self) -> str:
@@ -71,6 +73,7 @@ class Journal:
         self.pictures: dict[str, Picture] = {}
         self.sources: dict[str, Source] = {}
         self._by_digest: dict[str, list[str]] = defaultdict(list)
+        self._removed: set[str] = set()
         self._read_bytes = 0
         self.read_on()
 
@@ -104,6 +107,18 @@ class Journal:
                 return picture
         return None
 
+    def was_removed(self, digest: str) -> bool:
+        """Whether that image was removed when the set was cleaned."""
+        return digest in self._removed
+
+    def note_move(self, before: str, after: str | None) -> None:
+        """Record that a photo is at another path now; None: that it was removed."""
+        picture = self.pictures.get(before)
+        if picture is None:  # it was not imported, and is known by its file
+            return
+        moved = replace(picture, photo=before if after is None else after, removed=after is None)
+        self.note(moved)
+
     def is_there(self, picture: Picture) -> bool:
         try:
             found = os.stat(self._photos / picture.photo)
@@ -122,6 +137,7 @@ class Journal:
             self.sources[event.source] = event
             return
         self.pictures[event.photo] = event
+        (self._removed.add if event.removed else self._removed.discard)(event.digest)
         if event.photo not in self._by_digest[event.digest]:
             self._by_digest[event.digest].append(event.photo)
 

@@ -186,6 +186,12 @@ class PatternSet:
         logger.info('"%s" already exists, as %s', path, same.photo)
         return self.photos / same.photo
 
+    def note_move(self, before: str, after: str | None) -> None:
+        """Record that a photo moved inside the folder of photos, or, with None, out of it."""
+        with set_lock(self, wait_seconds=_WAIT_SECONDS):
+            self._journal.read_on()
+            self._journal.note_move(before, after)
+
     def call_to_import(self, source: Path = Path("DIR"), *, label: str | None = None) -> Call:
         """The call that imports photos, for a hint when photos are missing."""
         settings = {} if label is None else {"label": label}

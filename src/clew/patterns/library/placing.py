@@ -86,7 +86,7 @@ def _copy(source: Path, part: Path) -> None:
 
 
 def _take_free_name(part: Path, name: str) -> Path:
-    for target in _names(part.parent, name):
+    for target in candidate_names(part.parent, name):
         try:
             os.link(part, target)  # unlike a rename, it refuses a name that is taken
             return target
@@ -101,7 +101,8 @@ def _take_free_name(part: Path, name: str) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def _names(folder: Path, name: str) -> Iterator[Path]:
+def candidate_names(folder: Path, name: str) -> Iterator[Path]:
+    """The name itself, then the same with a number; whether one is free is for the caller."""
     path = folder / name
     yield path
     for number in itertools.count(2):

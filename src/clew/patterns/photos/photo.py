@@ -62,12 +62,13 @@ def refuse_equals(group: Sequence[Photo]) -> dict[str, Fault]:
     if len({photo.label for photo in group}) > 1:
         reason = f"the same image is in several classes: {_name_classes(group)}"
         return {photo.name: _fault(photo, "contradiction", reason) for photo in group}
-    kept, *others = sorted(group, key=_first_kept)
+    kept, *others = sorted(group, key=first_kept)
     reason = f'the same image as "{kept.name}", which is used instead'
     return {photo.name: _fault(photo, "duplicate", reason) for photo in others}
 
 
-def _first_kept(photo: Photo) -> tuple[int, str]:
+def first_kept(photo: Photo) -> tuple[int, str]:
+    """A key to sort copies of one image by: the first is used."""
     return _FIRST_KEPT.index(photo.split), photo.name
 
 

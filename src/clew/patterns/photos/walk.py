@@ -15,6 +15,7 @@ _OWN_FILES = (
     {"last.safetensors"},
     {"best.safetensors"},
     {"identified.json"},
+    {"findings.json", "findings.csv"},
     {"set.json", "photos"},
 )
 # Image formats that are not supported: they must be reported, not silently skipped.

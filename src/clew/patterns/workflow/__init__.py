@@ -4,6 +4,7 @@ take their options from these functions.
 Importing these modules is fast: heavy libraries are imported when a function is called.
 """
 
+from clew.patterns.workflow.cleaning import clean_photos, find_similar
 from clew.patterns.workflow.evaluating import evaluate
 from clew.patterns.workflow.reviewing import review_photos, run_flow
 from clew.patterns.workflow.serving import serve
@@ -12,10 +13,12 @@ from clew.patterns.workflow.training import train
 from clew.patterns.workflow.using import export, identify, load_classifier, recognize
 
 __all__ = [
+    "clean_photos",
     "create_set",
     "describe_set",
     "evaluate",
     "export",
+    "find_similar",
     "identify",
     "import_photos",
     "list_sets",

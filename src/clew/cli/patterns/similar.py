@@ -1,0 +1,41 @@
+"""clew patterns similar"""
+
+from dataclasses import asdict
+
+import typer
+
+from clew.cli.commands import Call, Command
+from clew.cli.long_runs import long_run
+from clew.cli.options import Spelling
+from clew.cli.printing import make_table
+from clew.cli.renderer import Renderer
+from clew.foreign_text import for_terminal
+from clew.patterns.workflow import find_similar
+
+COMMAND = Command(
+    function=find_similar,
+    name="patterns similar",
+    example="clew patterns similar bird.jpg --data my_photos",
+    spelling=Spelling(metavars={"image": "IMAGE"}),
+    has_json=True,
+    has_threads=True,
+    is_resumable=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    COMMAND.register(app, run)
+
+
+def run(call: Call) -> None:
+    message = "what was computed is saved; run the same command again to resume"
+    with long_run(call.progress, message) as stop, Renderer(call.progress) as reporter:
+        found = find_similar(**call.settings, reporter=reporter, should_stop=stop)
+    if call.as_json:
+        call.print_json([asdict(photo) for photo in found])
+        return
+    table = make_table("similarity", "class", "photo")
+    for photo in found:
+        words = (f"{photo.similarity:.2f}", photo.label, photo.name)
+        table.add_row(*(for_terminal(word) for word in words))
+    call.console.print(table)

@@ -1,0 +1,136 @@
+"""The page of `clew patterns clean`: findings with their photos, and decisions about them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from clew.pages.review import ReviewApp
+from clew.pages.server import LocalServer, open_server
+from clew.patterns.cleaning.findings import KINDS, TITLES, Kind
+from clew.patterns.cleaning.session import Cleaning
+from clew.patterns.photos.decode import PhotoError
+from clew.patterns.review.app import Hints, encode_photo
+from clew.patterns.review.session import safe_text
+from clew.wording import whole_percent
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_SIDES = {"photos": 1200, "thumbnails": 160}
+_SHOWN = 40  # findings of each kind that the page knows at a time
+_BORROWED = {"review.css": ("clew.patterns.review", "page.css")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageDecision:
+    """A person's decision about `finding`, whose number it is; `other` means its second photo.
+    `question` is the number of decisions so far that the page knew."""
+
+    question: int
+    action: Literal["keep", "remove", "relabel", "move", "later", "undo"]
+    finding: int = -1
+    label: str = ""
+    other: bool = False
+
+
+@contextmanager
+def open_clean_page(
+    cleaning: Cleaning, port: int = 0, hints: Hints | None = None
+) -> Iterator[LocalServer]:
+    """A server for the page, which stops when a person has finished there; port 0 is any free port.
+
+    Raises InputError when the port is taken, or the packages of the extra "web" are missing.
+    """
+    shown = hints or Hints(train=str(cleaning.next_call), again=str(cleaning.again_call))
+    with open_server(lambda stop: build_clean_app(cleaning, shown, stop), port) as server:
+        yield server
+
+
+def build_clean_app(cleaning: Cleaning, hints: Hints, on_done: Callable[[], None]) -> "FastAPI":
+    """The application; `on_done` is called at the end."""
+    from fastapi import HTTPException, Response
+
+    built = ReviewApp(cleaning.lock, lambda: describe_cleaning(cleaning, hints), on_done)
+
+    @built.app.get("/{size}/{number}/{which}")
+    def photo(size: Literal["photos", "thumbnails"], number: int, which: int) -> Response:
+        path = cleaning.path(number, other=which == 1) if which in (0, 1) else None
+        if path is None:
+            raise HTTPException(404)
+        try:
+            content = encode_photo(path, side=_SIDES[size])
+        except PhotoError as error:
+            return Response(error.reason, status_code=410, media_type="text/plain")
+        headers = {"Cache-Control": "private, max-age=86400"}
+        return Response(content, media_type="image/jpeg", headers=headers)
+
+    @built.app.post("/answer")
+    def answer(given: PageDecision) -> Response:
+        return built.decide(lambda: _is_current(cleaning, given), lambda: _decide(cleaning, given))
+
+    return built.serve_page("clew.patterns.cleaning", _BORROWED)
+
+
+def _is_current(cleaning: Cleaning, given: PageDecision) -> bool:
+    """Two people may decide about different findings at once; each is decided once, and "undo"
+    means the decision that its page shows as the last one."""
+    if given.action == "undo":
+        return given.question == cleaning.place
+    return cleaning.is_open(given.finding)
+
+
+def _decide(cleaning: Cleaning, given: PageDecision) -> str:
+    number, other = given.finding, given.other
+    if given.action == "undo":
+        return f"undone: {cleaning.undo().source}"
+    if given.action == "keep":
+        return cleaning.keep(number)
+    if given.action == "later":
+        return cleaning.put_off(number)
+    if given.action == "remove":
+        return cleaning.remove(number, other=other)
+    if given.action == "move":
+        return cleaning.move(number, given.label, other=other)
+    return cleaning.relabel(number, given.label, other=other)
+
+
+def describe_cleaning(cleaning: Cleaning, hints: Hints) -> dict[str, Any]:
+    """Everything that the page shows. Photos are identified only by the finding's number."""
+    counts = cleaning.count_open()
+    left = sum(counts.values())
+    return {
+        "place": cleaning.place,
+        "total": cleaning.place + left,
+        "kinds": [{"kind": kind, "title": TITLES[kind], "open": counts[kind]} for kind in KINDS],
+        "findings": {kind: _describe_kind(cleaning, kind) for kind in KINDS},
+        "classes": [safe_text(label) for label in cleaning.classes],
+        "splits": sorted(cleaning.splits),
+        "counts": cleaning.counts(),
+        "can_undo": cleaning.can_undo,
+        "folder": safe_text(str(cleaning.data)),
+        "removed": safe_text(str(cleaning.removed)),
+        "command": safe_text(hints.train),
+        "again": safe_text(hints.again),
+    }
+
+
+def _describe_kind(cleaning: Cleaning, kind: Kind) -> list[dict[str, Any]]:
+    return [_describe(cleaning, number) for number in cleaning.waiting(kind)[:_SHOWN]]
+
+
+def _describe(cleaning: Cleaning, number: int) -> dict[str, Any]:
+    finding = cleaning.findings[number]
+    photos = [(finding.name, finding.label)]
+    if finding.other is not None:
+        photos.append((finding.other, finding.other_label or ""))
+    return {
+        "number": number,
+        "reason": safe_text(finding.reason),
+        "score": whole_percent(finding.score),
+        "suggestion": None if finding.suggestion is None else safe_text(finding.suggestion),
+        "photos": [
+            {"name": safe_text(name), "label": safe_text(label), "split": cleaning.split_of(name)}
+            for name, label in photos
+        ],
+    }

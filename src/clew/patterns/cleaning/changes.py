@@ -1,0 +1,311 @@
+"""Changes to a folder of photos: relabeled, moved to another split, removed. Nothing is deleted:
+removed photos lie in a folder beside the data, and each change can be undone.
+
+changes.jsonl gets a line before each step, so that the next session completes what a kill
+interrupted.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import filelock
+
+from clew.errors import InputError, StoreError, StoreLockedError
+from clew.patterns.library.names import lies_inside, safe_file_name
+from clew.patterns.library.placing import candidate_names, copy_beside
+from clew.patterns.photos.photo import SUFFIXES
+from clew.patterns.review.notes import digest_file
+from clew.storage.disk import disk_errors
+from clew.storage.reading import open_regular, parse_json
+from clew.storage.writing import append_to_file, lock_file, sync_folder
+from clew.typed_json import Bounds, Count, read_as, wrong
+
+CHANGES, REMOVED = "changes.jsonl", "removed"
+Action = Literal["relabel", "move", "remove", "keep"]
+# What is being done, or was: carried out, undone.
+Step = Literal["start", "done", "undo", "undone"]
+Text = Annotated[str, Bounds(most=4_096)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A person's decision about a finding (`key`), and the photo's file before and after. `source`
+    is a path in the folder of photos; `target` too, or in the folder of removed ones. `link` is
+    where a symbolic link pointed."""
+
+    number: Count
+    action: Action
+    key: tuple[Text, ...]
+    step: Step
+    source: Text
+    target: Text | None = None
+    bytes: Count = 0
+    modified_ns: int = 0
+    link: Text | None = None
+    made: Text = ""
+
+
+class Changes:
+    """The changes to the photos in `data`, in order, kept in `folder`. Use `open_changes`."""
+
+    def __init__(self, data: Path, folder: Path) -> None:
+        self.data, self.folder = data, folder
+        self._path = folder / CHANGES
+        self._by_number = _read(self._path)
+        for change in self.started():
+            self._finish(change)
+
+    def __iter__(self) -> Iterator[Change]:
+        """Those that hold: carried out, not undone."""
+        return (change for change in self._by_number.values() if change.step == "done")
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def started(self) -> list[Change]:
+        """Those that a kill interrupted."""
+        return [one for one in self._by_number.values() if one.step in ("start", "undo")]
+
+    @property
+    def removed(self) -> Path:
+        """The folder of removed photos."""
+        return self.folder / REMOVED
+
+    def keep(self, name: str, key: tuple[str, ...]) -> Change:
+        """Note that a photo stays as it is."""
+        return self._note(self._new("keep", name, key), step="done")
+
+    def remove(self, name: str, key: tuple[str, ...]) -> Change:
+        """Move a photo into the folder of removed ones. Raises InputError if it is missing."""
+        return self._carry_out(self._new("remove", name, key), self.removed / Path(name).parent)
+
+    def put_into(
+        self, name: str, folder: str, key: tuple[str, ...], *, action: Action = "relabel"
+    ) -> Change:
+        """Move a photo into another folder of the data. Raises InputError if it is missing."""
+        if not lies_inside(folder):
+            raise InputError(f'"{folder}" is not a folder of "{self.data}".')
+        return self._carry_out(self._new(action, name, key), self.data / folder)
+
+    def undo(self) -> Change | None:
+        """Undo the latest change that holds, and return it; None if there is none. Raises
+        InputError if the photo cannot be put back."""
+        last = max(self, key=lambda change: change.number, default=None)
+        if last is None:
+            return None
+        if last.target is not None:
+            self._check_undo(last)
+            last = self._note(last, step="undo")
+            self._move_back(last)
+        return self._note(last, step="undone")
+
+    def place_of(self, change: Change) -> Path | None:
+        """Where the photo went; None if it stayed."""
+        if change.target is None:
+            return None
+        return (self.removed if change.action == "remove" else self.data) / change.target
+
+    def _new(self, action: Action, name: str, key: tuple[str, ...]) -> Change:
+        if not lies_inside(name) or Path(name).suffix.lower() not in SUFFIXES:
+            raise InputError(f'"{name}" is not a photo of "{self.data}".')
+        path = self.data / name
+        try:
+            found = path.stat()
+            link = os.readlink(path) if path.is_symlink() else None
+        except OSError as error:
+            raise InputError(
+                f'the photo "{path}" can no longer be read ({error.strerror}): look for problems '
+                "again."
+            ) from None
+        return Change(
+            number=max(self._by_number, default=0) + 1,
+            action=action,
+            key=key,
+            step="start",
+            source=name,
+            bytes=found.st_size,
+            modified_ns=found.st_mtime_ns,
+            link=link,
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _carry_out(self, change: Change, folder: Path) -> Change:
+        root = self.removed if change.action == "remove" else self.data
+        path = self.data / change.source
+        if folder == path.parent:
+            raise InputError(f'the photo "{path}" is already there.')
+        with disk_errors(self.folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        free = next(
+            one for one in candidate_names(folder, safe_file_name(path.name)) if _is_free(one)
+        )
+        change = self._note(replace(change, target=free.relative_to(root).as_posix()), step="start")
+        try:
+            _move(path, free, link=None if change.link is None else _absolute(path, change.link))
+        except OSError:
+            self._note(change, step="undone")
+            raise
+        return self._note(change, step="done")
+
+    def _check_undo(self, change: Change) -> None:
+        now, before = self.place_of(change), self.data / change.source
+        assert now is not None
+        if not os.path.lexists(now):
+            raise InputError(f'"{now}" no longer exists: it cannot be put back.')
+        if os.path.lexists(before):
+            raise InputError(
+                f'another file is at "{before}" now: move it away to put the photo back.'
+            )
+
+    def _move_back(self, change: Change) -> None:
+        now, before = self.place_of(change), self.data / change.source
+        assert now is not None
+        with disk_errors(self.data):
+            before.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _move(now, before, link=change.link)
+        except OSError:
+            self._note(change, step="done")
+            raise
+        if change.action == "remove":
+            _remove_empty(now.parent, self.removed)
+
+    def _finish(self, change: Change) -> None:
+        """Complete an interrupted change, or, if nothing was done yet, forget it."""
+        now, before = self.place_of(change), self.data / change.source
+        if change.step == "undo":
+            now, before = before, now or before
+        arrived = now is not None and os.path.lexists(now)
+        if arrived and now is not None and os.path.lexists(before) and _are_one(before, now):
+            before.unlink()
+        elif arrived and os.path.lexists(before):
+            arrived = False  # both are there and differ: the photo never left
+        ends: dict[str, tuple[Step, Step]] = {
+            "start": ("done", "undone"),
+            "undo": ("undone", "done"),
+        }
+        self._note(change, step=ends[change.step][0 if arrived else 1])
+
+    def _note(self, change: Change, *, step: Step) -> Change:
+        """Write the change as it is now; it takes effect once it is on disk."""
+        change = replace(change, step=step)
+        line = json.dumps(asdict(change)).encode() + b"\n"
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with append_to_file(self._path) as file:
+                if file.seek(0, os.SEEK_END) and not _ends_whole(file):
+                    line = b"\n" + line
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        self._by_number[change.number] = change
+        return change
+
+
+@contextmanager
+def open_changes(data: Path, folder: Path) -> Iterator[Changes]:
+    """The changes to the photos in `data`, locked against other processes. Raises
+    StoreLockedError, and StoreError for a damaged journal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with lock_file(folder / ".clean.lock", timeout_seconds=0):
+            yield Changes(data, folder)
+    except filelock.Timeout:
+        raise StoreLockedError(
+            f'another session is cleaning "{data}": finish that one first ("Finish" on its page).'
+        ) from None
+
+
+def _read(path: Path) -> dict[int, Change]:
+    changes: dict[int, Change] = {}
+    if not path.exists():
+        return changes
+    with open_regular(path) as file:
+        lines = file.readlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            change = read_as(Change, parse_json(line, encodable=False))
+            _check(change)
+        except ValueError as error:
+            if number == len(lines) and not line.endswith(b"\n"):
+                break  # cut off by a kill before the step was taken
+            if not line.strip():
+                continue
+            raise StoreError(
+                f'line {number:,} of "{path}", the journal of changes, cannot be read ({error}): '
+                "restore the file from a backup, or rename it to start over."
+            ) from None
+        changes[change.number] = change
+    return changes
+
+
+def _check(change: Change) -> None:
+    """Raises ValueError for a change that nobody has made: undoing it would move any file."""
+    for name in (change.source, change.target):
+        if name is not None and (
+            not lies_inside(name) or Path(name).suffix.lower() not in SUFFIXES
+        ):
+            raise wrong("name", name)
+
+
+def _ends_whole(file: object) -> bool:
+    file.seek(-1, os.SEEK_END)  # type: ignore[attr-defined]
+    return bool(file.read(1) == b"\n")  # type: ignore[attr-defined]
+
+
+def _is_free(path: Path) -> bool:
+    return not os.path.lexists(path)
+
+
+def _absolute(path: Path, link: str) -> str:
+    return os.path.normpath(path.parent / link)
+
+
+def _move(source: Path, target: Path, *, link: str | None) -> None:
+    """Give a photo another path. At every moment it is at one of the two, and no file is ever
+    overwritten."""
+    if link is not None:
+        os.symlink(link, target)
+    else:
+        _link_or_copy(source, target)
+    sync_folder(target.parent)
+    source.unlink()
+    sync_folder(source.parent)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)  # unlike a rename, it refuses a name that is taken
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            raise
+        part = copy_beside(source, target.parent)
+        try:
+            if not _is_free(target):
+                raise FileExistsError(
+                    errno.EEXIST, os.strerror(errno.EEXIST), str(target)
+                ) from None
+            part.rename(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _are_one(one: Path, other: Path) -> bool:
+    """Whether two paths hold the same photo: the same file, or a copy of it."""
+    try:
+        return one.samefile(other) or digest_file(one) == digest_file(other)
+    except OSError:
+        return False
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    while folder != top.parent and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent

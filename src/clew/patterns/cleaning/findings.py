@@ -1,0 +1,162 @@
+"""What is wrong with a set of photos, one finding per photo and problem, as findings.csv and
+findings.json keep it."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from clew.errors import StoreError
+from clew.foreign_text import shortened
+from clew.patterns.library.names import lies_inside
+from clew.storage.reading import read_json
+from clew.storage.text_files import write_csv
+from clew.storage.writing import replace_file
+from clew.typed_json import Bounds, Count, read_as, to_json, wrong
+from clew.version import __version__
+
+FINDINGS, LISTING = "findings.json", "findings.csv"
+_FORMAT, _VERSION = "clew-clean", 1
+
+Kind = Literal["label", "leak", "duplicate", "overlap", "outlier", "quality"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+TITLES: dict[Kind, str] = {
+    "label": "Wrong labels",
+    "leak": "Leaks between splits",
+    "duplicate": "Near duplicates",
+    "overlap": "Overlapping classes",
+    "outlier": "Outliers",
+    "quality": "Poor quality",
+}
+Text = Annotated[str, Bounds(most=4_096)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A photo (`name`, its path in the folder) and what is wrong with it.
+
+    `suggestion` is the class that it probably is, `other` the photo that it is a duplicate of,
+    `score` how sure the finding is (0 to 1). `digest` and `other_digest` are those of the images:
+    a person's decision holds for an image, whatever its file is called.
+    """
+
+    kind: Kind
+    name: Text
+    label: Text
+    score: float
+    reason: Text
+    digest: Text
+    suggestion: Text | None = None
+    other: Text | None = None
+    other_label: Text | None = None
+    other_digest: Text | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The same for the same finding about the same images, in another run too."""
+        return (self.kind, *sorted((self.digest, self.other_digest or "")))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overlap:
+    """Two classes that look alike: `share` of their photos, `photos` in number, resemble the other
+    class more than their own."""
+
+    first: Text
+    second: Text
+    share: float
+    photos: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """The findings about the photos in `data`, by kind, the surest first. `excluded` counts the
+    files that could not be looked at, by reason; `notes` are remarks for the user. With
+    `split_folders`, the folders in `data` are splits, else classes."""
+
+    data: Path
+    photos: int
+    classes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    overlaps: tuple[Overlap, ...] = ()
+    excluded: dict[str, int]
+    split_folders: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of findings of each kind, in the order of KINDS."""
+        found = Counter(finding.kind for finding in self.findings)
+        return {kind: found[kind] for kind in KINDS}
+
+    def describe(self) -> dict[str, Any]:
+        """What findings.json holds."""
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "clew_version": __version__,
+            "data": str(self.data),
+            "photos": self.photos,
+            "classes": list(self.classes),
+            "counts": self.counts,
+            "split_folders": self.split_folders,
+            "excluded": self.excluded,
+            "notes": list(self.notes),
+            "overlaps": [asdict(overlap) for overlap in self.overlaps],
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def write_findings(folder: Path, findings: Findings) -> None:
+    """Write findings.json and findings.csv."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / FINDINGS, (to_json(findings.describe(), indent=1) + "\n").encode())
+    columns = ("kind", "name", "label", "suggestion", "other", "score", "reason")
+    rows = (_row(finding, columns) for finding in findings)
+    write_csv(folder / LISTING, columns, rows)
+
+
+def _row(finding: Finding, columns: Sequence[str]) -> list[Any]:
+    values = {**asdict(finding), "score": round(finding.score, 4)}
+    return ["" if values[column] is None else values[column] for column in columns]
+
+
+def read_findings(folder: Path) -> Findings:
+    """Read findings.json; raises FileNotFoundError, and StoreError for a damaged file."""
+    path = folder / FINDINGS
+    try:
+        raw = read_as(dict[str, Any], read_json(path, encodable=False))
+        if (raw.get("format"), raw.get("version")) != (_FORMAT, _VERSION):
+            raise ValueError(f"it is version {shortened(raw.get('version'))}")
+        return _read(raw)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f'"{path}" cannot be read ({error}): delete it and look for problems again.'
+        ) from None
+
+
+def _read(raw: dict[str, Any]) -> Findings:
+    findings: list[Finding] = read_as(list[Finding], raw.get("findings"), "findings")
+    for finding in findings:
+        for name in (finding.name, finding.other):
+            if name is not None and not lies_inside(name):
+                raise wrong("name", name)
+    return Findings(
+        data=Path(read_as(Text, raw.get("data"), "data")),
+        photos=read_as(Count, raw.get("photos"), "photos"),
+        classes=tuple(read_as(list[Text], raw.get("classes"), "classes")),
+        findings=tuple(findings),
+        overlaps=tuple(read_as(list[Overlap], raw.get("overlaps", []), "overlaps")),
+        excluded=read_as(dict[str, Count], raw.get("excluded", {}), "excluded"),
+        split_folders=read_as(bool, raw.get("split_folders"), "split_folders"),
+        notes=tuple(read_as(list[Text], raw.get("notes", []), "notes")),
+    )

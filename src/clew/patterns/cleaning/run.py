@@ -1,0 +1,338 @@
+"""Looks for problems in a folder of photos: features from the pretrained network, then every check
+on them. Nothing is changed."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Float32, Int64, UInt8
+
+from clew.cores import count_cores
+from clew.errors import InputError
+from clew.loading.buffers import BufferPool
+from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos, choose_size
+from clew.patterns.cleaning.duplicates import DuplicatePair, find_duplicates, make_gray
+from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind, Overlap
+from clew.patterns.cleaning.labels import FEWEST_PHOTOS, find_overlaps, find_suspects
+from clew.patterns.cleaning.leave_one_out import join_features, predict_left_out
+from clew.patterns.cleaning.neighbors import find_neighbors, find_outliers, unit_rows
+from clew.patterns.cleaning.quality import Light, find_issues, join_light, measure_light
+from clew.patterns.features import FeatureSettings, PhotoFeatures, compute_features
+from clew.patterns.networks.lite0 import STAGE_CHANNELS
+from clew.patterns.photos import Photo, PhotoFolder, assign_splits, find_classes
+from clew.patterns.photos.photo import first_kept
+from clew.progress import Reporter, log_event
+from clew.wording import counted, whole_percent
+
+# What the network sees. On hand signs, larger images find no more wrong labels.
+FEATURE_SIZE = 128
+_NEIGHBORS = 3
+_MOST_BY_FEATURES = 20_000  # in larger sets, only photos alike at a glance are compared
+_BLANK = 0.9  # the score of a photo on which hardly anything can be seen
+_READ_AT_ONCE = 256
+_MOST_OF_A_PAIR = 20  # photos that are listed for two classes that overlap
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanSettings:
+    """Where to look, and with what: `cache` is the folder for decoded photos and features."""
+
+    data: Path
+    cache: Path
+    device: str = "cpu"
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookedAt:
+    """The photos of a folder with their features and the light of each, aligned."""
+
+    folder: PhotoFolder
+    cached: CachedPhotos
+    features: PhotoFeatures
+    gray: UInt8[np.ndarray, "photos 48 48"]
+    light: Light
+    labels: Int64[np.ndarray, " photos"]
+
+    @property
+    def photos(self) -> tuple[Photo, ...]:
+        return self.cached.photos
+
+
+def look_at(
+    settings: CleanSettings,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> LookedAt:
+    """Decode the photos and compute their features; what was computed before is reused.
+
+    Raises InputError for a folder without classes, or if the weights of the network cannot be
+    downloaded; TrainingStoppedError when `should_stop` returns true.
+    """
+    folder = find_classes(settings.data, at_least=1)
+    cached, features = compute_set_features(settings, reporter, should_stop, folder=folder)
+    gray, light = _look_at_pixels(cached)
+    places = {name: place for place, name in enumerate(folder.classes)}
+    labels = np.array([places[photo.label or ""] for photo in cached.photos], np.int64)
+    return LookedAt(
+        folder=folder, cached=cached, features=features, gray=gray, light=light, labels=labels
+    )
+
+
+def compute_set_features(
+    settings: CleanSettings,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    folder: PhotoFolder | None = None,
+) -> tuple[CachedPhotos, PhotoFeatures]:
+    """The usable photos of a folder with their features. Raises what `look_at` does."""
+    folder = folder or find_classes(settings.data, at_least=1)
+    threads = settings.threads or count_cores()
+    cached = cache_photos(
+        folder,
+        settings.cache,
+        choose_size(folder),
+        workers=threads,
+        reporter=reporter or log_event,
+        should_stop=should_stop,
+    )
+    if len(cached.photos) < 2:
+        raise InputError(
+            f'"{settings.data}" contains {counted(len(cached.photos), "usable photo")}: there is '
+            "nothing to compare. Check the path."
+        )
+    features = compute_features(
+        cached,
+        settings.cache / "features",
+        settings=FeatureSettings(size=FEATURE_SIZE),
+        device=settings.device,
+        threads=threads,
+        reporter=reporter or log_event,
+        should_stop=should_stop,
+    )
+    return cached, features
+
+
+def _look_at_pixels(cached: CachedPhotos) -> tuple[UInt8[np.ndarray, "photos 48 48"], Light]:
+    gray, light = [], []
+    for images in read_images(cached):
+        gray.append(make_gray(images))
+        light.append(measure_light(images))
+    return np.concatenate(gray), join_light(light)
+
+
+def read_images(
+    cached: CachedPhotos, places: Sequence[int] | None = None
+) -> Iterator[UInt8[np.ndarray, "photos size size 3"]]:
+    """The decoded photos, a few at a time."""
+    rows = cached.rows if places is None else cached.rows[list(places)]
+    samples = ImageSamples(cached.store, rows, np.zeros(len(rows), np.int64), place="disk")
+    for first in range(0, len(rows), _READ_AT_ONCE):
+        chosen = np.arange(first, min(first + _READ_AT_ONCE, len(rows)))
+        yield samples.read_batch(chosen, BufferPool())["image"].numpy()
+
+
+def find_problems(looked: LookedAt) -> Findings:
+    """Every check on the photos."""
+    features = _join(looked.features)
+    chances = _predict(looked, features)
+    quality = list(_quality_findings(looked))
+    # What shows hardly anything looks like any class.
+    blank = {finding.name for finding in quality if finding.score >= _BLANK}
+    about_labels = (*_label_findings(looked, chances), *_overlap_findings(looked, chances))
+    findings = [
+        *(finding for finding in about_labels if finding.name not in blank),
+        *_duplicate_findings(looked),
+        *_outlier_findings(looked, features),
+        *quality,
+    ]
+    faults = (*looked.folder.faults, *looked.cached.faults)
+    kinds = (fault.kind for fault in faults if fault.kind not in ("duplicate", "contradiction"))
+    return Findings(
+        data=looked.folder.root,
+        photos=len(looked.photos),
+        classes=looked.folder.classes,
+        findings=tuple(sorted(findings, key=lambda one: (KINDS.index(one.kind), -one.score))),
+        overlaps=tuple(_overlaps(looked, chances)),
+        excluded=dict(Counter(kinds).most_common()),
+        split_folders=looked.folder.split_folders,
+        notes=tuple(_notes(looked)),
+    )
+
+
+def _join(features: PhotoFeatures) -> Float32[np.ndarray, "photos features"]:
+    stages = np.split(features.stages, np.cumsum(STAGE_CHANNELS[:-2]), axis=1)
+    return join_features(*stages, features.embedding)
+
+
+def _predict(
+    looked: LookedAt, features: Float32[np.ndarray, "photos features"]
+) -> Float[np.ndarray, "photos classes"]:
+    """The probability of every class for every photo, according to the others."""
+    classes = len(looked.folder.classes)
+    if classes < 2:
+        return np.ones((len(looked.labels), classes))
+    return predict_left_out(features, looked.labels, classes)
+
+
+def _label_findings(
+    looked: LookedAt, chances: Float[np.ndarray, "photos classes"]
+) -> Iterator[Finding]:
+    classes = looked.folder.classes
+    for suspect in find_suspects(chances, looked.labels):
+        suggestion = classes[suspect.suggested]
+        reason = (
+            f'it looks like "{suggestion}" ({whole_percent(suspect.other)}), not like '
+            f'"{classes[looked.labels[suspect.place]]}" ({whole_percent(suspect.confidence)})'
+        )
+        score = 1 - suspect.confidence
+        yield _finding(looked, "label", suspect.place, score, reason, suggestion=suggestion)
+
+
+def _overlaps(looked: LookedAt, chances: Float[np.ndarray, "photos classes"]) -> Iterator[Overlap]:
+    classes = looked.folder.classes
+    for overlap in find_overlaps(chances, looked.labels):
+        first, second = classes[overlap.first], classes[overlap.second]
+        yield Overlap(first=first, second=second, share=overlap.share, photos=len(overlap.places))
+
+
+def _overlap_findings(
+    looked: LookedAt, chances: Float[np.ndarray, "photos classes"]
+) -> Iterator[Finding]:
+    classes = looked.folder.classes
+    for overlap in find_overlaps(chances, looked.labels):
+        names = f'"{classes[overlap.first]}" and "{classes[overlap.second]}"'
+        for place in overlap.places[:_MOST_OF_A_PAIR]:
+            other = overlap.first + overlap.second - int(looked.labels[place])
+            chance = float(chances[place, other])
+            reason = (
+                f"{names} overlap: this photo is {whole_percent(chance)} "
+                f'"{classes[other]}"; {whole_percent(overlap.share)} of both are like it'
+            )
+            yield _finding(looked, "overlap", place, chance, reason, suggestion=classes[other])
+
+
+def _outlier_findings(
+    looked: LookedAt, features: Float32[np.ndarray, "photos features"]
+) -> Iterator[Finding]:
+    for place, score in find_outliers(features):
+        yield _finding(looked, "outlier", place, score, "it is unlike all other photos of the set")
+
+
+def _quality_findings(looked: LookedAt) -> Iterator[Finding]:
+    for issue in find_issues(looked.light, looked.cached.sizes):
+        yield _finding(looked, "quality", issue.place, issue.score, issue.reason)
+
+
+def _finding(
+    looked: LookedAt,
+    kind: Kind,
+    place: int,
+    score: float,
+    reason: str,
+    *,
+    suggestion: str | None = None,
+) -> Finding:
+    photo = looked.photos[place]
+    return Finding(
+        kind=kind,
+        name=photo.name,
+        label=photo.label or "",
+        score=round(score, 4),
+        reason=reason,
+        digest=looked.cached.digests[place],
+        suggestion=suggestion,
+    )
+
+
+def _duplicate_findings(looked: LookedAt) -> Iterator[Finding]:
+    splits = _splits(looked)
+    likely = []
+    if len(looked.photos) <= _MOST_BY_FEATURES:
+        likely = [find_neighbors(unit_rows(looked.features.embedding), _NEIGHBORS)]
+    pairs = find_duplicates(looked.gray, *likely)
+    for digest, copies in looked.cached.copies.items():
+        yield from _copy_findings(copies, digest)
+    for pair in pairs:
+        yield _pair_finding(looked, pair, splits)
+
+
+def _copy_findings(copies: Sequence[Photo], digest: str) -> Iterator[Finding]:
+    """Identical images: all but the first are superfluous."""
+    kept, *others = sorted(copies, key=first_kept)
+    for photo in others:
+        is_leak = photo.split is not None and photo.split != kept.split
+        what = f'it is the same image as "{kept.name}"'
+        where = f": in {photo.split} and in {kept.split}" if is_leak else ""
+        yield Finding(
+            kind="leak" if is_leak else "duplicate",
+            name=photo.name,
+            label=photo.label or "",
+            score=1.0,
+            reason=f"{what}{where}{_contradiction(photo, kept)}",
+            digest=digest,
+            other=kept.name,
+            other_label=kept.label,
+            other_digest=digest,
+        )
+
+
+def _pair_finding(looked: LookedAt, pair: DuplicatePair, splits: dict[str, str]) -> Finding:
+    """The photo to remove first: the training copy of a leak, else the smaller one."""
+    places = sorted(
+        (pair.first, pair.second),
+        key=lambda place: (
+            first_kept(looked.photos[place])[0],
+            -int(looked.cached.sizes[place].prod(dtype=np.int64)),
+            place,
+        ),
+    )
+    kept, photo = (looked.photos[place] for place in places)
+    digests = [looked.cached.digests[place] for place in places]
+    split, other_split = splits.get(digests[1]), splits.get(digests[0])
+    is_leak = split != other_split
+    what = "a mirrored copy of" if pair.mirrored else "nearly the same image as"
+    where = f": training puts one into {split}, the other into {other_split}" if is_leak else ""
+    return Finding(
+        kind="leak" if is_leak else "duplicate",
+        name=photo.name,
+        label=photo.label or "",
+        score=round(min(1.0, pair.likeness), 4),
+        reason=f'it is {what} "{kept.name}"{where}{_contradiction(photo, kept)}',
+        digest=digests[1],
+        other=kept.name,
+        other_label=kept.label,
+        other_digest=digests[0],
+    )
+
+
+def _contradiction(photo: Photo, kept: Photo) -> str:
+    if photo.label == kept.label:
+        return ""
+    return f', in another class ("{kept.label}"): one of the labels is wrong'
+
+
+def _splits(looked: LookedAt) -> dict[str, str]:
+    """The split of each image: its folder's, or the one that training draws at its defaults."""
+    try:
+        splits = assign_splits(looked.photos, looked.cached.digests)
+    except InputError:  # too few photos to train on: no photo has a split yet
+        return {}
+    return dict(zip(looked.cached.digests, splits, strict=True))
+
+
+def _notes(looked: LookedAt) -> Iterator[str]:
+    classes = looked.folder.classes
+    if len(classes) < 2:
+        yield "there is only one class: labels were not checked."
+        return
+    counts = np.bincount(looked.labels, minlength=len(classes))
+    thin = [f'"{classes[place]}"' for place in np.flatnonzero(counts < FEWEST_PHOTOS)]
+    if thin:
+        shown = ", ".join(thin[:5]) + (f" and {len(thin) - 5:,} more" if len(thin) > 5 else "")
+        yield (
+            f"labels were not checked in classes with fewer than {FEWEST_PHOTOS} photos: {shown}."
+        )

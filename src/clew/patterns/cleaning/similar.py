@@ -1,0 +1,82 @@
+"""Photos like a given one, by the features of the pretrained network."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from clew.errors import InputError
+from clew.patterns.cache import cache_photos, choose_size
+from clew.patterns.cleaning.neighbors import find_neighbors, unit_rows
+from clew.patterns.cleaning.run import (
+    FEATURE_SIZE,
+    CleanSettings,
+    compute_set_features,
+)
+from clew.patterns.features import FeatureSettings, compute_features
+from clew.patterns.photos import find_photos
+from clew.progress import Reporter
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarPhoto:
+    """A photo of the set, and its similarity to the given one: 1 for the same image, about 0 for
+    any other photo."""
+
+    name: str
+    label: str
+    path: Path
+    similarity: float
+
+
+def find_similar_photos(
+    image: Path,
+    settings: CleanSettings,
+    *,
+    count: int,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[SimilarPhoto, ...]:
+    """The photos of a folder that are most like `image`, the most similar first. The file itself is
+    not among them. Raises InputError if the image cannot be read."""
+    if count < 1:
+        raise InputError("give 1 or more.", setting="top_k", value=count)
+    asked = _look_at_one(image, settings)
+    cached, features = compute_set_features(settings, reporter, should_stop)
+    mean = features.embedding.mean(0)
+    nearest = find_neighbors(unit_rows(features.embedding, mean), count + 1, unit_rows(asked, mean))
+    own = image.expanduser().resolve()
+    found = [
+        SimilarPhoto(
+            name=cached.photos[place].name,
+            label=cached.photos[place].label or "",
+            path=cached.photos[place].path,
+            similarity=round(float(similarity), 4),
+        )
+        for place, similarity in zip(
+            nearest.places[0].tolist(), nearest.similarity[0].tolist(), strict=True
+        )
+        if cached.photos[place].path.resolve() != own
+    ]
+    return tuple(found[:count])
+
+
+def _look_at_one(image: Path, settings: CleanSettings) -> Float32[np.ndarray, "1 1280"]:
+    if not image.expanduser().is_file():
+        raise InputError(f'there is no photo "{image}": check the path.')
+    folder = find_photos(image)
+    with tempfile.TemporaryDirectory() as scratch:
+        cached = cache_photos(folder, Path(scratch), choose_size(folder), workers=1)
+        if not cached.photos:
+            raise InputError(f'"{image}" cannot be read: {cached.faults[0].reason}.')
+        return compute_features(
+            cached,
+            Path(scratch) / "features",
+            settings=FeatureSettings(size=FEATURE_SIZE),
+            device=settings.device,
+            threads=settings.threads,
+            reporter=lambda _: None,
+        ).embedding

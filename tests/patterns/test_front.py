@@ -20,9 +20,9 @@ def test_every_public_name_is_importable() -> None:
 
 def test_public_surface_is_exactly_what_is_documented() -> None:
     assert front.__all__ == [
-        *("PatternSet", "create_set", "describe_set", "evaluate", "export", "identify"),
-        *("import_photos", "list_sets", "load_classifier", "recognize", "review_photos"),
-        *("run_flow", "serve", "train"),
+        *("PatternSet", "clean_photos", "create_set", "describe_set", "evaluate", "export"),
+        *("find_similar", "identify", "import_photos", "list_sets", "load_classifier"),
+        *("recognize", "review_photos", "run_flow", "serve", "train"),
     ]
 
 

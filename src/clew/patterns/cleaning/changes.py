@@ -24,7 +24,7 @@ from clew.patterns.photos.photo import SUFFIXES
 from clew.patterns.review.notes import digest_file
 from clew.storage.disk import disk_errors
 from clew.storage.reading import open_regular, parse_json
-from clew.storage.writing import append_to_file, lock_file, sync_folder
+from clew.storage.writing import append_to_file, lock_file, replace_file, sync_folder
 from clew.typed_json import Bounds, Count, read_as, wrong
 
 CHANGES, REMOVED = "changes.jsonl", "removed"
@@ -200,8 +200,6 @@ class Changes:
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             with append_to_file(self._path) as file:
-                if file.seek(0, os.SEEK_END) and not _ends_whole(file):
-                    line = b"\n" + line
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
@@ -228,16 +226,15 @@ def _read(path: Path) -> dict[int, Change]:
     if not path.exists():
         return changes
     with open_regular(path) as file:
-        lines = file.readlines()
-    for number, line in enumerate(lines, 1):
+        content = file.read()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:  # a kill cut the last line off, before its step was taken
+        replace_file(path, whole)
+    for number, line in enumerate(whole.splitlines(), 1):
         try:
             change = read_as(Change, parse_json(line, encodable=False))
             _check(change)
         except ValueError as error:
-            if number == len(lines) and not line.endswith(b"\n"):
-                break  # cut off by a kill before the step was taken
-            if not line.strip():
-                continue
             raise StoreError(
                 f'line {number:,} of "{path}", the journal of changes, cannot be read ({error}): '
                 "restore the file from a backup, or rename it to start over."
@@ -253,11 +250,6 @@ def _check(change: Change) -> None:
             not lies_inside(name) or Path(name).suffix.lower() not in SUFFIXES
         ):
             raise wrong("name", name)
-
-
-def _ends_whole(file: object) -> bool:
-    file.seek(-1, os.SEEK_END)  # type: ignore[attr-defined]
-    return bool(file.read(1) == b"\n")  # type: ignore[attr-defined]
 
 
 def _is_free(path: Path) -> bool:

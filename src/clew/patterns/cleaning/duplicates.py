@@ -17,7 +17,7 @@ _SMALL = 24  # of those that are aligned first, and of those that propose pairs
 _TINY = 8
 # The correlation of details, after alignment, from which on two images are one photo; images that
 # come close are aligned once more. Measured: benchmarks/patterns_clean.py.
-_SAME, _CLOSE = 0.94, 0.85
+_SAME, _CLOSE = 0.92, 0.8
 _STEPS, _MORE_STEPS = 8, 5
 _AT_ONCE = 256
 _MARGIN = 0.12  # of a side, not compared: a crop may have cut it off
@@ -102,6 +102,8 @@ def _compare_all(
         ones, seconds = _as_tensor(gray[some[:, 0]]), _as_tensor(others[some[:, 1]])
         close = _are_close(ones, seconds)
         some = some[close.numpy()]
+        if not len(some):
+            continue
         likeness = compare_images(ones[close], seconds[close])
         for place in torch.nonzero(likeness >= _SAME)[:, 0].tolist():
             one, other = some[place].tolist()

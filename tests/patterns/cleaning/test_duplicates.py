@@ -1,0 +1,57 @@
+"""Near duplicates among real photos, and photos of poor quality."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter, ImageOps
+
+from clew.patterns.cleaning.duplicates import find_duplicates, make_gray
+from clew.patterns.cleaning.quality import find_issues, measure_light
+from tests.patterns.cleaning.making import as_squares, detailed, pieces
+
+
+def recompress(photo: Image.Image) -> Image.Image:
+    file = io.BytesIO()
+    photo.save(file, "JPEG", quality=35)
+    return Image.open(file)
+
+
+CHANGES = {
+    "resized": lambda photo: photo.resize((70, 64), Image.Resampling.BILINEAR),
+    "recompressed": recompress,
+    "cropped": lambda photo: photo.crop((0, 5, photo.width - 6, photo.height)),
+    "mirrored": ImageOps.mirror,
+    "brighter": lambda photo: photo.point(lambda value: min(255, value * 1.2)),
+    "all at once": lambda photo: recompress(photo.resize((90, 90)).crop((3, 1, 88, 86))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_copy_of_a_photo_is_a_duplicate(change: str) -> None:
+    photos = list(detailed())
+    copied = range(1, len(photos), 4)
+    copies = [CHANGES[change](photos[place]) for place in copied]
+    found = find_duplicates(make_gray(as_squares([*photos, *copies])))
+    expected = {(place, len(photos) + number) for number, place in enumerate(copied)}
+    assert {(pair.first, pair.second) for pair in found} == expected
+    assert all(pair.mirrored == (change == "mirrored") for pair in found)
+
+
+def test_different_photos_are_not_duplicates() -> None:
+    assert find_duplicates(make_gray(as_squares(list(pieces())))) == []
+
+
+def test_blurred_dark_and_odd_photos_are_named() -> None:
+    photos = list(detailed())
+    blurred = photos[0].filter(ImageFilter.GaussianBlur(6))
+    dark, bright = (Image.new("RGB", (120, 120), (one,) * 3) for one in (4, 250))
+    squares = as_squares([*photos, blurred, dark, bright])
+    sizes = np.array([[120, 120]] * len(squares), np.int32)
+    sizes[2], sizes[3] = (20, 22), (400, 60)
+    reasons = {one.place: one.reason for one in find_issues(measure_light(squares), sizes)}
+    first = len(photos)
+    assert reasons.keys() == {first, first + 1, first + 2, 2, 3}
+    assert "blurred" in reasons[first] and "very dark" in reasons[first + 1]
+    assert "overexposed" in reasons[first + 2]
+    assert "small: 20 x 22 pixels" in reasons[2] and "unusual shape" in reasons[3]

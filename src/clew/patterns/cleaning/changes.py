@@ -35,7 +35,7 @@ Text = Annotated[str, Bounds(most=4_096)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class PhotoChange:
     """A person's decision about a finding (`key`), and the photo's file before and after. `source`
     is a path in the folder of photos; `target` too, or in the folder of removed ones. `link` is
     where a symbolic link pointed."""
@@ -62,14 +62,14 @@ class Changes:
         for change in self.started():
             self._finish(change)
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[PhotoChange]:
         """Those that hold: carried out, not undone."""
         return (change for change in self._by_number.values() if change.step == "done")
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def started(self) -> list[Change]:
+    def started(self) -> list[PhotoChange]:
         """Those that a kill interrupted."""
         return [one for one in self._by_number.values() if one.step in ("start", "undo")]
 
@@ -78,23 +78,23 @@ class Changes:
         """The folder of removed photos."""
         return self.folder / REMOVED
 
-    def keep(self, name: str, key: tuple[str, ...]) -> Change:
+    def keep(self, name: str, key: tuple[str, ...]) -> PhotoChange:
         """Note that a photo stays as it is."""
         return self._note(self._new("keep", name, key), step="done")
 
-    def remove(self, name: str, key: tuple[str, ...]) -> Change:
+    def remove(self, name: str, key: tuple[str, ...]) -> PhotoChange:
         """Move a photo into the folder of removed ones. Raises InputError if it is missing."""
         return self._carry_out(self._new("remove", name, key), self.removed / Path(name).parent)
 
     def put_into(
         self, name: str, folder: str, key: tuple[str, ...], *, action: Action = "relabel"
-    ) -> Change:
+    ) -> PhotoChange:
         """Move a photo into another folder of the data. Raises InputError if it is missing."""
         if not lies_inside(folder):
             raise InputError(f'"{folder}" is not a folder of "{self.data}".')
         return self._carry_out(self._new(action, name, key), self.data / folder)
 
-    def undo(self) -> Change | None:
+    def undo(self) -> PhotoChange | None:
         """Undo the latest change that holds, and return it; None if there is none. Raises
         InputError if the photo cannot be put back."""
         last = max(self, key=lambda change: change.number, default=None)
@@ -106,13 +106,13 @@ class Changes:
             self._move_back(last)
         return self._note(last, step="undone")
 
-    def place_of(self, change: Change) -> Path | None:
+    def place_of(self, change: PhotoChange) -> Path | None:
         """Where the photo went; None if it stayed."""
         if change.target is None:
             return None
         return (self.removed if change.action == "remove" else self.data) / change.target
 
-    def _new(self, action: Action, name: str, key: tuple[str, ...]) -> Change:
+    def _new(self, action: Action, name: str, key: tuple[str, ...]) -> PhotoChange:
         if not lies_inside(name) or Path(name).suffix.lower() not in SUFFIXES:
             raise InputError(f'"{name}" is not a photo of "{self.data}".')
         path = self.data / name
@@ -124,7 +124,7 @@ class Changes:
                 f'the photo "{path}" can no longer be read ({error.strerror}): look for problems '
                 "again."
             ) from None
-        return Change(
+        return PhotoChange(
             number=max(self._by_number, default=0) + 1,
             action=action,
             key=key,
@@ -136,7 +136,7 @@ class Changes:
             made=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _carry_out(self, change: Change, folder: Path) -> Change:
+    def _carry_out(self, change: PhotoChange, folder: Path) -> PhotoChange:
         root = self.removed if change.action == "remove" else self.data
         path = self.data / change.source
         if folder == path.parent:
@@ -154,7 +154,7 @@ class Changes:
             raise
         return self._note(change, step="done")
 
-    def _check_undo(self, change: Change) -> None:
+    def _check_undo(self, change: PhotoChange) -> None:
         now, before = self.place_of(change), self.data / change.source
         assert now is not None
         if not os.path.lexists(now):
@@ -164,7 +164,7 @@ class Changes:
                 f'another file is at "{before}" now: move it away to put the photo back.'
             )
 
-    def _move_back(self, change: Change) -> None:
+    def _move_back(self, change: PhotoChange) -> None:
         now, before = self.place_of(change), self.data / change.source
         assert now is not None
         with disk_errors(self.data):
@@ -177,7 +177,7 @@ class Changes:
         if change.action == "remove":
             _remove_empty(now.parent, self.removed)
 
-    def _finish(self, change: Change) -> None:
+    def _finish(self, change: PhotoChange) -> None:
         """Complete an interrupted change, or, if nothing was done yet, forget it."""
         now, before = self.place_of(change), self.data / change.source
         if change.step == "undo":
@@ -193,7 +193,7 @@ class Changes:
         }
         self._note(change, step=ends[change.step][0 if arrived else 1])
 
-    def _note(self, change: Change, *, step: Step) -> Change:
+    def _note(self, change: PhotoChange, *, step: Step) -> PhotoChange:
         """Write the change as it is now; it takes effect once it is on disk."""
         change = replace(change, step=step)
         line = json.dumps(asdict(change)).encode() + b"\n"
@@ -221,8 +221,8 @@ def open_changes(data: Path, folder: Path) -> Iterator[Changes]:
         ) from None
 
 
-def _read(path: Path) -> dict[int, Change]:
-    changes: dict[int, Change] = {}
+def _read(path: Path) -> dict[int, PhotoChange]:
+    changes: dict[int, PhotoChange] = {}
     if not path.exists():
         return changes
     with open_regular(path) as file:
@@ -232,7 +232,7 @@ def _read(path: Path) -> dict[int, Change]:
         replace_file(path, whole)
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            change = read_as(Change, parse_json(line, encodable=False))
+            change = read_as(PhotoChange, parse_json(line, encodable=False))
             _check(change)
         except ValueError as error:
             raise StoreError(
@@ -243,7 +243,7 @@ def _read(path: Path) -> dict[int, Change]:
     return changes
 
 
-def _check(change: Change) -> None:
+def _check(change: PhotoChange) -> None:
     """Raises ValueError for a change that nobody has made: undoing it would move any file."""
     for name in (change.source, change.target):
         if name is not None and (

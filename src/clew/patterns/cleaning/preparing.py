@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from clew.errors import Call, InputError
-from clew.patterns.cleaning.changes import Change, open_changes
+from clew.patterns.cleaning.changes import PhotoChange, open_changes
 from clew.patterns.cleaning.findings import FINDINGS, LISTING, Finding, Findings, write_findings
 from clew.patterns.cleaning.run import CleanSettings, find_problems, look_at
 from clew.patterns.cleaning.session import Cleaning
@@ -76,7 +76,7 @@ class CleanResult(Tabular):
 
     folder: Path
     findings: Findings
-    undone: tuple[Change, ...] = ()
+    undone: tuple[PhotoChange, ...] = ()
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)

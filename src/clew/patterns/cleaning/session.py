@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from clew.errors import Call, InputError
-from clew.patterns.cleaning.changes import Action, Change, Changes
+from clew.patterns.cleaning.changes import Action, Changes, PhotoChange
 from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind
 from clew.patterns.library.names import check_class_name
 from clew.patterns.library.pattern_set import PatternSet
@@ -50,7 +50,7 @@ class Cleaning:
         self.findings = tuple(one for one in findings if self._is_asked(one))
         self.splits = _find_splits(self.data) if findings.split_folders else {}
         self._away: Counter[str] = Counter()
-        self._made: list[Change] = []
+        self._made: list[PhotoChange] = []
         self._later: list[int] = []
 
     @property
@@ -146,7 +146,7 @@ class Cleaning:
         self._later.append(number)
         return f"later: {self.findings[number].name}"
 
-    def undo(self) -> Change:
+    def undo(self) -> PhotoChange:
         """Undo the latest change, of this session or an earlier one. Raises InputError if there is
         none, or the photo cannot be put back."""
         undone = self.changes.undo()
@@ -163,14 +163,14 @@ class Cleaning:
         """The split folder that a photo is in."""
         return SPLIT_FOLDERS.get(Path(name).parts[0].casefold()) if self.splits else None
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: PhotoChange) -> None:
         self._made.append(change)
         self._decided.add(change.key)
         if change.action != "keep":
             self._away[change.source] += 1
             self._note_set(change, is_back=False)
 
-    def _note_set(self, change: Change, *, is_back: bool) -> None:
+    def _note_set(self, change: PhotoChange, *, is_back: bool) -> None:
         """Tell the set, so that a photo is not imported again to where it was."""
         if self._set is None:
             return

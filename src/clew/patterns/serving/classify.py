@@ -72,6 +72,8 @@ def describe(found: Recognition) -> dict[str, Any]:
         "label": label,
         "confidence": round(confidence, 6),
         "doubtful": found.is_doubtful,
+        "unknown": found.is_unknown,
+        "typicality": record["typicality"],
         "best": record["best"],
         "width": record["width"],
         "height": record["height"],

@@ -65,10 +65,11 @@ class Card {
   }
 
   draw() {
-    const { label, confidence, doubtful, best } = this.found;
+    const { label, confidence, doubtful, unknown, best } = this.found;
     this.box.className = doubtful ? "result doubtful" : "result";
     this.verdict.replaceChildren(element("bdi", {}, label), ` ${percent(confidence)}`);
-    if (doubtful) this.say(`Doubtful: the confidence is below ${percent(info.threshold)}`);
+    if (unknown) this.say("Unknown: the photo is unlike the training photos of every class");
+    else if (doubtful) this.say(`Doubtful: the confidence is below ${percent(info.threshold)}`);
     this.guesses.replaceChildren(...best.map((guess) => this.guess(guess)));
     if (info.corrections) this.guesses.append(this.other());
     this.showPicture();

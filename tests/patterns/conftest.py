@@ -18,8 +18,9 @@ def random_lite0_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def random_lite0(random_lite0_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The pretrained weights of this test are random."""
+    """The pretrained weights of this test are random, and its images small."""
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda _: str(random_lite0_cache))
+    monkeypatch.setattr("clew.patterns.networks.registry._SIZES_OF_LITE0", (32, 32))
     return random_lite0_cache
 
 

@@ -25,6 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("random_lite0")
 def test_flow_runs_all_steps_and_resumes(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,6 +208,7 @@ def test_folder_of_another_run_is_refused_with_what_to_do(run: Any, folder: Path
     assert run(*line, "--epochs", 2, "--overwrite").code == 0
 
 
+@pytest.mark.usefixtures("random_lite0")
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -22,7 +22,7 @@ from clew.patterns.cache import (
     choose_size,
     open_images,
 )
-from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits, find_classes
+from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits
 from clew.patterns.trained.tables import RunTables, SplitRow
 from clew.patterns.training.config import PhotoSettings
 from clew.patterns.training.events import TrainingChoice
@@ -97,6 +97,7 @@ class TrainingPhotos:
 
 
 def prepare_photos(
+    folder: PhotoFolder,
     settings: PhotoSettings,
     start: Start | None,
     *,
@@ -105,13 +106,12 @@ def prepare_photos(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
-    """Find, decode and split the photos. `check_size` can reject the image size before a large set
-    is decoded for nothing.
+    """Decode and split the photos that were found. `check_size` can reject the image size before a
+    large set is decoded for nothing.
 
     Raises InputError for folders that cannot be trained on, TrainingStoppedError when `should_stop`
     returns true.
     """
-    folder = find_classes(settings.data)
     size = settings.image_size or (
         start.image_size if start else choose_size(folder, settings.sizes)
     )

@@ -19,7 +19,7 @@ from clew.engine.processes import first_does, is_first_process
 from clew.errors import InputError
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import usual_sizes
-from clew.patterns.photos import SPLITS
+from clew.patterns.photos import SPLITS, PhotoFolder, find_classes
 from clew.patterns.trained.model import RESULTS, PatternModel, read_results, softmax
 from clew.patterns.trained.tables import write_predictions
 from clew.patterns.training.choosing import choose_network
@@ -67,11 +67,14 @@ def train_patterns(
     with folder.gone_if_refused():
         first_does(partial(folder.make, config.data))
         start = _open_start(config.start_from, folder)
+        found = first_does(partial(find_classes, config.data))
         network = first_does(
             partial(choose_network, config, start, folder, on_gpu=on_gpu, reporter=reporter)
         )
         settings = config.photos(usual_sizes(network.name))
-        photos = first_does(partial(_prepare, settings, folder, start, reporter, should_stop))
+        photos = first_does(
+            partial(_prepare, found, settings, folder, start, reporter, should_stop)
+        )
     task, prepared = decide_task(config, network, photos, start, device)
     if is_first_process():
         reporter(prepared)
@@ -100,6 +103,7 @@ def _open_start(start_from: Path | None, folder: RunFolder) -> Start | None:
 
 
 def _prepare(
+    found: PhotoFolder,
     settings: PhotoSettings,
     folder: RunFolder,
     start: Start | None,
@@ -108,6 +112,7 @@ def _prepare(
 ) -> TrainingPhotos:
     """Prepare the photos: the first process does the work for all of them."""
     photos = prepare_photos(
+        found,
         settings,
         start,
         check_size=folder.refuse_other_size,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 from PIL import Image
 
 from clew.pages.api.keys import ApiKeys
@@ -30,6 +31,14 @@ def photo_of(label: str, kind: str = "PNG", sides: tuple[int, int] = (60, 40)) -
     """The bytes of a photo full of a class's color."""
     file = io.BytesIO()
     Image.new("RGB", sides, COLORS[label]).save(file, kind)
+    return file.getvalue()
+
+
+def photo_of_noise() -> bytes:
+    """The bytes of a photo that shows nothing."""
+    pixels = np.random.default_rng(1).integers(0, 2, (64, 64, 1)).repeat(3, axis=2) * 255
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
     return file.getvalue()
 
 

@@ -17,6 +17,7 @@ from clew.patterns.serving.runtime import fetch_runtime
 from clew.patterns.trained.model import PatternModel
 from tests.pages.driving import CHROMIUM, open_browser
 from tests.patterns.identification.making import draw_doubtful, draw_photo
+from tests.patterns.serving.serving import photo_of_noise
 from tests.patterns.serving.test_page import READY, drop, finished
 
 pytest.importorskip("onnxruntime", reason='no onnxruntime: pip install "clew[onnx]"')
@@ -80,8 +81,11 @@ def test_the_browser_gives_the_probabilities_of_the_classifier(
             )
             for (label, share), (name, probability) in zip(best, wanted.top_k(3), strict=True):
                 assert label == name and share == pytest.approx(probability, abs=0.01)
-        drop(browser, b"no photo", "c.png")
+        drop(browser, photo_of_noise(), "noise.png")
         browser.wait(finished(3))
+        assert browser.text(".result .verdict") == "None of these"
+        drop(browser, b"no photo", "c.png")
+        browser.wait(finished(4))
         assert "cannot read the photo" in browser.text(".result .note")
         assert browser.complaints == []
         assert browser.run('document.querySelectorAll("button.guess").length') == 0

@@ -12,7 +12,13 @@ from PIL import Image
 
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.photos.hostile import BOMBS
-from tests.patterns.serving.serving import LIMIT_BYTES, ServedPhotos, photo_of, serving
+from tests.patterns.serving.serving import (
+    LIMIT_BYTES,
+    ServedPhotos,
+    photo_of,
+    photo_of_noise,
+    serving,
+)
 
 KEY = "sk-a-key-of-a-test"
 
@@ -49,6 +55,13 @@ def test_a_heat_map_has_the_shape_of_the_photo(served: ServedPhotos) -> None:
         assert head == "data:image/jpeg;"
         with Image.open(io.BytesIO(base64.b64decode(content))) as drawn:
             assert drawn.size == (480, 160)
+
+
+def test_a_photo_unlike_every_class_is_unknown(served: ServedPhotos) -> None:
+    _, known = served.send("identify", photo_of("red"))
+    _, other = served.send("identify", photo_of_noise())
+    assert known["unknown"] is False and known["typicality"] > 0.05
+    assert other["unknown"] and other["doubtful"] and other["typicality"] < 0.05
 
 
 def test_the_model_is_described_for_clients(
@@ -137,4 +150,4 @@ def test_keys_are_required_where_there_are_some(color_model: PatternModel, tmp_p
 def test_photos_are_counted_without_their_names(served: ServedPhotos) -> None:
     served.send("identify", photo_of("red"), name="my secret.png")
     text = served.service.metrics.render({})
-    assert 'clew_photos_total{label="red",doubtful="false"} 1' in text and "secret" not in text
+    assert 'clew_photos_total{label="red",state="confident"} 1' in text and "secret" not in text

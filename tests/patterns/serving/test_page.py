@@ -9,7 +9,7 @@ import pytest
 
 from clew.patterns.trained.model import PatternModel
 from tests.pages.driving import CHROMIUM, Browser, open_browser
-from tests.patterns.serving.serving import ServedPhotos, photo_of, serving
+from tests.patterns.serving.serving import ServedPhotos, photo_of, photo_of_noise, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -81,6 +81,16 @@ def test_a_damaged_photo_is_explained_and_the_next_one_identified(
     browser.wait(finished(2))
     assert browser.text(".result:last-child .note").startswith("The photo cannot be used")
     assert browser.text(".result:first-child .verdict").startswith("green ")
+
+
+def test_a_photo_of_none_of_the_classes_is_said_to_be_unknown(
+    browser: Browser, opened: ServedPhotos
+) -> None:
+    assert opened.service.describe()["unknown"] == 0.05
+    drop(browser, photo_of_noise(), "noise.png")
+    browser.wait(finished(1))
+    assert browser.text(".verdict") == "None of these"
+    assert browser.text(".note").startswith("Unknown: ")
 
 
 def test_the_camera_takes_photos(browser: Browser, opened: ServedPhotos) -> None:

@@ -15,7 +15,7 @@ COMMAND = Command(
     note="Without --api-keys-env, API keys are read from the environment variable CLEW_API_KEYS if "
     "it is set.",
     groups={
-        "Model": ("model", "name", "library", "top_k", "threshold"),
+        "Model": ("model", "name", "library", "top_k", "threshold", "unknown"),
         "Access": (
             *("host", "port", "api_keys_file", "api_keys_env", "allow_anonymous"),
             "allowed_hosts",

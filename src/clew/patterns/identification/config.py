@@ -14,10 +14,9 @@ from clew.patterns.identification.results import (
     TABLE_HEAD,
     read_settings,
 )
+from clew.patterns.trained.unknown import USUAL_UNKNOWN
 
 _MOST_WORKERS = 8
-# Of the photos of known classes, the share that is marked as unknown.
-USUAL_UNKNOWN = 0.05
 PAGE_FILE, TABLE_FILE = "identified.html", "identified.csv"
 SHEET_NAME = "contact_sheet"
 

@@ -109,6 +109,7 @@ class PhotoService:
             "image_size": model.image_size,
             "top_k": min(self.settings.top_k, len(model.classes)),
             "threshold": self.settings.threshold,
+            "unknown": self.settings.unknown if model.unknown is not None else None,
             "heat_maps": self.classifier.has_heat_maps,
             "max_bytes": self.settings.max_body_bytes,
         }

@@ -38,7 +38,8 @@ class PhotoClassifier:
             found = look_at_whole(self.model, photo, Path(options.name), top_k)
         except PhotoError as error:
             raise _unusable(error) from None
-        return replace(found, threshold=self._settings.threshold)
+        chosen = self._settings
+        return replace(found, threshold=chosen.threshold, unknown=chosen.unknown)
 
     def draw(self, photo: bytes, label: str, options: PhotoOptions) -> dict[str, str]:
         """The photo as people see it, and under the heat map of a class, as "data:" addresses.

@@ -70,6 +70,8 @@ class Corrections:
                 path=path.absolute(),
                 best=found.best,
                 doubtful=True,
+                unknown=found.is_unknown,
+                typicality=found.typicality,
                 correction=label,
             )
             return Correction(id=number, label=label, waiting=len(photos))

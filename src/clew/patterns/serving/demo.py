@@ -10,7 +10,7 @@ from clew.errors import InputError
 from clew.patterns.serving.app import PAGE
 from clew.patterns.serving.runtime import fetch_runtime
 from clew.patterns.serving.settings import PhotoServiceSettings
-from clew.patterns.trained.exporting import INPUT, OUTPUT, ExportedModel
+from clew.patterns.trained.exporting import INPUT, OUTPUT, TYPICALITY, ExportedModel
 from clew.patterns.trained.model import PatternModel
 from clew.patterns.trained.onnx import export_onnx
 from clew.storage.writing import replace_file
@@ -69,8 +69,10 @@ def _describe(model: PatternModel, name: str) -> dict[str, bytes]:
         "image_size": model.image_size,
         "top_k": min(settings.top_k, len(model.classes)),
         "threshold": settings.threshold,
+        "unknown": settings.unknown,
         "input": INPUT,
         "output": OUTPUT,
+        "typicality": TYPICALITY,
         "file": _MODEL,
     }
     return {"model.json": json.dumps(about, ensure_ascii=False, indent=1).encode()}

@@ -12,7 +12,7 @@ class PhotoMetrics(RequestMetrics):
 
     def __init__(self) -> None:
         super().__init__(_PATHS)
-        self.photos = Counter("clew_photos_total", "Identified photos by class and doubt.")
+        self.photos = Counter("clew_photos_total", "Identified photos by class and state.")
         self.corrections = Counter("clew_corrections_total", "Corrections that were kept.")
         self.confidence = Histogram(
             "clew_confidence", "Probability of the most likely class.", _SHARES
@@ -20,5 +20,6 @@ class PhotoMetrics(RequestMetrics):
 
     def count_photo(self, found: Recognition) -> None:
         label, confidence = found.best[0]
-        self.photos.add(label=label, doubtful=str(found.is_doubtful).lower())
+        doubt = "doubtful" if found.is_doubtful else "confident"
+        self.photos.add(label=label, state="unknown" if found.is_unknown else doubt)
         self.confidence.observe(confidence)

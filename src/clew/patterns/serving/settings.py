@@ -4,7 +4,12 @@ import math
 from dataclasses import dataclass
 
 from clew.errors import InputError
-from clew.patterns.identification.config import check_threshold, check_top_k
+from clew.patterns.identification.config import (
+    USUAL_UNKNOWN,
+    check_threshold,
+    check_top_k,
+    check_unknown,
+)
 from clew.settings import check_numbers, check_positive
 
 # A photo of 20 MB from each of them fits in memory, whatever they do.
@@ -13,13 +18,14 @@ CONNECTIONS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class PhotoServiceSettings:
-    """A response lists `top_k` classes unless the request says otherwise, and is doubtful below the
-    confidence `threshold`. More than `max_waiting` photos at a time are refused, larger ones than
-    `max_body_bytes` too. At most `max_corrections` photos wait for review. After the signal to end,
-    requests get `drain_seconds`."""
+    """A response lists `top_k` classes unless the request says otherwise. It is doubtful below the
+    confidence `threshold`, and unknown below the typicality `unknown`. More than `max_waiting`
+    photos at a time are refused, larger ones than `max_body_bytes` too. At most `max_corrections`
+    photos wait for review. After the signal to end, requests get `drain_seconds`."""
 
     top_k: int = 3
     threshold: float = 0.6
+    unknown: float = USUAL_UNKNOWN
     max_waiting: int = 32
     max_body_bytes: int = 20_000_000
     max_corrections: int = 10_000
@@ -29,6 +35,7 @@ class PhotoServiceSettings:
         check_numbers(self)
         check_top_k(self.top_k)
         check_threshold(self.threshold)
+        check_unknown(self.unknown)
         check_positive(self, "max_waiting", "max_body_bytes", "max_corrections")
         if not 0 <= self.drain_seconds < math.inf:
             raise InputError(

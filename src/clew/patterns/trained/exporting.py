@@ -3,31 +3,36 @@ description, and the check that its predictions are the model's."""
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from clew.errors import ClewError, InputError
 from clew.patterns.classifier import Normalize
 from clew.patterns.networks import input_scaling
 from clew.patterns.photos.decode import PhotoError, read_square
-from clew.patterns.trained.model import PatternModel, read_results
+from clew.patterns.trained.model import PatternModel, find_maps, pool_maps, read_results
 from clew.patterns.trained.tables import read_splits
+from clew.patterns.trained.typicality import Typicality
+from clew.patterns.trained.unknown import USUAL_UNKNOWN
 from clew.version import __version__
 
-INPUT, OUTPUT = "image", "probabilities"
+INPUT, OUTPUT, TYPICALITY = "image", "probabilities", "typicality"
 TOLERANCE = 1e-4
+# Of typicality: between two kept distances, a small difference may be a large share.
+_LOOSE = 0.05
 CHECKED = 32
 _BATCHES = (1, 7)
 _TRIES = 4  # photos to try for each wanted one, as some may be missing
 
-Run = Callable[[UInt8[np.ndarray, "batch size size 3"]], Float32[np.ndarray, "batch classes"]]
+# Pixels to the outputs: probabilities, and typicality if the model has it.
+Run = Callable[[UInt8[np.ndarray, "batch size size 3"]], Sequence[np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +52,25 @@ class ExportedModel:
 
 
 class Photographed(nn.Module):
-    """The network with everything between a photo's pixels and its probabilities."""
+    """The network with everything between a photo's pixels and its probabilities; for a model that
+    knows `unknown` photos, also how typical the photo is."""
 
     def __init__(self, model: PatternModel) -> None:
         super().__init__()
         self.normalize, self.network = Normalize(input_scaling(model.network)), model.network
         self.temperature = model.temperature
+        self.typicality = None if model.unknown is None else Typicality(model.unknown)
 
-    def forward(self, image: UInt8[Tensor, "batch size size 3"]) -> Float[Tensor, "batch classes"]:
-        logits = self.network(self.normalize(image.to(torch.float32) / 255))
-        return torch.softmax(logits / self.temperature, dim=1)
+    def forward(
+        self, image: UInt8[Tensor, "batch size size 3"]
+    ) -> Float[Tensor, "batch classes"] | tuple[Tensor, Tensor]:
+        network: Any = self.network
+        pixels = self.normalize(image.to(torch.float32) / 255)
+        if self.typicality is None:
+            return torch.softmax(network(pixels) / self.temperature, dim=1)
+        maps = find_maps(network, pixels)
+        probabilities = torch.softmax(network.head(maps[-1]) / self.temperature, dim=1)
+        return probabilities, self.typicality(pool_maps(network, maps))
 
 
 def on_cpu(model: PatternModel) -> PatternModel:
@@ -91,6 +105,7 @@ def describe_model(model: PatternModel) -> dict[str, str]:
         "resize": f"the whole photo, upright, resized to {size} x {size} pixels (Lanczos)",
     }
     inside = {"formula": "(pixel / 255 - mean) / std", "mean": scaling.mean, "std": scaling.std}
+    unlike = {"output": TYPICALITY, "rule": f"below {USUAL_UNKNOWN}: none of the classes"}
     calibration = {"method": "temperature scaling", "temperature": model.temperature}
     return {
         "classes": _json(model.classes),
@@ -98,6 +113,7 @@ def describe_model(model: PatternModel) -> dict[str, str]:
         "input": _json(given),
         "scaling": _json({"inside": True, **inside}),
         "calibration": _json({"inside": True, **calibration}),
+        **({} if model.unknown is None else {"unknown": _json(unlike)}),
         "temperature": repr(model.temperature),
         "clew": __version__,
     }
@@ -107,23 +123,35 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def output_names(model: PatternModel) -> list[str]:
+    return [OUTPUT] if model.unknown is None else [OUTPUT, TYPICALITY]
+
+
 def compare(model: PatternModel, images: np.ndarray, run: Run, runtime: str) -> float:
     """The largest difference between the probabilities that `run` gives, in batches of one and of
     several, and the model's. Raises ClewError, which names the `runtime`, if it is too large."""
-    expected = model.probabilities(images)
+    judged = model.judge(images)
     found = [_in_batches(run, images, size) for size in _BATCHES]
-    difference = max(float(np.abs(one - expected).max()) for one in found)
-    if not difference < TOLERANCE:  # also true for NaN
-        raise ClewError(
-            f"{runtime} and the classifier give different predictions (probabilities differ by up "
-            f"to {difference:.2g}, but at most {TOLERANCE:g} is allowed), so no file was written: "
-            f"please report the network and the versions of torch and {runtime}."
-        )
+    difference = max(float(np.abs(one[0] - judged.probabilities).max()) for one in found)
+    if judged.typicality is not None:
+        farthest = max(float(np.abs(one[1] - judged.typicality).max()) for one in found)
+        _refuse_difference(runtime, "typicalities", farthest, _LOOSE)
+    _refuse_difference(runtime, "probabilities", difference, TOLERANCE)
     return difference
 
 
-def _in_batches(run: Run, images: np.ndarray, batch: int) -> np.ndarray:
-    return np.concatenate([run(images[at : at + batch]) for at in range(0, len(images), batch)])
+def _refuse_difference(runtime: str, what: str, difference: float, most: float) -> None:
+    if not difference < most:  # also true for NaN
+        raise ClewError(
+            f"{runtime} and the classifier give different predictions ({what} differ by up to "
+            f"{difference:.2g}, but at most {most:g} is allowed), so no file was written: please "
+            f"report the network and the versions of torch and {runtime}."
+        )
+
+
+def _in_batches(run: Run, images: np.ndarray, batch: int) -> list[np.ndarray]:
+    parts = [run(images[at : at + batch]) for at in range(0, len(images), batch)]
+    return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
 
 
 def first_line(error: BaseException) -> str:

@@ -15,7 +15,6 @@ from clew.errors import ClewError, InputError
 from clew.patterns.trained.exporting import (
     CHECKED,
     INPUT,
-    OUTPUT,
     ExportedModel,
     Photographed,
     Run,
@@ -23,6 +22,7 @@ from clew.patterns.trained.exporting import (
     describe_model,
     first_line,
     on_cpu,
+    output_names,
     prepare_file,
     sample_images,
 )
@@ -34,7 +34,8 @@ _QUIET = ("torch.onnx", "onnxscript", "onnx_ir")
 
 def export_onnx(model: PatternModel, path: Path) -> ExportedModel:
     """Export the model to `path`. The input "image" is uint8 [batch, size, size, 3], the output
-    "probabilities" float [batch, classes]; classes, size, scaling and calibration are in its
+    "probabilities" float [batch, classes], and for a model that knows unknown photos "typicality"
+    float [batch]; classes, size, scaling and calibration are in its
     metadata.
 
     An existing file is replaced. Raises InputError if the packages of the extra "onnx" are missing
@@ -88,7 +89,7 @@ def _trace(model: PatternModel) -> Any:
                 dynamo=True,
                 verbose=False,
                 input_names=[INPUT],
-                output_names=[OUTPUT],
+                output_names=output_names(model),
                 dynamic_shapes={INPUT: {0: torch.export.Dim("batch")}},
             )
     except torch.onnx.OnnxExporterError as error:
@@ -131,4 +132,4 @@ def _without_traces(proto: Any) -> Any:
 def _open(content: bytes, runtime: ModuleType) -> Run:
     runtime.set_default_logger_severity(3)
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return lambda images: session.run([OUTPUT], {INPUT: images})[0]
+    return lambda images: session.run(None, {INPUT: images})

@@ -5,6 +5,7 @@ predictions."""
 import io
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from clew.errors import ClewError
@@ -39,11 +40,12 @@ def export_program(model: PatternModel, path: Path) -> ExportedModel:
     images, with_photos = sample_images(model, CHECKED)
     loaded = torch.export.load(io.BytesIO(content)).module()
 
-    def run(images: object) -> object:
+    def run(pixels: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():
-            return loaded(torch.as_tensor(images)).numpy()
+            found = loaded(torch.from_numpy(pixels))
+        return [one.numpy() for one in (found if isinstance(found, tuple) else (found,))]
 
-    difference = compare(model, images, run, "torch.export")  # type: ignore[arg-type]
+    difference = compare(model, images, run, "torch.export")
     replace_file(path, content)
     return ExportedModel(
         path=path,

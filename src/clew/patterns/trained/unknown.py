@@ -13,6 +13,8 @@ from clew.engine.model_files import ModelFile, read_model, write_model
 from clew.errors import StoreError
 
 UNKNOWN_FILE = "unknown.safetensors"
+# Of the photos of known classes, the share that is marked as unknown.
+USUAL_UNKNOWN = 0.05
 # With fewer held-out photos, nothing can be said about how far photos of known classes may be.
 FEWEST_HELD_OUT = 10
 _KIND = "distance to the training features"
@@ -20,7 +22,7 @@ _KIND = "distance to the training features"
 # distribution is fitted to their distances.
 _ENOUGH_TO_COUNT = 100
 # The typicalities whose distances are kept; between them is interpolated.
-_LEVELS = np.concatenate([np.geomspace(1e-6, 0.1, 100), np.linspace(0.11, 1.0, 90)])
+LEVELS = np.concatenate([np.geomspace(1e-6, 0.1, 100), np.linspace(0.11, 1.0, 90)])
 # Added to each variance within the classes, as a multiple of their mean: with few photos, many
 # directions seem to have no variance.
 _SMOOTHING = 1.0
@@ -28,7 +30,7 @@ _MOST_NEIGHBORS = 10
 _MOST_DIRECTIONS = 256
 # In standard deviations. Photos of something similar differ where the classes differ from each
 # other; elsewhere they vary as known photos do, and only a large difference counts.
-_TOLERATED_ELSEWHERE = 2.5
+TOLERATED_ELSEWHERE = 2.5
 _LEAST_SPREAD = 1e-4
 _AT_ONCE = 1_024
 
@@ -136,7 +138,7 @@ def fit_space(
 class UnknownModel:
     """Says how typical photos are. `scales` are means and standard deviations over the held-out
     photos of the distances, `levels` the combined distances that they exceed with the probabilities
-    in _LEVELS, in descending order."""
+    in LEVELS, in descending order."""
 
     space: FeatureSpace
     scales: Float32[np.ndarray, "4 2"]
@@ -198,25 +200,25 @@ def _combine(
 ) -> Float32[np.ndarray, " photos"]:
     near, turned, elsewhere = measured.T
     along = _standardize(near, scales[0]) + _standardize(turned, scales[1])
-    far = _standardize(elsewhere, scales[3]) - _TOLERATED_ELSEWHERE
+    far = _standardize(elsewhere, scales[3]) - TOLERATED_ELSEWHERE
     return np.maximum(_standardize(along, scales[2]), far)
 
 
 def find_levels(distances: Float[np.ndarray, " photos"]) -> Float[np.ndarray, " levels"]:
-    """The distance that a further photo exceeds with each probability in _LEVELS: counted where
+    """The distance that a further photo exceeds with each probability in LEVELS: counted where
     there are enough photos, and beyond the farthest of them that of a normal distribution with
     their mean and variance."""
     from scipy.stats import t as student  # slow to import
 
     count, spread = len(distances), max(float(distances.std(ddof=1)), _LEAST_SPREAD)
     # Student's t: mean and variance are estimates themselves.
-    levels = distances.mean() + spread * np.sqrt(1 + 1 / count) * student.isf(_LEVELS, count - 1)
+    levels = distances.mean() + spread * np.sqrt(1 + 1 / count) * student.isf(LEVELS, count - 1)
     levels = levels.clip(-1e6, 1e6)
     if count >= _ENOUGH_TO_COUNT:
         # Of n photos, the k-th farthest is exceeded by a further photo with probability k / (n+1).
         known, shares = np.sort(distances)[::-1], np.arange(1, count + 1) / (count + 1)
-        counted = np.interp(_LEVELS, shares, known)
-        levels = np.where(shares[0] > _LEVELS, np.maximum(levels, known[0]), counted)
+        counted = np.interp(LEVELS, shares, known)
+        levels = np.where(shares[0] > LEVELS, np.maximum(levels, known[0]), counted)
     return np.maximum.accumulate(levels[::-1])[::-1]
 
 
@@ -224,7 +226,7 @@ def rank(
     distances: Float[np.ndarray, " photos"], levels: Float[np.ndarray, " levels"]
 ) -> Float32[np.ndarray, " photos"]:
     """The typicality of photos at these distances."""
-    return np.interp(distances, levels[::-1], _LEVELS[::-1]).astype(np.float32)
+    return np.interp(distances, levels[::-1], LEVELS[::-1]).astype(np.float32)
 
 
 def read_unknown(folder: Path) -> UnknownModel | None:
@@ -262,7 +264,7 @@ def _check(saved: ModelFile) -> int:
         "directions": (width, directions - 1),
         "weights": (directions,),
         "scales": (4, 2),
-        "levels": (len(_LEVELS),),
+        "levels": (len(LEVELS),),
     }
     if shapes != wanted or min(width, axes, count, directions) < 1:
         raise _damage(saved.path, "its tensors have other shapes")

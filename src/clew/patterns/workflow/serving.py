@@ -19,6 +19,7 @@ def serve(
     name: str | None = None,
     top_k: int = 3,
     threshold: float = 0.6,
+    unknown: float = 0.05,
     host: str = "127.0.0.1",
     port: int = 8000,
     api_keys_file: str | Path | None = None,
@@ -45,6 +46,8 @@ def serve(
         name: Name of a set; its newest model is used. [default: the only set]
         top_k: Number of classes to list per photo.
         threshold: Mark photos below this confidence as doubtful.
+        unknown: Mark photos as unknown that are unlike every class: less typical than this share of
+            the validation photos. 0 marks none.
         host: Address to listen at. Any other than this machine's own (127.0.0.1, ::1, localhost)
             requires API keys.
         port: Port to listen at; 0 is any free one.
@@ -88,6 +91,7 @@ def serve(
     settings = PhotoServiceSettings(
         top_k=top_k,
         threshold=threshold,
+        unknown=unknown,
         max_waiting=max_waiting,
         max_body_bytes=max_body_bytes,
         max_corrections=max_corrections,

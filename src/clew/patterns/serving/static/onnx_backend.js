@@ -30,7 +30,8 @@ export async function identify(file, info) {
   const best = chances.map((probability, place) => ({ class: info.classes[place], probability }));
   best.sort((a, b) => b.probability - a.probability);
   const { class: label, probability: confidence } = best[0];
-  return { label, confidence, doubtful: confidence < info.threshold, best: best.slice(0, info.top_k), preview: photo.toDataURL("image/jpeg", 0.85) };
+  const unknown = info.typicality in results && results[info.typicality].data[0] < info.unknown;
+  return { label, confidence, unknown, doubtful: unknown || confidence < info.threshold, best: best.slice(0, info.top_k), preview: photo.toDataURL("image/jpeg", 0.85) };
 }
 
 // Upright, over white, as when the model was trained.

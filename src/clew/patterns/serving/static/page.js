@@ -67,8 +67,9 @@ class Card {
   draw() {
     const { label, confidence, doubtful, unknown, best } = this.found;
     this.box.className = doubtful ? "result doubtful" : "result";
-    this.verdict.replaceChildren(element("bdi", {}, label), ` ${percent(confidence)}`);
-    if (unknown) this.say("Unknown: the photo is unlike the training photos of every class");
+    if (unknown) this.verdict.textContent = "None of these";
+    else this.verdict.replaceChildren(element("bdi", {}, label), ` ${percent(confidence)}`);
+    if (unknown) this.say(`Unknown: the photo is unlike all photos that the classifier was trained on. The most similar class is ${label}`);
     else if (doubtful) this.say(`Doubtful: the confidence is below ${percent(info.threshold)}`);
     this.guesses.replaceChildren(...best.map((guess) => this.guess(guess)));
     if (info.corrections) this.guesses.append(this.other());

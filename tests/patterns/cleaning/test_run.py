@@ -40,6 +40,8 @@ def test_problems_are_listed_and_nothing_is_changed(data: Path) -> None:
     assert result.findings.excluded == {"damaged": 1} or sum(result.findings.excluded.values()) == 1
     assert result.table.num_rows == len(result) == len(read_csv(result.list_file))
     assert read_findings(result.folder) == result.findings
+    report = result.report.read_text()
+    assert "photo-map" in report and "Poor quality: " in report and "data:image/jpeg" in report
     assert sorted(data.rglob("*")) == before and result.folder == data.with_name("photos-clean")
     assert find_classes(data.parent, at_least=1).classes == ("photos",)  # not the findings
 

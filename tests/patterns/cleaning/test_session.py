@@ -109,6 +109,9 @@ def test_page_shows_photos_and_carries_out_decisions(cleaning: Cleaning) -> None
             assert fetch(address + path)[0] in (404, 422)
         for name in ("", "page.css", "page.js", "review.css", "review.js", "search.js"):
             assert fetch(address + name)[0] == 200
+        assert fetch(f"{address}report")[0] == 404
+        (cleaning.changes.folder / "report.html").write_text("<script>1</script>")
+        assert fetch(f"{address}report")[2]["Content-Security-Policy"].startswith("sandbox")
         status, state = answer(address, action="remove", finding=1, other=True)
         assert status == 200 and state["counts"]["removed"] == 1
     assert list_files(cleaning.removed) == ["temple/2.png"]

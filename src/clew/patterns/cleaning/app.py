@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from clew.pages.review import ReviewApp
 from clew.pages.server import LocalServer, open_server
 from clew.patterns.cleaning.findings import KINDS, TITLES, Kind
+from clew.patterns.cleaning.report import REPORT
 from clew.patterns.cleaning.session import Cleaning
 from clew.patterns.photos.decode import PhotoError
 from clew.patterns.review.app import Hints, encode_photo
@@ -64,6 +65,15 @@ def build_clean_app(cleaning: Cleaning, hints: Hints, on_done: Callable[[], None
             return Response(error.reason, status_code=410, media_type="text/plain")
         headers = {"Cache-Control": "private, max-age=86400"}
         return Response(content, media_type="image/jpeg", headers=headers)
+
+    @built.app.get("/report")
+    def report() -> Response:
+        path = cleaning.changes.folder / REPORT
+        if not path.is_file():
+            raise HTTPException(404)
+        # It has its own scripts, and may reach nothing of this server.
+        headers = {"Content-Security-Policy": "sandbox allow-scripts"}
+        return Response(path.read_bytes(), media_type="text/html", headers=headers)
 
     @built.app.post("/answer")
     def answer(given: PageDecision) -> Response:

@@ -52,11 +52,22 @@ def find_duplicates(
 ) -> list[DuplicatePair]:
     """The pairs of photos that show the same image, the most alike first. Besides photos that are
     alike at a glance, the neighbors in `likely` are compared."""
-    plain = _propose(gray, gray, likely)
-    mirrored = _propose(gray, gray[:, :, ::-1], likely)
+    turned = gray[:, :, ::-1]
+    return compare_pairs(gray, _propose(gray, gray, likely), _propose(gray, turned, likely))
+
+
+def compare_pairs(
+    gray: UInt8[np.ndarray, "photos 48 48"],
+    plain: Int64[np.ndarray, "pairs 2"],
+    mirrored: Int64[np.ndarray, "pairs 2"] | None = None,
+) -> list[DuplicatePair]:
+    """Those of the pairs that show the same image, the most alike first. The second photos of
+    `mirrored` (the same pairs, if None) are compared mirrored."""
     found = [
         *_compare_all(gray, gray, plain, mirrored=False),
-        *_compare_all(gray, gray[:, :, ::-1], mirrored, mirrored=True),
+        *_compare_all(
+            gray, gray[:, :, ::-1], plain if mirrored is None else mirrored, mirrored=True
+        ),
     ]
     best: dict[tuple[int, int], DuplicatePair] = {}
     for pair in sorted(found, key=lambda pair: pair.likeness):

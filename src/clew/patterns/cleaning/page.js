@@ -2,7 +2,7 @@
 // The findings of the chosen kind: the open one with its photos, the next ones below, and decisions.
 // Which one is open is this page's own matter, so that two people can work on different ones.
 
-let chosenKind = null; // of findings
+let chosenKind = location.hash.slice(1) || null; // of findings: "#duplicate" starts with those
 let open = null; // the number of the finding that is shown, null for the first
 
 const list = () => state.findings[chosenKind] || [];
@@ -13,7 +13,7 @@ const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s
 
 function chooseKind() {
   const of = (kind) => state.kinds.find((one) => one.kind === kind);
-  if (!chosenKind || !of(chosenKind).open) chosenKind = (state.kinds.find((one) => one.open) || state.kinds[0]).kind;
+  if (!of(chosenKind)?.open) chosenKind = (state.kinds.find((one) => one.open) || state.kinds[0]).kind;
 }
 
 function drawProgress() {
@@ -41,7 +41,8 @@ function drawQuestion() {
   at("question").replaceChildren(...title(shown, first));
   at("reason").textContent = `${shown.reason[0].toUpperCase()}${shown.reason.slice(1)}.`;
   at("decisions").replaceChildren(...decisions(shown).map(drawDecision));
-  const others = state.classes.filter((label) => label !== first.label && label !== shown.suggestion);
+  const isTwice = shown.photos.length === 2 && shown.photos[1].label === first.label; // whatever it is
+  const others = isTwice ? [] : state.classes.filter((label) => label !== first.label && label !== shown.suggestion);
   at("others").replaceChildren(...others.slice(0, 40).map(drawChip));
 }
 

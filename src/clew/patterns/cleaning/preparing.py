@@ -11,6 +11,7 @@ import pyarrow as pa
 from clew.errors import Call, InputError
 from clew.patterns.cleaning.changes import PhotoChange, open_changes
 from clew.patterns.cleaning.findings import FINDINGS, LISTING, Finding, Findings, write_findings
+from clew.patterns.cleaning.report import REPORT, write_clean_report
 from clew.patterns.cleaning.run import CleanSettings, find_problems, look_at
 from clew.patterns.cleaning.session import Cleaning
 from clew.patterns.library.folders import library_settings
@@ -100,7 +101,7 @@ class CleanResult(Tabular):
     @property
     def report(self) -> Path:
         """The findings with their photos."""
-        return self.folder / "report.html"
+        return self.folder / REPORT
 
     @property
     def table(self) -> pa.Table:
@@ -130,6 +131,7 @@ def search_problems(
     looked = look_at(place.settings(device, threads), reporter, should_stop)
     findings = find_problems(looked)
     write_findings(place.folder, findings)
+    write_clean_report(place.folder, looked, findings)
     return CleanResult(folder=place.folder, findings=findings)
 
 

@@ -137,7 +137,7 @@ def read_images(
 
 def find_problems(looked: LookedAt) -> Findings:
     """Every check on the photos."""
-    features = _join(looked.features)
+    features = join_all(looked.features)
     chances = _predict(looked, features)
     quality = list(_quality_findings(looked))
     # What shows hardly anything looks like any class.
@@ -163,7 +163,7 @@ def find_problems(looked: LookedAt) -> Findings:
     )
 
 
-def _join(features: PhotoFeatures) -> Float32[np.ndarray, "photos features"]:
+def join_all(features: PhotoFeatures) -> Float32[np.ndarray, "photos features"]:
     stages = np.split(features.stages, np.cumsum(STAGE_CHANNELS[:-2]), axis=1)
     return join_features(*stages, features.embedding)
 

@@ -49,7 +49,7 @@ class Cleaning:
         self._decided = {change.key for change in changes}
         self.findings = tuple(one for one in findings if self._is_asked(one))
         self.splits = _find_splits(self.data) if findings.split_folders else {}
-        self._away: Counter[str] = Counter()
+        self._moved: dict[str, Path] = {}  # where photos went in this session, by their names
         self._made: list[PhotoChange] = []
         self._later: list[int] = []
 
@@ -88,17 +88,16 @@ class Cleaning:
         if not 0 <= number < len(self.findings):
             return False
         finding = self.findings[number]
-        names = {finding.name, finding.other}
-        return finding.key not in self._decided and not any(
-            self._away[name] for name in names if name
-        )
+        is_moved = any(name in self._moved for name in (finding.name, finding.other))
+        return finding.key not in self._decided and not is_moved
 
     def path(self, number: int, *, other: bool = False) -> Path | None:
         """The file of a finding's photo, or of the photo that it resembles."""
         if not 0 <= number < len(self.findings):
             return None
         name = self.findings[number].other if other else self.findings[number].name
-        return None if name is None else self.data / name
+        # A page may still be loading a photo that has just been moved.
+        return None if name is None else self._moved.get(name, self.data / name)
 
     def keep(self, number: int) -> str:
         """Nothing is wrong: the finding is not shown again."""
@@ -154,7 +153,7 @@ class Cleaning:
             raise InputError("there is nothing to undo: nothing was changed.")
         self._decided.discard(undone.key)
         if undone.action != "keep":
-            self._away[undone.source] = max(0, self._away[undone.source] - 1)
+            self._moved.pop(undone.source, None)
             self._note_set(undone, is_back=True)
         self._made = [change for change in self._made if change.number != undone.number]
         return undone
@@ -166,8 +165,9 @@ class Cleaning:
     def _take(self, change: PhotoChange) -> None:
         self._made.append(change)
         self._decided.add(change.key)
-        if change.action != "keep":
-            self._away[change.source] += 1
+        moved = self.changes.place_of(change)
+        if moved is not None:
+            self._moved[change.source] = moved
             self._note_set(change, is_back=False)
 
     def _note_set(self, change: PhotoChange, *, is_back: bool) -> None:

@@ -67,7 +67,7 @@ class TrainingBar:
         self._show_plan(event.plan)
         if self._is_of_photos and event.expected_seconds is not None:
             expected = duration_text(event.expected_seconds)
-            self._tell("expected time", f"about {expected} for {event.steps:,} steps")
+            self._tell("expected", f"about {expected} for {event.steps:,} steps")
         if event.done_steps:
             say(self._console, f"resuming after step {event.done_steps:,} of {event.steps:,}")
         self._run, self._validation = event, {}

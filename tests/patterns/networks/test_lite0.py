@@ -8,13 +8,19 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
+from torch import nn
 from torch.nn import functional as F
 
 from clew import wheels
 from clew.errors import InputError
 from clew.patterns.classifier import normalize
-from clew.patterns.networks import IMAGENET, build_network, input_scaling
-from clew.patterns.networks.lite0 import STAGE_CHANNELS, EfficientNetLite0, SameConv2d
+from clew.patterns.networks import IMAGENET, build_network, input_scaling, lite0
+from clew.patterns.networks.lite0 import (
+    STAGE_CHANNELS,
+    EfficientNetLite0,
+    PointConv2d,
+    SameConv2d,
+)
 from clew.patterns.networks.pretrained import load_imagenet_classifier, load_lite0, pretrained_lite0
 
 _DAISY = 985
@@ -42,6 +48,29 @@ def test_padding_is_that_of_tensorflow(kernel: int, side: int) -> None:
         pads += [total // 2, total - total // 2]
     expected = F.conv2d(F.pad(images, pads), convolution.weight, stride=2, groups=2)
     torch.testing.assert_close(convolution(images), expected)
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["channels_last", "contiguous"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("kernel", "side"), [(3, 1), (3, 6), (5, 7), (5, 4), (3, 2)])
+def test_gradients_are_those_of_pytorch(
+    kernel: int, side: int, stride: int, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    own = nn.Sequential(PointConv2d(4, 4), SameConv2d(4, 4, kernel, stride=stride, groups=4))
+    images = torch.randn(2, 4, side, side + 1)
+    images = images.contiguous(memory_format=torch.channels_last) if last else images
+    found = []
+    for slow in (True, False):
+        monkeypatch.setattr(lite0, "_trains_on_cpu", lambda _, slow=slow: slow)
+        given = images.clone().requires_grad_()
+        answer = own(given)
+        values = torch.linspace(-1, 1, answer.numel()).view_as(answer)
+        found.append(
+            (answer, *torch.autograd.grad((answer * values).sum(), (given, *own.parameters())))
+        )
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_scaling_belongs_to_the_network() -> None:

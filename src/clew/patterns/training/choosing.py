@@ -115,4 +115,4 @@ def _usual(config: PatternsConfig, *, on_gpu: bool, reporter: Reporter) -> Netwo
             reason = "pretrained on ImageNet: better than from scratch, with far fewer photos"
             return NetworkChoice(name=LITE0, reason=reason, pretrained=True, is_fine_tuned=True)
     name, reason = usual_network(on_gpu=on_gpu)
-    return NetworkChoice(name=name, reason=f"from scratch, {reason}")
+    return NetworkChoice(name=name, reason=f"from scratch: {reason}")

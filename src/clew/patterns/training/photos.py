@@ -196,7 +196,7 @@ def _explain_size(wanted: int | None, start: Start | None, cached: CachedPhotos)
     if min(width, height) > 1.5 * cached.size:
         return f"{about}; set `image_size` for larger ones"
     is_enlarged = max(width, height) < cached.size
-    return f"{about}, enlarged for the pretrained network" if is_enlarged else about
+    return f"{about}, enlarged" if is_enlarged else about
 
 
 def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos, data: Path) -> None:

@@ -3,6 +3,7 @@
     python benchmarks/patterns.py                     every part; on a GPU when there is one
     python benchmarks/patterns.py --part speed        whole epochs beside the same step on one batch
     python benchmarks/patterns.py --part finetune     the pretrained network beside others
+    python benchmarks/patterns.py --part features     the pretrained network's features on a CPU
     python benchmarks/patterns.py --part memory       RAM with more photos than may lie in it
 
 The plain loop: the same network in single precision, one kernel at a time, on pictures that lie
@@ -15,7 +16,7 @@ import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -27,17 +28,21 @@ from PIL import Image
 from torch.nn import functional as F
 from train_rivals.report import Report
 
+from clew.cpu import fast_convolutions
 from clew.engine import CategoricalLoss, LoadSettings, PlanRequest, TrainConfig, fit
 from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric
 from clew.engine.step import build_step
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import ImageSamples, cache_photos, choose_place, open_images
-from clew.patterns.classifier import PatternClassifier
+from clew.patterns.classifier import PatternClassifier, normalize
+from clew.patterns.features.frozen import FrozenLite0, choose_form
 from clew.patterns.networks import LITE0, build_network
+from clew.patterns.networks.pretrained import load_lite0
 from clew.patterns.photos import find_classes
 from clew.patterns.training.config import BODY_RATE
 from clew.progress import ignore_event
+from clew.threads import map_in_threads
 
 CLASSES = 10
 
@@ -269,7 +274,62 @@ def race(args, **rivals):
     return rates
 
 
-PARTS = {"speed": run_speed, "finetune": run_finetune, "memory": run_memory}
+def run_features(args, report, _):
+    """Features of photos as clew computes them, beside the network as it is: in single precision,
+    with all cores. The processor's time says the same on a machine that is busy."""
+    report.title(f"features of {args.tuned_size} pixels on {args.workers} cores, images a second")
+    network, count = load_lite0(1).eval(), 16 * args.workers
+    shape = (count, args.tuned_size, args.tuned_size, 3)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8)
+    rivals = {"plain": partial(plain_features, network), "clew": partial(own_features, args)}
+    rates, seconds = {name: [] for name in rivals}, {name: [] for name in rivals}
+    torch.set_num_threads(args.workers)
+    for turn in range(args.repeats + 1):
+        for name, run in rivals.items():
+            begun, worked = time.perf_counter(), time.process_time()
+            run(images)
+            if turn:  # the first warms up
+                rates[name].append(count / (time.perf_counter() - begun))
+                seconds[name].append((time.process_time() - worked) / count)
+    for name in rivals:
+        report.add(
+            "features",
+            {"plain": "plain PyTorch, eager fp32", "clew": "clew"}[name],
+            **spread(rates[name]),
+            cpu_ms=1e3 * min(seconds[name]),
+            times=median(rates[name]) / median(rates["plain"]),
+            times_by_cpu=min(seconds["plain"]) / min(seconds[name]),
+        )
+
+
+@torch.inference_mode()
+def plain_features(network, images):
+    for batch in images.split(16):
+        network.features(normalize(batch, network).contiguous()).mean((2, 3))
+
+
+@cache
+def frozen_network():
+    return FrozenLite0(load_lite0(1), choose_form(torch.device("cpu")))
+
+
+def own_features(args, images):
+    def run(batch):
+        torch.set_num_threads(1)
+        return frozen_network().pooled(batch)
+
+    threads = torch.get_num_threads()
+    with fast_convolutions():
+        list(map_in_threads(run, images.split(8), args.workers))
+    torch.set_num_threads(threads)
+
+
+PARTS = {
+    "speed": run_speed,
+    "finetune": run_finetune,
+    "features": run_features,
+    "memory": run_memory,
+}
 
 
 if __name__ == "__main__":

@@ -92,14 +92,10 @@ class FrozenLite0:
         groups, [stride, _] = convolution.groups, convolution.stride
 
         def run(images: Maps) -> Maps:
-            kernel = weight.shape[2]
-            pads = [
-                pad for side in reversed(images.shape[2:]) for pad in _pad(side, kernel, stride)
-            ]
-            if len(set(pads)) > 1:
-                images, pads = F.pad(images, pads), [0]
-            found = F.conv2d(images, weight, bias, stride, pads[0], 1, groups)
-            return found.clamp_(0, _CEILING)
+            more = _count_skipped(images, stride)
+            padding = weight.shape[2] // 2 + more
+            found = F.conv2d(images, weight, bias, stride, padding, 1, groups)
+            return found[:, :, more:, more:].clamp_(0, _CEILING)
 
         return run
 
@@ -171,7 +167,8 @@ def _mean(found: Maps) -> Float[Tensor, "batch channels"]:
     return found.permute(0, 2, 3, 1).flatten(1, 2).mean(1)
 
 
-def _pad(side: int, kernel: int, stride: int) -> tuple[int, int]:
-    """TensorFlow's "same" padding: one less before than after where it is uneven."""
-    total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
-    return total // 2, total - total // 2
+def _count_skipped(images: Maps, stride: int) -> int:
+    """TensorFlow's "same" padding has one less before than after an even side with stride 2. With
+    one more on every side instead, those are the outputs after a first one, and no image is copied
+    to be padded. Images are square."""
+    return 1 - images.shape[2] % 2 if stride == 2 else 0

@@ -24,7 +24,7 @@ from clew.patterns.trained.unknown import (
 from tests.patterns.trained.tiny import write_classifier
 
 _WIDTH = 12
-_TENSORS = ("center", "axes", "points", "directions", "weights", "scales", "levels")
+_TENSORS = ("center", "axes", "points", "basis", "wholes", "scales", "levels")
 _CENTERS = 3 * np.random.default_rng(7).normal(size=(5, _WIDTH))
 
 

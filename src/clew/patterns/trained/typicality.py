@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clew.patterns.trained.unknown import LEVELS, TOLERATED_ELSEWHERE, UnknownModel
+from clew.patterns.trained.unknown import LEVELS, WHOLE_TOLERANCE, WHOLE_WEIGHT, UnknownModel
 
 
 class Typicality(nn.Module):
@@ -15,8 +15,8 @@ class Typicality(nn.Module):
     center: Tensor
     axes: Tensor
     points: Tensor
-    directions: Tensor
-    weights: Tensor
+    basis: Tensor
+    wholes: Tensor
     scales: Tensor
     levels: Tensor
     shares: Tensor
@@ -29,8 +29,8 @@ class Typicality(nn.Module):
             "center": space.center,
             "axes": space.axes,
             "points": space.points,
-            "directions": space.directions,
-            "weights": space.weights,
+            "basis": space.basis,
+            "wholes": space.wholes,
             "scales": unknown.scales,
             # In ascending order of the distances.
             "levels": unknown.levels[::-1],
@@ -40,21 +40,23 @@ class Typicality(nn.Module):
             self.register_buffer(name, torch.from_numpy(values.astype(np.float32)))
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, " batch"]:
-        moved = _to_unit(features) - self.center
-        along, squares = moved @ self.axes, (moved @ self.directions).square()
-        remaining = moved.square().sum(1) - squares.sum(1)
-        total = squares @ self.weights[:-1] + remaining * self.weights[-1]
-        elsewhere = (total - along.square().sum(1)).clamp_min(0).sqrt()
-        near = self._find_nearest(self.points, along)
-        turned = self._find_nearest(_to_unit(self.points), _to_unit(along))
-        both = self._standardize(near, 0) + self._standardize(turned, 1)
-        far = self._standardize(elsewhere, 3) - TOLERATED_ELSEWHERE
-        return self._rank(torch.maximum(self._standardize(both, 2), far))
+        values = _to_unit(features)
+        along = (values - self.center) @ self.axes
+        turned = _to_unit(along)
+        near = self._find_nearest(self.points, along, along.square().sum(1, keepdim=True))
+        points, lengths = _to_unit(self.points), turned.square().sum(1, keepdim=True)
+        beside = self._find_nearest(points, turned, lengths)
+        whole = self._find_nearest(self.wholes, values @ self.basis, torch.ones_like(lengths))
+        far = self._standardize(whole, 2)
+        both = self._standardize(near, 0) + self._standardize(beside, 1)
+        together = self._standardize(both + WHOLE_WEIGHT * far, 3)
+        return self._rank(torch.maximum(together, far - WHOLE_TOLERANCE))
 
-    def _find_nearest(self, points: Tensor, photos: Tensor) -> Float[Tensor, " batch"]:
-        """The mean distance to the nearest points."""
-        lengths = photos.square().sum(1, keepdim=True) + points.square().sum(1)
-        squares = lengths - 2 * photos @ points.T
+    def _find_nearest(
+        self, points: Tensor, photos: Tensor, squared: Float[Tensor, "batch 1"]
+    ) -> Float[Tensor, " batch"]:
+        """The mean distance to the nearest points; `squared` are the photos' squared lengths."""
+        squares = squared + points.square().sum(1) - 2 * photos @ points.T
         nearest = torch.topk(squares, self.neighbors, dim=1, largest=False).values
         return nearest.clamp_min(0).sqrt().mean(1)
 

@@ -28,9 +28,10 @@ LEVELS = np.concatenate([np.geomspace(1e-6, 0.1, 100), np.linspace(0.11, 1.0, 90
 _SMOOTHING = 1.0
 _MOST_NEIGHBORS = 10
 _MOST_DIRECTIONS = 256
-# In standard deviations. Photos of something similar differ where the classes differ from each
-# other; elsewhere they vary as known photos do, and only a large difference counts.
-TOLERATED_ELSEWHERE = 2.5
+# Photos of something similar differ where the classes differ from each other; over all features
+# they often vary as known photos do, unless the network was trained for long. So that distance
+# counts less, but a large one (in standard deviations) is enough by itself.
+WHOLE_WEIGHT, WHOLE_TOLERANCE = 0.5, 2.5
 _LEAST_SPREAD = 1e-4
 _AT_ONCE = 1_024
 
@@ -38,21 +39,24 @@ Features = Float[np.ndarray, "photos features"]
 Labels = Int64[np.ndarray, " photos"]
 
 
-class Whitening(NamedTuple):
-    """The variances of features within the classes, the largest first, and their directions.
-    Divided by their roots, features vary equally in all directions."""
+class Spread(NamedTuple):
+    """How training features spread: `whitening` scales them so that they vary equally in all
+    directions within the classes, `basis` are the directions that describe nearly all of them."""
 
-    variances: Float[np.ndarray, " directions"]
-    directions: Float[np.ndarray, "features directions"]
+    whitening: Float[np.ndarray, "features features"]
+    basis: Float[np.ndarray, "features directions"]
 
 
-def find_whitening(features: Features, labels: Labels) -> Whitening:
-    values = to_unit(features.astype(np.float64))
+def find_spread(features: Features, labels: Labels) -> Spread:
+    values = to_unit(features.astype(np.float32))
     means, places = _find_means(values, labels)
-    within = values - means[places]
+    within = values - means[places].astype(np.float32)
     variances, directions = np.linalg.eigh(within.T @ within / len(within))
-    smoothing = _SMOOTHING * max(float(variances.mean()), 1e-12)
-    return Whitening(variances.clip(0)[::-1] + smoothing, directions[:, ::-1])
+    smoothing = _SMOOTHING * max(float(variances.mean()), 1e-9)
+    _, basis = np.linalg.eigh(values.T @ values)
+    return Spread(
+        directions / np.sqrt(variances.clip(0) + smoothing), basis[:, ::-1][:, :_MOST_DIRECTIONS]
+    )
 
 
 def _find_means(values: np.ndarray, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
@@ -70,66 +74,69 @@ def to_unit(values: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True, kw_only=True)
 class FeatureSpace:
     """Where the training photos lie. `axes` span the directions in which the classes differ (linear
-    discriminant analysis), `points` are the training photos along them. `directions` are those with
-    the largest variance within the classes, `weights` the inverses of these variances, and last
-    that of all other directions."""
+    discriminant analysis), `points` are the training photos along them. `wholes` are all of their
+    features, along `basis`."""
 
     center: Float32[np.ndarray, " features"]
     axes: Float32[np.ndarray, "features axes"]
     points: Float32[np.ndarray, "training axes"]
-    directions: Float32[np.ndarray, "features directions"]
-    weights: Float32[np.ndarray, " directions_and_rest"]
+    basis: Float32[np.ndarray, "features directions"]
+    wholes: Float32[np.ndarray, "training directions"]
     neighbors: int
 
     def measure(self, features: Features) -> Float32[np.ndarray, "photos 3"]:
-        """Three distances per photo: to its nearest training photos along the axes, the same by
-        direction only, and to the center in all other directions."""
-        moved = to_unit(features.astype(np.float32)) - self.center
-        along, squares = moved @ self.axes, (moved @ self.directions) ** 2
-        remaining = (moved**2).sum(1) - squares.sum(1)
-        total = squares @ self.weights[:-1] + remaining * self.weights[-1]
-        elsewhere = np.sqrt((total - (along**2).sum(1)).clip(0))
-        near = _find_nearest(self.points, along, self.neighbors)
-        turned = _find_nearest(to_unit(self.points), to_unit(along), self.neighbors)
-        return np.stack([near, turned, elsewhere], axis=1)
+        """Three distances per photo to its nearest training photos: along the axes, the same by
+        direction only, and over all features."""
+        values = to_unit(features.astype(np.float32))
+        along = (values - self.center) @ self.axes
+        points, turned = to_unit(self.points), to_unit(along)
+        # What the basis does not describe is far from everything: the length stays 1.
+        whole = values @ self.basis, np.ones(len(values), np.float32)
+        return np.stack(
+            [
+                _find_nearest(self.points, along, (along**2).sum(1), self.neighbors),
+                _find_nearest(points, turned, (turned**2).sum(1), self.neighbors),
+                _find_nearest(self.wholes, *whole, self.neighbors),
+            ],
+            axis=1,
+        )
 
 
 def _find_nearest(
     points: Float32[np.ndarray, "training axes"],
     photos: Float32[np.ndarray, "photos axes"],
+    squared: Float32[np.ndarray, " photos"],
     count: int,
 ) -> Float32[np.ndarray, " photos"]:
-    """The mean distance to the `count` nearest points."""
+    """The mean distance to the `count` nearest points; `squared` are the squared lengths of the
+    photos."""
     lengths, count = (points**2).sum(1), min(count, len(points))
     found = np.empty(len(photos), np.float32)
     for begin in range(0, len(photos), _AT_ONCE):
         some = photos[begin : begin + _AT_ONCE]
-        squares = (some**2).sum(1)[:, None] + lengths - 2 * some @ points.T
+        own = squared[begin : begin + _AT_ONCE, None]
+        squares = own + lengths - 2 * some @ points.T
         nearest = np.partition(squares, count - 1, axis=1)[:, :count]
         found[begin : begin + _AT_ONCE] = np.sqrt(nearest.clip(0)).mean(1)
     return found
 
 
-def fit_space(
-    features: Features, labels: Labels, whitening: Whitening | None = None
-) -> FeatureSpace:
-    """The space of the features of training photos. `whitening` may be that of more classes, to
-    hold some out without computing it again."""
-    variances, directions = whitening or find_whitening(features, labels)
-    values = to_unit(features.astype(np.float64))
+def fit_space(features: Features, labels: Labels, spread: Spread | None = None) -> FeatureSpace:
+    """The space of the features of training photos. `spread` may be that of more classes, to hold
+    some out without computing it again."""
+    whitening, basis = spread or find_spread(features, labels)
+    values = to_unit(features.astype(np.float32))
     means, places = _find_means(values, labels)
-    center, matrix = means.mean(0), directions / np.sqrt(variances)
+    center = means.mean(0)
     # The means sum to 0 after centering: one direction fewer than classes.
-    spanned, _ = np.linalg.qr(((means - center) @ matrix)[:-1].T)
-    axes = matrix @ spanned
-    others = variances[_MOST_DIRECTIONS:] if len(variances) > _MOST_DIRECTIONS else variances[-1:]
-    weights = 1 / np.append(variances[:_MOST_DIRECTIONS], others.mean())
+    spanned, _ = np.linalg.qr(((means - center) @ whitening)[:-1].T)
+    axes = whitening @ spanned
     return FeatureSpace(
         center=center.astype(np.float32),
         axes=axes.astype(np.float32),
         points=((values - center) @ axes).astype(np.float32),
-        directions=directions[:, :_MOST_DIRECTIONS].astype(np.float32),
-        weights=weights.astype(np.float32),
+        basis=np.ascontiguousarray(basis, np.float32),
+        wholes=(values @ basis).astype(np.float32),
         neighbors=int(np.clip(np.bincount(places).min() - 1, 1, _MOST_NEIGHBORS)),
     )
 
@@ -166,8 +173,8 @@ class UnknownModel:
             "center": space.center,
             "axes": space.axes,
             "points": space.points,
-            "directions": space.directions,
-            "weights": space.weights,
+            "basis": space.basis,
+            "wholes": space.wholes,
             "scales": self.scales,
             "levels": self.levels,
         }
@@ -180,9 +187,8 @@ def calibrate(space: FeatureSpace, held_out: Features) -> UnknownModel | None:
     if len(held_out) < FEWEST_HELD_OUT:
         return None
     measured = space.measure(held_out)
-    scales = np.array([_scale(values) for values in measured.T])
-    along = _standardize(measured[:, 0], scales[0]) + _standardize(measured[:, 1], scales[1])
-    scales = np.stack([*scales[:2], _scale(along), scales[2]]).astype(np.float32)
+    each = np.array([_scale(values) for values in measured.T])
+    scales = np.stack([*each, _scale(_add_up(measured, each))]).astype(np.float32)
     levels = find_levels(_combine(measured, scales).astype(np.float64))
     return UnknownModel(space=space, scales=scales, levels=levels.astype(np.float32))
 
@@ -198,10 +204,15 @@ def _standardize(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def _combine(
     measured: Float32[np.ndarray, "photos 3"], scales: Float32[np.ndarray, "4 2"]
 ) -> Float32[np.ndarray, " photos"]:
-    near, turned, elsewhere = measured.T
-    along = _standardize(near, scales[0]) + _standardize(turned, scales[1])
-    far = _standardize(elsewhere, scales[3]) - TOLERATED_ELSEWHERE
-    return np.maximum(_standardize(along, scales[2]), far)
+    together = _standardize(_add_up(measured, scales), scales[3])
+    return np.maximum(together, _standardize(measured[:, 2], scales[2]) - WHOLE_TOLERANCE)
+
+
+def _add_up(measured: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    near, turned, whole = (
+        _standardize(values, scale) for values, scale in zip(measured.T, scales, strict=False)
+    )
+    return near + turned + WHOLE_WEIGHT * whole
 
 
 def find_levels(distances: Float[np.ndarray, " photos"]) -> Float[np.ndarray, " levels"]:
@@ -254,15 +265,15 @@ def _check(saved: ModelFile) -> int:
     if saved.about.get("kind") != _KIND or neighbors not in range(1, _MOST_NEIGHBORS + 1):
         raise _damage(saved.path, "it has other contents")
     shapes = {name: kind.shape for name, kind in saved.kinds.items()}
-    (width, axes), (count, _), (directions, _) = (
-        (*shapes.get(name, ()), 0, 0)[:2] for name in ("axes", "points", "weights")
+    (width, axes), (count, directions) = (
+        (*shapes.get(name, ()), 0, 0)[:2] for name in ("axes", "wholes")
     )
     wanted = {
         "center": (width,),
         "axes": (width, axes),
         "points": (count, axes),
-        "directions": (width, directions - 1),
-        "weights": (directions,),
+        "basis": (width, directions),
+        "wholes": (count, directions),
         "scales": (4, 2),
         "levels": (len(LEVELS),),
     }

@@ -10,8 +10,8 @@ from clew.patterns.trained.model import PatternModel
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
 
 _BATCH = 128
-# Enough for means and a covariance, and few enough for a computer without a GPU.
-_MOST_TRAINING, _MOST_HELD_OUT = 4_000, 10_000
+# Enough for means, a covariance and neighbors. Without a GPU, a minute for a small network.
+_MOST_TRAINING, _MOST_TRAINING_ON_CPU, _MOST_HELD_OUT = 4_000, 2_000, 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,9 @@ def look_at(
     """Run the network on a split; on some photos only of the training split."""
     places = photos.places(split)
     if split == "train":
-        places = places[choose_shown(photos.labels[places], _MOST_TRAINING)]
+        on_cpu = model.device.type == "cpu"
+        most = _MOST_TRAINING_ON_CPU if on_cpu else _MOST_TRAINING
+        places = places[choose_shown(photos.labels[places], most)]
     kept = choose_shown(photos.labels[places], _MOST_HELD_OUT)
     wanted = np.zeros(len(places), bool)
     wanted[kept] = True

@@ -9,10 +9,10 @@ from jaxtyping import Float32, Int64
 
 from clew.metrics import auroc
 from clew.patterns.trained.unknown import (
+    Spread,
     UnknownModel,
-    Whitening,
     calibrate,
-    find_whitening,
+    find_spread,
     fit_space,
 )
 from clew.patterns.training.looking import Seen
@@ -61,20 +61,20 @@ def hold_classes_out(
     trained = np.unique(labels[train.chosen]).tolist()
     if len(trained) < _FEWEST_CLASSES:
         return []
-    whitening = find_whitening(train.features, labels[train.chosen])
+    spread = find_spread(train.features, labels[train.chosen])
     every = -(-len(trained) // _MOST_HELD_OUT)
     return [
-        {"class": classes[label], **_hold_out(seen, labels, label, whitening)}
+        {"class": classes[label], **_hold_out(seen, labels, label, spread)}
         for label in trained[::every]
     ]
 
 
 def _hold_out(
-    seen: Mapping[str, Seen], labels: Labels, label: int, whitening: Whitening
+    seen: Mapping[str, Seen], labels: Labels, label: int, spread: Spread
 ) -> dict[str, Any]:
     train, held_out, test = (seen[split] for split in ("train", "validation", "test"))
     others, kept = labels[train.chosen] != label, labels[held_out.chosen] != label
-    space = fit_space(train.features[others], labels[train.chosen][others], whitening)
+    space = fit_space(train.features[others], labels[train.chosen][others], spread)
     model = calibrate(space, held_out.features[kept])
     is_unknown = labels[test.chosen] == label
     row: dict[str, Any] = {"photos": int(is_unknown.sum()), "auroc": None, "found": None}

@@ -52,8 +52,9 @@ def on_features(
 
 
 def quick_run(data: Path, out: Path, **changes: Any) -> PatternsConfig:
-    """Without a GPU, the defaults train on features."""
-    return small_run(data, out, network=None, image_size=32, epochs=None, **changes)
+    """Without a GPU, the defaults train on features; here for a second."""
+    options = {"network": None, "image_size": 32, "epochs": None, "minutes": 0.02}
+    return small_run(data, out, **options | changes)
 
 
 @pytest.fixture
@@ -100,6 +101,7 @@ def test_run_on_features_is_finished_and_repeated_for_free(
         train_patterns(quick_run(photos, on_features, minutes=7))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("random_lite0")
 def test_run_on_features_can_be_started_from(
     on_features: Path, photos: Path, tmp_path: Path
@@ -111,7 +113,7 @@ def test_run_on_features_can_be_started_from(
 
 @pytest.mark.usefixtures("random_lite0")
 def test_epochs_or_a_gpu_train_the_whole_network(tmp_path: Path) -> None:
-    usual = quick_run(tmp_path, tmp_path / "out")
+    usual = quick_run(tmp_path, tmp_path / "out", minutes=None)
     assert choose(usual, on_gpu=False).minutes == USUAL_MINUTES
     assert choose(replace(usual, minutes=2), on_gpu=False).minutes == 2
     assert choose(usual, on_gpu=True).minutes is None

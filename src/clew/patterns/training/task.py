@@ -108,6 +108,8 @@ class Task:
             self.photos.cached.store.parent / "features",
             plan=plan,
             flip=bool(self.augment.flip),
+            loss=self.loss,
+            seed=self.train.seed,
             reporter=reporter,
             should_stop=should_stop,
         )

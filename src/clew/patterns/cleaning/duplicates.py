@@ -229,8 +229,9 @@ def _inside(side: int) -> slice:
 
 
 def _blur(images: Float[Tensor, "pairs 1 side side"], width: int) -> Tensor:
+    """Each pixel averaged with those around it: along one side, then along the other."""
     padded = F.pad(images, [width // 2] * 4, mode="replicate")
-    return F.avg_pool2d(padded, width, stride=1)
+    return F.avg_pool2d(F.avg_pool2d(padded, (width, 1), stride=1), (1, width), stride=1)
 
 
 def _normalize(images: Float[Tensor, "pairs 1 side side"]) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 _DARK, _DARK_PARTS = 28, 70  # the mean, and the brightest twentieth, of 255
 _BRIGHT, _BRIGHT_PARTS = 232, 200
 _FLAT = 6.0  # standard deviation of the brightness
-_BLUR_SPREADS, _BLUR_FACTOR = 4.0, 4.0
+_BLUR_SPREADS, _BLUR_FACTOR = 4.0, 12.0
 _SMALL, _STRETCHED = 1 / 3, 2.0  # of the usual side, times the usual aspect ratio
 _NORMAL = 1.4826
 

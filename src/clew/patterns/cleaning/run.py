@@ -26,8 +26,8 @@ from clew.patterns.photos.photo import first_kept
 from clew.progress import Reporter, log_event
 from clew.wording import counted, whole_percent
 
-# What the network sees. On hand signs, larger images find no more wrong labels.
-FEATURE_SIZE = 128
+# Sides in pixels that the network sees. Tiny photos have no more to show in larger ones.
+_FEATURE_SIZE, _TINY_SIZE, _TINY_PHOTO = 128, 96, 64
 _NEIGHBORS = 3
 _MOST_BY_FEATURES = 20_000  # in larger sets, only photos alike at a glance are compared
 _BLANK = 0.9  # the score of a photo on which hardly anything can be seen
@@ -107,13 +107,18 @@ def compute_set_features(
     features = compute_features(
         cached,
         settings.cache / "features",
-        settings=FeatureSettings(size=FEATURE_SIZE),
+        settings=choose_features(cached),
         device=settings.device,
         threads=threads,
         reporter=reporter or log_event,
         should_stop=should_stop,
     )
     return cached, features
+
+
+def choose_features(cached: CachedPhotos) -> FeatureSettings:
+    """The features that photos are compared by."""
+    return FeatureSettings(size=_TINY_SIZE if cached.size <= _TINY_PHOTO else _FEATURE_SIZE)
 
 
 def _look_at_pixels(cached: CachedPhotos) -> tuple[UInt8[np.ndarray, "photos 48 48"], Light]:

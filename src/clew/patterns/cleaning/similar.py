@@ -9,14 +9,10 @@ import numpy as np
 from jaxtyping import Float32
 
 from clew.errors import InputError
-from clew.patterns.cache import cache_photos, choose_size
+from clew.patterns.cache import CachedPhotos, cache_photos
 from clew.patterns.cleaning.neighbors import find_neighbors, unit_rows
-from clew.patterns.cleaning.run import (
-    FEATURE_SIZE,
-    CleanSettings,
-    compute_set_features,
-)
-from clew.patterns.features import FeatureSettings, compute_features
+from clew.patterns.cleaning.run import CleanSettings, choose_features, compute_set_features
+from clew.patterns.features import compute_features
 from clew.patterns.photos import find_photos
 from clew.progress import Reporter
 
@@ -44,8 +40,10 @@ def find_similar_photos(
     not among them. Raises InputError if the image cannot be read."""
     if count < 1:
         raise InputError("give 1 or more.", setting="top_k", value=count)
-    asked = _look_at_one(image, settings)
+    if not image.expanduser().is_file():
+        raise InputError(f'there is no photo "{image}": check the path.')
     cached, features = compute_set_features(settings, reporter, should_stop)
+    asked = _look_at_one(image, settings, cached)
     mean = features.embedding.mean(0)
     nearest = find_neighbors(unit_rows(features.embedding, mean), count + 1, unit_rows(asked, mean))
     own = image.expanduser().resolve()
@@ -64,18 +62,18 @@ def find_similar_photos(
     return tuple(found[:count])
 
 
-def _look_at_one(image: Path, settings: CleanSettings) -> Float32[np.ndarray, "1 1280"]:
-    if not image.expanduser().is_file():
-        raise InputError(f'there is no photo "{image}": check the path.')
-    folder = find_photos(image)
+def _look_at_one(
+    image: Path, settings: CleanSettings, others: CachedPhotos
+) -> Float32[np.ndarray, "1 1280"]:
+    """The features of one photo, computed like those of the others."""
     with tempfile.TemporaryDirectory() as scratch:
-        cached = cache_photos(folder, Path(scratch), choose_size(folder), workers=1)
+        cached = cache_photos(find_photos(image), Path(scratch), others.size, workers=1)
         if not cached.photos:
             raise InputError(f'"{image}" cannot be read: {cached.faults[0].reason}.')
         return compute_features(
             cached,
             Path(scratch) / "features",
-            settings=FeatureSettings(size=FEATURE_SIZE),
+            settings=choose_features(others),
             device=settings.device,
             threads=settings.threads,
             reporter=lambda _: None,

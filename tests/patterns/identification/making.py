@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -12,6 +14,8 @@ from torch.nn import functional as F
 from clew.engine.model_files import write_model
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import build_network
+from clew.patterns.trained.model import PatternModel
+from clew.patterns.trained.unknown import calibrate, fit_space
 
 SIZE = 32
 COLORS = {"azul ñ": (30, 60, 220), "green": (40, 200, 60), "red": (220, 40, 30)}
@@ -68,6 +72,26 @@ def _draw_batch(count: int = 300) -> tuple[Tensor, Tensor]:
             shares[number] = 1 / len(COLORS)
     noise = torch.randint(-25, 25, images.shape)
     return (images + noise).clamp(0, 255).to(torch.uint8), shares
+
+
+def with_unknown(model: PatternModel) -> PatternModel:
+    """The model, which then knows that a photo of noise shows none of its colors."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 20)
+    colors = np.array(list(COLORS.values()))[labels] + generator.integers(-25, 25, (60, 3))
+    noise = generator.integers(-20, 20, (60, model.image_size, model.image_size, 3))
+    images = (colors[:, None, None] + noise).clip(0, 255).astype(np.uint8)
+    features = model.outputs(images).features
+    space = fit_space(features[::2], labels[::2])
+    return replace(model, unknown=calibrate(space, features[1::2]))
+
+
+def draw_noise(path: Path) -> Path:
+    """A photo of nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
 
 
 def draw_photo(path: Path, label: str, *, sides: tuple[int, int] = (60, 40), seed: int = 0) -> Path:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clew.patterns.report import write_report
+from clew.patterns.trained.map_files import MapRow, write_map
 from tests.pages.reading import Page
 from tests.patterns.report.making import change_results, make_run
 
@@ -182,3 +183,36 @@ def test_many_classes_are_grouped_by_confusion_with_readable_names(tmp_path: Pat
     assert len(names) == 81 and set(names[:3]) == {"class 3", "class 40", "class 70"}
     sizes = [float(size) for size in re.findall(r'class="name [^>]*font-size:([\d.]+)px', whole)]
     assert min(sizes) >= 10
+
+
+def test_unknown_photos_are_measured_by_holding_classes_out(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "out", test=2)
+    rows = [
+        {"class": "cat", "photos": 2, "auroc": 0.98, "found": 1.0},
+        {"class": "dog", "photos": 2, "auroc": 0.91, "found": 0.5},
+    ]
+    found = {"auroc": 0.945, "test_marked": 0.04, "validation_photos": 24}
+    change_results(folder, unknown={**found, "held_out_classes": rows})
+    section = read_page(folder).section("unknown")
+    assert "with an AUROC of 0.945." in section and "calibrated on 24 validation photos" in section
+    assert section.index("<bdi>dog</bdi>") < section.index("<bdi>cat</bdi>")
+
+
+def test_the_map_shows_photos_by_class_mistake_and_split(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "out", test=2)
+    place = {"label": "cat", "split": "test", "x": 0.5, "y": 0.25}
+    rows = [
+        MapRow(name="</script>.png", predicted="cat", **place),
+        MapRow(name="b.png", predicted="dog", **place),
+    ]
+    write_map(folder, rows, b"")
+    section = read_page(folder).section("map")
+    assert "2 of 208 photos" in section and "</script>.png" not in section
+    [text] = re.findall(r'class="map-data">(.*?)</script>', section)
+    colorings = {one["name"]: one["of"] for one in json.loads(text)["colorings"]}
+    assert colorings == {"class": [0, 0], "mistakes": [0, 1], "split": [2, 2]}
+
+
+def test_a_run_of_an_earlier_version_says_why_it_has_no_map(page: Page) -> None:
+    assert "There is no map: map.csv is missing" in page.text
+    assert "This run says nothing about photos of none of the classes" in page.text

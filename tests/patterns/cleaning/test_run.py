@@ -55,6 +55,7 @@ def test_damaged_findings_are_refused(data: Path) -> None:
         read_findings(folder)
 
 
+@pytest.mark.slow
 def test_similar_photos_are_found_for_any_photo(data: Path, tmp_path: Path) -> None:
     asked = tmp_path / "asked.jpg"
     ImageOps.mirror(pieces()[3]).save(asked)

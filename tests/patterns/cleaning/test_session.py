@@ -13,6 +13,7 @@ from PIL import Image
 
 from clew.errors import InputError
 from clew.patterns.cleaning.app import open_clean_page
+from clew.patterns.cleaning.changes import decided_keys
 from clew.patterns.cleaning.findings import Findings
 from clew.patterns.cleaning.preparing import CleanPlace, open_cleaning, undo_changes
 from clew.patterns.cleaning.session import Cleaning
@@ -81,6 +82,8 @@ def test_kept_photos_are_not_asked_about_again(findings: Findings, cleaning: Cle
         findings, cleaning.changes, next_call=cleaning.next_call, again_call=cleaning.again_call
     )
     assert [finding.kind for finding in again.findings] == ["duplicate", "outlier"]
+    left = findings.without(decided_keys(cleaning.changes.folder))
+    assert len(left) == 2 and "1 finding not listed" in left.notes[0]
 
 
 def test_photo_moves_to_another_split(tmp_path: Path) -> None:

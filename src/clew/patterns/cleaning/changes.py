@@ -58,7 +58,8 @@ class Changes:
     def __init__(self, data: Path, folder: Path) -> None:
         self.data, self.folder = data, folder
         self._path = folder / CHANGES
-        self._by_number = _read(self._path)
+        self._by_number, whole_bytes = _read(self._path)
+        self._cut(whole_bytes)
         for change in self.started():
             self._finish(change)
 
@@ -193,6 +194,13 @@ class Changes:
         }
         self._note(change, step=ends[change.step][0 if arrived else 1])
 
+    def _cut(self, whole_bytes: int) -> None:
+        """Remove a line that a kill cut off, before its step was taken."""
+        if self._path.exists() and self._path.stat().st_size > whole_bytes:
+            with open_regular(self._path) as file:
+                whole = file.read(whole_bytes)
+            replace_file(self._path, whole)
+
     def _note(self, change: PhotoChange, *, step: Step) -> PhotoChange:
         """Write the change as it is now; it takes effect once it is on disk."""
         change = replace(change, step=step)
@@ -221,15 +229,21 @@ def open_changes(data: Path, folder: Path) -> Iterator[Changes]:
         ) from None
 
 
-def _read(path: Path) -> dict[int, PhotoChange]:
+def decided_keys(folder: Path) -> set[tuple[str, ...]]:
+    """The findings that a person has decided about, while a session may be running. Raises
+    StoreError for a damaged journal."""
+    changes, _ = _read(folder / CHANGES)
+    return {change.key for change in changes.values() if change.step == "done"}
+
+
+def _read(path: Path) -> tuple[dict[int, PhotoChange], int]:
+    """The changes by number, and the length of the lines that are complete."""
     changes: dict[int, PhotoChange] = {}
     if not path.exists():
-        return changes
+        return changes, 0
     with open_regular(path) as file:
         content = file.read()
     whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:  # a kill cut the last line off, before its step was taken
-        replace_file(path, whole)
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             change = read_as(PhotoChange, parse_json(line, encodable=False))
@@ -240,7 +254,7 @@ def _read(path: Path) -> dict[int, PhotoChange]:
                 "restore the file from a backup, or rename it to start over."
             ) from None
         changes[change.number] = change
-    return changes
+    return changes, len(whole)
 
 
 def _check(change: PhotoChange) -> None:

@@ -2,8 +2,8 @@
 findings.json keep it."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,6 +15,7 @@ from clew.storage.text_files import write_csv
 from clew.storage.writing import replace_file
 from clew.typed_json import Bounds, Count, read_as, to_json, wrong
 from clew.version import __version__
+from clew.wording import counted
 
 FINDINGS, LISTING = "findings.json", "findings.csv"
 _FORMAT, _VERSION = "clew-clean", 1
@@ -95,6 +96,15 @@ class Findings:
         """The number of findings of each kind, in the order of KINDS."""
         found = Counter(finding.kind for finding in self.findings)
         return {kind: found[kind] for kind in KINDS}
+
+    def without(self, decided: Container[tuple[str, ...]]) -> "Findings":
+        """The findings that nobody has decided about; a note says how many others there are."""
+        left = tuple(finding for finding in self.findings if finding.key not in decided)
+        gone = len(self.findings) - len(left)
+        if not gone:
+            return self
+        note = f"{counted(gone, 'finding')} not listed: you have decided about them before."
+        return replace(self, findings=left, notes=(*self.notes, note))
 
     def describe(self) -> dict[str, Any]:
         """What findings.json holds."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from clew.errors import Call, InputError
-from clew.patterns.cleaning.changes import PhotoChange, open_changes
+from clew.patterns.cleaning.changes import PhotoChange, decided_keys, open_changes
 from clew.patterns.cleaning.findings import FINDINGS, LISTING, Finding, Findings, write_findings
 from clew.patterns.cleaning.report import REPORT, write_clean_report
 from clew.patterns.cleaning.run import CleanSettings, find_problems, look_at
@@ -127,9 +127,11 @@ def search_problems(
     reporter: Reporter | None,
     should_stop: Callable[[], bool],
 ) -> CleanResult:
-    """Look for problems and write the lists. What a person has decided to keep is not a finding."""
+    """Look for problems and write the lists. What a person has decided about is not listed
+    again."""
+    decided = decided_keys(place.folder)
     looked = look_at(place.settings(device, threads), reporter, should_stop)
-    findings = find_problems(looked)
+    findings = find_problems(looked).without(decided)
     write_findings(place.folder, findings)
     write_clean_report(place.folder, looked, findings)
     return CleanResult(folder=place.folder, findings=findings)

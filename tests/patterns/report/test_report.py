@@ -210,7 +210,7 @@ def test_the_map_shows_photos_by_class_mistake_and_split(tmp_path: Path) -> None
     assert "2 of 208 photos" in section and "</script>.png" not in section
     [text] = re.findall(r'class="map-data">(.*?)</script>', section)
     colorings = {one["name"]: one["of"] for one in json.loads(text)["colorings"]}
-    assert colorings == {"class": [0, 0], "mistakes": [0, 1], "split": [2, 2]}
+    assert colorings == {"class": [0, 0], "prediction": [0, 1], "split": [2, 2]}
 
 
 def test_a_run_of_an_earlier_version_says_why_it_has_no_map(page: Page) -> None:

@@ -14,7 +14,11 @@ from clew.wording import counted
 
 # Coordinates in the page, in steps of the whole width.
 _STEPS = 4_095
-# A class beyond these shares its color with another; its name is shown under the pointer.
+# Easy to tell apart, on light and dark screens; more groups get hues in between.
+_FIRST_COLORS = (
+    *("#4e79a7", "#f28e2b", "#e15759", "#59a14f", "#b07aa1", "#17a2b8", "#9c755f", "#d4b106"),
+    *("#e377c2", "#7f7f7f"),
+)
 _GOLDEN_ANGLE = 137.508
 
 
@@ -142,7 +146,9 @@ def _describe(coloring: Coloring) -> dict[str, object]:
 
 
 def _color(place: int) -> str:
-    """Colors that differ as much as possible from those before, on light and dark screens."""
+    """Colors that differ as much as possible from those before."""
+    if place < len(_FIRST_COLORS):
+        return _FIRST_COLORS[place]
     lightness = (50, 38, 62)[place // 8 % 3]
     return f"hsl({(210 + place * _GOLDEN_ANGLE) % 360:.0f} 65% {lightness}%)"
 

@@ -15,7 +15,7 @@ for (const block of document.querySelectorAll(".photo-map")) {
   if (data.thumbnails) block.style.setProperty("--sheet", `url("${data.thumbnails.address}")`);
 
   const color = (name) => {
-    if (name.startsWith("hsl")) return name;
+    if (/^(#|hsl)/.test(name)) return name;
     return getComputedStyle(block).getPropertyValue(`--${name}`).trim() || name;
   };
   const place = (index) => [

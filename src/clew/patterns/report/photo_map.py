@@ -59,7 +59,7 @@ def _by_class(run: Run, rows: Sequence[MapRow]) -> Coloring:
 
 def _by_mistake(rows: Sequence[MapRow]) -> Coloring:
     return Coloring(
-        name="mistakes",
+        name="prediction",
         groups=("correct", "wrong"),
         of=[int(row.predicted != row.label) for row in rows],
         colors=("gray", "red"),

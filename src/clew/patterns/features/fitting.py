@@ -100,13 +100,15 @@ def fit_on_features(
     *,
     plan: FeaturePlan,
     flip: bool,
+    augment: bool = True,
     loss: Loss | None = None,
     seed: int = 0,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> FittedOnFeatures:
     """Trains `network`, which has pretrained weights, on the training photos and leaves it with the
-    weights of its best epoch on the validation photos. `splits` are indices into SPLITS.
+    weights of its best epoch on the validation photos. `splits` are indices into SPLITS; with
+    `augment`, views of the photos are trained on too if there is time, mirrored ones with `flip`.
 
     Feature maps are cached in `folder`: the same call resumes after a kill. Raises
     TrainingStoppedError when `should_stop` returns true.
@@ -121,7 +123,8 @@ def fit_on_features(
         reporter=reporter,
         should_stop=should_stop,
     )
-    photos = _open_photos(maps, source, labels, splits, started, plan)
+    most = _MOST_VIEWS if augment else 0
+    photos = _open_photos(maps, source, labels, splits, started, plan, most)
     with fast_convolutions():
         tuning = _Tuning(network, photos, loss or F.cross_entropy, seed, reporter, should_stop)
         left = 60 * plan.minutes - (time.monotonic() - started)
@@ -148,6 +151,7 @@ def _open_photos(
     splits: np.ndarray,
     started: float,
     plan: FeaturePlan,
+    most_views: int,
 ) -> _Photos:
     digests = np.array(source.cached.digests)
     chosen = {split: splits == SPLITS.index(split) for split in ("train", "validation")}
@@ -156,7 +160,7 @@ def _open_photos(
     plain = maps.compute(keys)
     train, count = names["train"], len(names["train"])
     rate = (time.monotonic() - started) / max(1, len(keys))
-    views = _count_views(rate * count, count, source.size, started, plan)
+    views = min(most_views, _count_views(rate * count, count, source.size, started, plan))
     more = [maps.compute([(digest, view) for digest in train]) for view in range(1, views + 1)]
     return _Photos(
         train=torch.stack([plain[:count], *more]),
@@ -170,7 +174,7 @@ def _count_views(seconds: float, photos: int, size: int, started: float, plan: F
     """How many augmented views there is time and memory for."""
     left = _MAPS_SHARE * 60 * plan.minutes - (time.monotonic() - started)
     room = _MEMORY_SHARE * psutil.virtual_memory().available / max(1, photos * map_bytes(size))
-    return int(max(0, min(_MOST_VIEWS, left / max(seconds, 1e-3), room - 1)))
+    return int(max(0, min(left / max(seconds, 1e-3), room - 1)))
 
 
 class _Tuning:

@@ -7,8 +7,8 @@ from clew.lazy import lazy_names
 
 if TYPE_CHECKING:
     from clew.hallucination.capture.clustered import extract_on_cluster
-    from clew.hallucination.capture.config import ExtractConfig
-    from clew.hallucination.capture.extracting import ExtractResult, extract
+    from clew.hallucination.capture.config import ExtractConfig, ExtractResult
+    from clew.hallucination.capture.extracting import extract
     from clew.hallucination.capture.models import LoadedModel, load_model
     from clew.hallucination.questions import Question, QuestionSet, load_questions
 
@@ -24,9 +24,9 @@ __all__ = [
     "load_questions",
 ]
 _HOMES = {
-    "ExtractConfig": "config",
+    **dict.fromkeys(("ExtractConfig", "ExtractResult"), "config"),
+    "extract": "extracting",
     "extract_on_cluster": "clustered",
-    **dict.fromkeys(("ExtractResult", "extract"), "extracting"),
     **dict.fromkeys(("LoadedModel", "load_model"), "models"),
     **dict.fromkeys(("Question", "QuestionSet", "load_questions"), ".questions"),
 }

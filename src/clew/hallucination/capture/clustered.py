@@ -11,9 +11,8 @@ import psutil
 
 from clew.cluster import Cluster, CrewPlan, connected, plan_crew, run_crew
 from clew.errors import InputError
-from clew.hallucination.capture.config import ExtractConfig
-from clew.hallucination.capture.extracting import ExtractResult, extract
-from clew.hallucination.capture.models import weights_bytes
+from clew.hallucination.capture.config import ExtractConfig, ExtractResult
+from clew.hallucination.capture.embedded import EMBEDDED_NAME, embedded_model_folder
 from clew.hallucination.questions import QuestionSet, load_questions
 from clew.progress import Note, Reporter, log_event
 from clew.storage.leases import WORK_FOLDER, Heartbeat, Leases
@@ -25,6 +24,7 @@ from clew.urls import resolved
 _OTHER_BYTES = 1 << 30
 # Weights are usually stored with 16 bits; a CPU computes with 32.
 _CPU_FACTOR = 2
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 
 def extract_on_cluster(
@@ -91,7 +91,9 @@ def _work(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> ExtractResult:
-    """In a worker."""
+    """In a worker, which alone loads PyTorch."""
+    from clew.hallucination.capture.extracting import extract
+
     if run not in Leases(open_place(config.out).child(WORK_FOLDER)).names():
         raise InputError(
             f"on {socket.gethostname()} this is another folder: use a URL, or a folder that all "
@@ -137,5 +139,12 @@ def _plan(config: ExtractConfig, cluster: Cluster, questions: int, workers: int 
         threads=config.threads,
         use_gpus=use_gpus,
         free_bytes=psutil.virtual_memory().available if cluster.nodes == 1 else None,
-        worker_bytes=_CPU_FACTOR * weights_bytes(config.model) + _OTHER_BYTES,
+        worker_bytes=_CPU_FACTOR * _weights_bytes(config.model) + _OTHER_BYTES,
     )
+
+
+def _weights_bytes(name: str) -> int:
+    """The size of a model's weights on this machine's disk; 0 if they are not here."""
+    folder = embedded_model_folder() if name == EMBEDDED_NAME else Path(name).expanduser()
+    files = [folder] if folder.is_file() else [*folder.glob("*")] if folder.is_dir() else []
+    return sum(file.stat().st_size for file in files if file.suffix in _WEIGHTS)

@@ -1,19 +1,22 @@
-"""The settings of a capture, validated once."""
+"""The settings of a capture, validated once, and its result. Loads no PyTorch: whoever only hands a
+capture to others does not need it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from clew.errors import InputError
-from clew.hallucination.capture.device_map import DeviceMap
 from clew.hallucination.capture.dialogue import Cut, check_template
 from clew.hallucination.capture.embedded import EMBEDDED_NAME
-from clew.hallucination.capture.models import Quantize
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
 from clew.hallucination.traces.schema import Keep
 from clew.settings import check_numbers, check_positive, check_weight
 from clew.storage import Part
+
+Quantize = Literal["4bit", "8bit"]
+DeviceMap: TypeAlias = str | Path | Mapping[str, int | str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,3 +118,15 @@ class ExtractConfig:
         value = getattr(self, name)
         if value not in choices:
             raise InputError(f"choose from: {', '.join(choices)}.", setting=name, value=value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractResult:
+    """The result of a run. `finished` says whether this part of the store is complete."""
+
+    store: Path
+    finished: bool
+    traces_made: int
+    traces_stored: int
+    traces_planned: int
+    skipped: int

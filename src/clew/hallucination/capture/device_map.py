@@ -4,7 +4,7 @@ from CPU memory or disk in every pass. What is fetched has no values (`meta`) be
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import torch
 from accelerate.utils import align_module_device, has_offloaded_params
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from clew.errors import InputError
+from clew.hallucination.capture.config import DeviceMap
 from clew.storage.reading import read_json
 from clew.typed_json import Bounds, Matches, read_as
 
-DeviceMap: TypeAlias = str | Path | Mapping[str, int | str]
 _POLICIES = ("auto", "balanced", "balanced_low_0", "sequential")
 # transformers makes a regular expression of the modules' names.
 _Module = Annotated[str, Matches(r"[\w.]*")]

@@ -1,15 +1,13 @@
 """Run a model over questions and write one trace per answer, shard by shard."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from clew.cores import count_cores
 from clew.cpu import Threads
 from clew.errors import StoppedError
-from clew.hallucination.capture.config import ExtractConfig
+from clew.hallucination.capture.config import ExtractConfig, ExtractResult
 from clew.hallucination.capture.device_map import explain_spread, is_spread
 from clew.hallucination.capture.job import Job, prepare_job
 from clew.hallucination.capture.models import LoadedModel, load_model, settle_threads
@@ -32,18 +30,6 @@ from clew.urls import UrlPath
 
 # What is timed to choose the number of threads.
 _TIMED_PROMPTS = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExtractResult:
-    """The result of a run. `finished` says whether this part of the store is complete."""
-
-    store: Path
-    finished: bool
-    traces_made: int
-    traces_stored: int
-    traces_planned: int
-    skipped: int
 
 
 def extract(

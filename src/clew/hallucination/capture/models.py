@@ -4,15 +4,15 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from clew.cpu import Threads, leave_slow_kernels
 from clew.errors import InputError, without_settings
+from clew.hallucination.capture.config import DeviceMap, Quantize
 from clew.hallucination.capture.device_map import (
-    DeviceMap,
     computing_device,
     is_spread,
     model_device,
@@ -35,12 +35,9 @@ from clew.hallucination.capture.model_checks import (
 from clew.hallucination.hub import quiet_hub, why_unreachable
 from clew.names import looks_like_path, suggest, suggest_path
 
-Quantize = Literal["4bit", "8bit"]
-
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535
 _TIMED_TOKENS = 32
-_WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 _DTYPES = {
     "float32": torch.float32,
@@ -260,13 +257,6 @@ def _find_source(name: str) -> tuple[str, dict[str, Any]]:
     if path.is_dir():
         check_config(path / "config.json")
     return (str(path) if path.is_dir() else name), {}
-
-
-def weights_bytes(name: str) -> int:
-    """The size of a model's weights on this machine's disk; 0 if they are not here."""
-    folder = embedded_model_folder() if name == EMBEDDED_NAME else Path(name).expanduser()
-    files = [folder] if folder.is_file() else [*folder.glob("*")] if folder.is_dir() else []
-    return sum(file.stat().st_size for file in files if file.suffix in _WEIGHTS)
 
 
 def _refuse_misspelled(name: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any, Self, TypeVar
 
 from clew.cpu import Threads
 from clew.errors import ClewError
-from clew.hallucination.capture.device_map import DeviceMap, explain_spread, is_spread
+from clew.hallucination.capture.config import DeviceMap
+from clew.hallucination.capture.device_map import explain_spread, is_spread
 from clew.hallucination.capture.dialogue import Cut, Prompt, with_chat_template
 from clew.hallucination.capture.models import (
     LoadedModel,

@@ -190,14 +190,13 @@ def extract(
         >>> traces.num_traces
         200
     """
-    from clew.hallucination.capture import ExtractConfig, LoadedModel, extract_on_cluster
-    from clew.hallucination.capture import extract as run
+    from clew.hallucination.capture import ExtractConfig, extract_on_cluster
     from clew.hallucination.questions import collect_questions
     from clew.hallucination.traces import TraceBatchLoader
     from clew.hallucination.workflow.spreading import refuse_workers
     from clew.storage import Part
 
-    loaded = model if isinstance(model, LoadedModel) else None
+    loaded = None if isinstance(model, str | Path) else model
     is_named = isinstance(questions, str | Path)
     config = ExtractConfig(
         model=str(model) if loaded is None else loaded.name or loaded.model.name_or_path,
@@ -238,6 +237,8 @@ def extract(
     if gpu is not None:
         raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=gpu)
     if cluster is None:
+        from clew.hallucination.capture import extract as run
+
         refuse_workers(workers)
         result = run(config, reporter, should_stop, loaded=loaded, questions=given)
     else:

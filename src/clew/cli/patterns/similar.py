@@ -34,8 +34,11 @@ def run(call: Call) -> None:
     if call.as_json:
         call.print_json([asdict(photo) for photo in found])
         return
-    table = make_table("similarity", "class", "photo")
+    table = make_table()
+    for heading in ("photo", "class"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("similarity", justify="right")
     for photo in found:
-        words = (f"{photo.similarity:.2f}", photo.label, photo.name)
+        words = (photo.name, photo.label, f"{photo.similarity:.2f}")
         table.add_row(*(for_terminal(word) for word in words))
     call.console.print(table)

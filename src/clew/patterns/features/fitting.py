@@ -31,7 +31,10 @@ from clew.wording import counted, duration_text, list_some
 # Of the time, this share is for the feature maps; a few augmented views of each photo are enough.
 _MAPS_SHARE, _MOST_VIEWS, _MEMORY_SHARE = 0.45, 4, 0.25
 # Of the rest, this share is for the steps: the test photos are evaluated afterwards.
-_STEPS_SHARE, _MOST_EPOCHS, _FEWEST_EPOCHS = 0.9, 30, 2
+_STEPS_SHARE, _MOST_EPOCHS = 0.9, 30
+# Fine-tuning is what makes a good classifier: it gets this many epochs even if the features took
+# longer than expected, unless they would take all of the time again.
+_FEWEST_EPOCHS = 3
 _BATCH, _SCORED_AT_ONCE = 32, 256
 _PEAK, _WARM, _DECAY = 1e-3, 0.1, 1e-4
 _MOST_GRADIENT = 1.0
@@ -128,7 +131,7 @@ def fit_on_features(
     with fast_convolutions():
         tuning = _Tuning(network, photos, loss or F.cross_entropy, seed, reporter, should_stop)
         left = 60 * plan.minutes - (time.monotonic() - started)
-        tuning.run(max(0.0, _STEPS_SHARE * left))
+        tuning.run(max(0.0, _STEPS_SHARE * left), most_seconds=60 * plan.minutes)
     names = sorted({photo.label or "" for photo in cached.photos})
     notes = (*_warn_of_few(labels[splits == SPLITS.index("train")], names), tuning.note)
     return FittedOnFeatures(history=tuning.history, best_epoch=tuning.best_epoch, notes=notes)
@@ -199,17 +202,19 @@ class _Tuning:
         self.history: list[Row] = []
         self.best_epoch, self.note = 1, ""
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds: float, *, most_seconds: float) -> None:
+        """Train for about `seconds`; the fewest epochs may take `most_seconds`."""
         started = time.monotonic()
-        head = self._fit_head()
-        self._keep(self._describe(1, 0, None, time.monotonic() - started))
-        epochs = self._count_epochs(seconds - (time.monotonic() - started))
+        head, loss = self._fit_head()
+        self._keep(self._describe(1, 0, loss, time.monotonic() - started))
+        left = seconds - (time.monotonic() - started)
+        epochs = self._count_epochs(left, most_seconds)
         self.note = _explain(head, epochs, len(self._photos.train) - 1)
         if epochs:
             self._tune(epochs)
 
-    def _fit_head(self) -> LinearHead:
-        """Fit the head to the photos themselves."""
+    def _fit_head(self) -> tuple[LinearHead, float]:
+        """Fit the head to the photos themselves; returns it with its loss."""
         photos, blocks = self._photos, self._blocks
         embedding = self._embed(photos.train[0])
         classes = blocks.classify.out_features
@@ -217,7 +222,8 @@ class _Tuning:
         with torch.no_grad():
             blocks.classify.weight.copy_(torch.from_numpy(head.weight))
             blocks.classify.bias.copy_(torch.from_numpy(head.bias))
-        return head
+        logits = torch.from_numpy(head.logits(embedding))
+        return head, float(self._loss(logits, photos.train_labels))
 
     @torch.inference_mode()
     def _embed(self, maps: Tensor) -> np.ndarray:
@@ -225,8 +231,8 @@ class _Tuning:
         parts = [blocks.embed(part.float()) for part in maps.split(_SCORED_AT_ONCE)]
         return torch.cat(parts).numpy()
 
-    def _count_epochs(self, seconds: float) -> int:
-        """How many epochs there is time for. Fewer than two are not worth it."""
+    def _count_epochs(self, seconds: float, most_seconds: float) -> int:
+        """How many epochs there is time for; 0 if even the fewest take too long."""
         steps = _steps(len(self._photos.train_labels))
         times = []
         for _ in range(_TIMED_STEPS):
@@ -234,8 +240,10 @@ class _Tuning:
             self._losses(torch.arange(min(_BATCH, len(self._photos.train_labels)))).backward()
             times.append(time.monotonic() - started)
         self._blocks.zero_grad()
-        epochs = int(seconds / (min(times) * steps))
-        return min(_MOST_EPOCHS, epochs) if epochs >= _FEWEST_EPOCHS else 0
+        each = min(times) * steps
+        if _FEWEST_EPOCHS * each > max(seconds, most_seconds):
+            return 0
+        return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, int(seconds / each)))
 
     def _losses(self, places: Tensor) -> Tensor:
         """The loss of a batch: of each photo, one of its views."""
@@ -287,15 +295,13 @@ class _Tuning:
         torch.nn.init.zeros_(self._blocks.classify.bias)
         return torch.optim.AdamW(self._blocks.parameters(), lr=_PEAK, weight_decay=_DECAY)
 
-    def _describe(self, epoch: int, step: int, loss: float | None, seconds: float) -> Row:
+    def _describe(self, epoch: int, step: int, loss: float, seconds: float) -> Row:
         """A row of the log, with the metrics of the validation photos."""
         labels = self._photos.validation_labels
         logits = self._score(self._photos.validation)
         count = len(self._photos.train_labels)
         validated = float(self._loss(logits, labels)) if len(labels) else None
         right = float((logits.argmax(1) == labels).float().mean()) if len(labels) else None
-        if loss is None:
-            loss = float(self._loss(self._score(self._photos.train[0]), self._photos.train_labels))
         return {
             "epoch": epoch,
             "step": step,

@@ -26,7 +26,7 @@ from clew.patterns.photos.photo import first_kept
 from clew.progress import Reporter, log_event
 from clew.wording import counted, whole_percent
 
-# Sides in pixels that the network sees. Tiny photos have no more to show in larger ones.
+# Sides in pixels that the network sees; fewer for tiny photos, to save time.
 _FEATURE_SIZE, _TINY_SIZE, _TINY_PHOTO = 128, 96, 64
 _NEIGHBORS = 3
 _MOST_BY_FEATURES = 20_000  # in larger sets, only photos alike at a glance are compared

@@ -234,8 +234,8 @@ def _unknown_section(run: Run) -> Section:
         content=draw_unknown(run) if known else join(),
         reading="A photo is unknown if it is far from the training photos of every class. To "
         "measure that, each class is held out in turn: its test photos should be unknown, those of "
-        "the others should not. Only the distances are without the class; the network was trained "
-        "on it, so photos of something new can be harder.",
+        "the others should not. This AUROC is optimistic: only the distances are without the "
+        "class, while the network was trained on it. Photos of something new are harder.",
     ).if_there(
         known,
         "This run says nothing about photos of none of the classes: it has too few validation "

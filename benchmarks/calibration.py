@@ -2,6 +2,7 @@
 
     python benchmarks/calibration.py --samples preprocessed_data
     python benchmarks/calibration.py --samples preprocessed_data --methods fusion,perplexity
+    python benchmarks/calibration.py --samples preprocessed_data --answers 1500
 
 The answers of a folder of "clew preprocess" are split again for every seed; a method is fitted on
 train, calibrated on validation and measured on test. A finite test split has an error even if all
@@ -25,10 +26,10 @@ BINS, SEEDS, DRAWS = 10, 5, 200
 class Resplit:
     """The answers of a folder with other splits. Fields are read once."""
 
-    def __init__(self, data, shares, seed):
+    def __init__(self, data, shares, seed, most):
         self._data, self.fields, self.layers = data, data.fields, data.layers
         self._sizes = np.cumsum([0, *(len(data.labels[split]) for split in SPLIT_NAMES)])
-        order = np.random.default_rng(seed).permutation(self._sizes[-1])
+        order = np.random.default_rng(seed).permutation(self._sizes[-1])[:most]
         ends = np.round(np.cumsum([0, *shares]) / sum(shares) * len(order)).astype(int)
         pairs = zip(SPLIT_NAMES, ends[:-1], ends[1:], strict=True)
         self._rows = {split: np.sort(order[start:end]) for split, start, end in pairs}
@@ -48,9 +49,9 @@ def measure(labels, risks):
     return expected_calibration_error(labels, risks, bins=BINS)
 
 
-def run(name, data, shares, seed):
+def run(name, data, shares, seed, most=None):
     """(ECE, floor, AUROC) of a method on the test split of one seed."""
-    split = Resplit(data, shares, seed)
+    split = Resplit(data, shares, seed, most)
     outcome = PROBES[name].run(split, seed=0)
     scale = PlattScale.fit(split.labels["validation"], outcome.validation)
     risks = scale.probabilities(outcome.test)
@@ -65,12 +66,13 @@ def main():
     parser.add_argument("--samples", type=Path, required=True)
     parser.add_argument("--methods", default="fusion")
     parser.add_argument("--split", default="70/15/15", help="shares of train, validation, test")
+    parser.add_argument("--answers", type=int, help="draw as many of them for every split")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
     data, figures = AnswerFeatures(options.samples), {}
     shares = [float(part) for part in options.split.split("/")]
     for name in options.methods.split(","):
-        rows = [run(name, data, shares, seed) for seed in range(SEEDS)]
+        rows = [run(name, data, shares, seed, options.answers) for seed in range(SEEDS)]
         ece, floor, area = np.mean(rows, axis=0)
         figures[name] = {"ece": ece, "floor": floor, "auroc": area, "seeds": rows}
         each = ", ".join(f"{row[0]:.3f}" for row in rows)

@@ -41,8 +41,7 @@ async def read_photo_request(request: "Request") -> tuple[bytes, PhotoOptions]:
     if kind == _FORM:
         raise ApiError(
             415,
-            "Send the photo itself as the body of the request, not a form: curl --data-binary "
-            "@photo.jpg.",
+            "Send the photo itself as the body of the request, not a form.",
         )
     if kind != _JSON:
         given = _from_query(request.query_params)

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import subprocess
 import tarfile
 import tempfile
@@ -23,6 +24,12 @@ _FILES = {
     "ort-wasm-simd-threaded.wasm": "package/dist/ort-wasm-simd-threaded.wasm",
 }
 _SECONDS = 600
+_NPM = {
+    "loglevel": "error",
+    "ignore_scripts": "true",
+    "prefer_offline": "true",
+    "fetch_retries": "1",
+}
 _OTHERWISE = "Nothing was written. Without `web`, the model is exported as one ONNX file."
 
 
@@ -39,11 +46,16 @@ def fetch_runtime() -> dict[str, bytes]:
 
 
 def _pack(scratch: Path) -> Path:
-    options = ("--loglevel=error", "--ignore-scripts", "--prefer-offline", "--fetch-retries=1")
-    command = ["npm", "pack", PACKAGE, *options, "--pack-destination", str(scratch)]
+    settings = {f"npm_config_{name}": value for name, value in _NPM.items()}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=scratch
+            ["npm", "pack", PACKAGE],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+            cwd=scratch,
+            env={**os.environ, **settings},
         )
     except FileNotFoundError:
         raise InputError(

@@ -162,9 +162,16 @@ def _open_photos(
     keys = [(digest, 0) for split in names for digest in names[split]]
     plain = maps.compute(keys)
     train, count = names["train"], len(names["train"])
-    rate = (time.monotonic() - started) / max(1, len(keys))
-    views = min(most_views, _count_views(rate * count, count, source.size, started, plan))
-    more = [maps.compute([(digest, view) for digest in train]) for view in range(1, views + 1)]
+    most = min(most_views, _count_views_in_memory(count, source.size))
+    more: list[Tensor] = []
+    begun, until = time.monotonic(), started + _MAPS_SHARE * 60 * plan.minutes
+    # Another view, if it will be done in time: those before it say how long it takes.
+    while (
+        len(more) < most
+        and time.monotonic() + (time.monotonic() - begun) / max(1, len(more)) < until
+    ):
+        view = len(more) + 1
+        more.append(maps.compute([(digest, view) for digest in train]))
     return _Photos(
         train=torch.stack([plain[:count], *more]),
         train_labels=torch.from_numpy(labels[chosen["train"]]),
@@ -173,11 +180,10 @@ def _open_photos(
     )
 
 
-def _count_views(seconds: float, photos: int, size: int, started: float, plan: FeaturePlan) -> int:
-    """How many augmented views there is time and memory for."""
-    left = _MAPS_SHARE * 60 * plan.minutes - (time.monotonic() - started)
+def _count_views_in_memory(photos: int, size: int) -> int:
+    """How many augmented views there is memory for."""
     room = _MEMORY_SHARE * psutil.virtual_memory().available / max(1, photos * map_bytes(size))
-    return int(max(0, min(left / max(seconds, 1e-3), room - 1)))
+    return max(0, int(room) - 1)
 
 
 class _Tuning:

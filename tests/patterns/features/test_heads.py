@@ -32,7 +32,7 @@ def test_ridge_leaves_each_photo_out_as_if_it_was_fitted_without_it(photos: int)
     others = np.arange(photos) != 4
     own = next(_ridges(features[others] - features[others].mean(0), labels[others], 3))
     expected = (features[4] - features[others].mean(0)) @ own.weight + own.bias
-    np.testing.assert_allclose(strongest.left_out[4], expected, atol=1e-3)
+    np.testing.assert_allclose(strongest.unseen[4], expected, atol=1e-3)
 
 
 def test_class_mean_of_a_photo_is_that_of_the_others() -> None:
@@ -41,7 +41,7 @@ def test_class_mean_of_a_photo_is_that_of_the_others() -> None:
     others = np.arange(9) != 4
     alone = _class_means(features[others], labels[others], 3)
     expected = features[4] @ alone.weight + alone.bias
-    np.testing.assert_allclose(found.left_out[4], expected)
+    np.testing.assert_allclose(found.unseen[4], expected)
 
 
 def test_class_with_a_single_photo_is_not_an_error() -> None:

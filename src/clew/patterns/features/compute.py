@@ -12,7 +12,7 @@ from torch import Tensor
 from clew.cores import count_cores
 from clew.errors import InputError
 from clew.patterns.cache import CachedPhotos
-from clew.patterns.features.filling import Filling, Source
+from clew.patterns.features.filling import Filling, PhotoSource
 from clew.patterns.features.frozen import Form, FrozenLite0, choose_form
 from clew.patterns.features.store import FeatureStore, find_form
 from clew.patterns.networks.lite0 import FEATURES, STAGE_CHANNELS
@@ -84,7 +84,7 @@ def compute_features(
     `should_stop` returns true.
     """
     settings = settings or FeatureSettings()
-    source = Source(
+    source = PhotoSource(
         cached=cached,
         size=settings.size or cached.size,
         flip=settings.flip and settings.views > 0,
@@ -119,7 +119,7 @@ class _Pooled:
         return pooled[-1], torch.cat(pooled[:-1], dim=1)
 
 
-def _open_store(path: Path, form: Form | None, source: Source) -> FeatureStore:
+def _open_store(path: Path, form: Form | None, source: PhotoSource) -> FeatureStore:
     return FeatureStore(
         path,
         kind="features",

@@ -28,7 +28,7 @@ Look = Callable[[UInt8[Tensor, "batch side side 3"]], Sequence[Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class PhotoSource:
     """The photos, as the network sees them: squares of `size` pixels, whose views may be mirrored
     with `flip`."""
 
@@ -43,7 +43,7 @@ class Filling:
     def __init__(
         self,
         store: FeatureStore,
-        source: Source,
+        source: PhotoSource,
         look: Look,
         *,
         device: str | torch.device,

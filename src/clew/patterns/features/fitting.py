@@ -18,7 +18,7 @@ from clew.cores import count_cores
 from clew.cpu import fast_convolutions
 from clew.errors import TrainingStoppedError
 from clew.patterns.cache import CachedPhotos
-from clew.patterns.features.filling import Source
+from clew.patterns.features.filling import PhotoSource
 from clew.patterns.features.frozen import FrozenLite0, choose_form
 from clew.patterns.features.heads import LinearHead, choose_head
 from clew.patterns.features.last_blocks import FIRST_BLOCK, LastBlocks
@@ -117,7 +117,7 @@ def fit_on_features(
     TrainingStoppedError when `should_stop` returns true.
     """
     reporter, started = reporter or log_event, time.monotonic()
-    source = Source(cached=cached, size=cached.size, flip=flip)
+    source = PhotoSource(cached=cached, size=cached.size, flip=flip)
     maps = FeatureMaps(
         network,
         source,
@@ -149,7 +149,7 @@ class _Photos:
 
 def _open_photos(
     maps: FeatureMaps,
-    source: Source,
+    source: PhotoSource,
     labels: np.ndarray,
     splits: np.ndarray,
     started: float,

@@ -38,24 +38,24 @@ class _Candidate:
     method: str
     weight: Float64[np.ndarray, "features classes"]
     bias: Float64[np.ndarray, " classes"]
-    left_out: Logits
+    unseen: Logits
 
 
 def choose_head(features: Features, labels: Labels, classes: int) -> LinearHead:
     """The head that is right most often by leave-one-out; of equals, the more strongly regularized
     one. Every class must have a photo. Its logits are scaled so that their softmax is a fair
-    probability for photos that were left out."""
+    probability for photos that it was not fitted on."""
     mean, spread = features.mean(0), features.std(0) + _LEAST_SPREAD
     scaled = ((features - mean) / spread).astype(np.float64)
     candidates = [_class_means(scaled, labels, classes), *_ridges(scaled, labels, classes)]
-    best = max(candidates, key=lambda one: _accuracy(one.left_out, labels))
-    scale = _fair_scale(best.left_out, labels)
+    best = max(candidates, key=lambda one: _accuracy(one.unseen, labels))
+    scale = _fair_scale(best.unseen, labels)
     weight = (best.weight / spread[:, None]).T * scale
     return LinearHead(
         weight=weight.astype(np.float32),
         bias=(best.bias * scale - weight @ mean).astype(np.float32),
         method=best.method,
-        accuracy=_accuracy(best.left_out, labels),
+        accuracy=_accuracy(best.unseen, labels),
     )
 
 
@@ -69,13 +69,13 @@ def _class_means(features: Features, labels: Labels, classes: int) -> _Candidate
     logits = (features @ means.T - (means**2).sum(1) / 2) / width
     own = counts[labels] - 1
     others = (sums[labels] - features) / np.maximum(own, 1)[:, None]
-    left_out = ((features * others).sum(1) - (others**2).sum(1) / 2) / width
-    logits[np.arange(len(labels)), labels] = np.where(own > 0, left_out, -np.inf)
+    unseen = ((features * others).sum(1) - (others**2).sum(1) / 2) / width
+    logits[np.arange(len(labels)), labels] = np.where(own > 0, unseen, -np.inf)
     return _Candidate(
         method="nearest class mean",
         weight=means.T / width,
         bias=-(means**2).sum(1) / 2 / width,
-        left_out=logits,
+        unseen=logits,
     )
 
 
@@ -91,13 +91,13 @@ def _ridges(features: Features, labels: Labels, classes: int) -> Iterator[_Candi
         kept = values / (values + strength)
         fitted = basis @ (kept[:, None] * along)
         leverage = np.minimum((basis**2) @ kept + 1 / count, _MOST_LEVERAGE)
-        left_out = centered - (centered - fitted) / (1 - leverage)[:, None]
+        unseen = centered - (centered - fitted) / (1 - leverage)[:, None]
         dual = basis @ (along / (values + strength)[:, None])
         yield _Candidate(
             method=f"ridge regression of strength {strength:g}",
             weight=features.T @ dual,
             bias=offset,
-            left_out=left_out + offset,
+            unseen=unseen + offset,
         )
 
 

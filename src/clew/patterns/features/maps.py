@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float16
 from torch import Tensor
 
-from clew.patterns.features.filling import Filling, Source
+from clew.patterns.features.filling import Filling, PhotoSource
 from clew.patterns.features.frozen import Form, FrozenLite0, choose_form
 from clew.patterns.features.last_blocks import FIRST_BLOCK
 from clew.patterns.features.store import FeatureStore, Key, find_form
@@ -33,7 +33,7 @@ class FeatureMaps:
     def __init__(
         self,
         network: EfficientNetLite0,
-        source: Source,
+        source: PhotoSource,
         folder: Path,
         *,
         threads: int,

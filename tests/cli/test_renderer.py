@@ -135,6 +135,7 @@ PHOTOS = (
         flip=ANY,
         epochs=ANY,
         network=TrainingChoice(value="tiny", reason="for few photos"),
+        method=ANY,
         started_from=Path("before"),
         new_classes=("dogs",),
     ),

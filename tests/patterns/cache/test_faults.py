@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew.errors import DiskFullError
-from clew.patterns.cache import store
+from clew.patterns.cache import rows
 from clew.patterns.cache.contents import LEDGER_NAME
 from clew.patterns.cache.store import ImageStore
 from clew.progress import Event, Reporter, WorkAdvanced
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_SHARD_BYTES", ROWS_PER_SHARD * PICTURE_BYTES)
+    monkeypatch.setattr(rows, "_SHARD_BYTES", ROWS_PER_SHARD * PICTURE_BYTES)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def begin(cache_dir: Path) -> Path:
     """A store of small shards, also for processes that know nothing about them."""
     path = cache_dir / f"{SIZE}px"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "_SHARD_BYTES", ROWS_PER_SHARD * PICTURE_BYTES)
+        patch.setattr(rows, "_SHARD_BYTES", ROWS_PER_SHARD * PICTURE_BYTES)
         with ImageStore(path, SIZE).locked():
             return path
 

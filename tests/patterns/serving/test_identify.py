@@ -112,7 +112,7 @@ def test_bombs_are_refused_by_their_header(served: ServedPhotos) -> None:
 
 def test_forms_are_refused_with_what_to_send(served: ServedPhotos) -> None:
     status, told = served.send("identify", b"--x", "multipart/form-data; boundary=x")
-    assert status == 415 and "--data-binary" in told["error"]["message"]
+    assert status == 415 and "as the body of the request" in told["error"]["message"]
 
 
 def test_too_many_photos_at_once_are_refused(color_model: PatternModel, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.patterns.identification.making import save_color_model
 
 _NPM = """#!{python}
 import pathlib, sys
-folder = pathlib.Path(sys.argv[sys.argv.index("--pack-destination") + 1])
+folder = pathlib.Path.cwd()
 {body}
 """
 _GIVE = 'folder.joinpath("a.tgz").write_bytes(pathlib.Path({archive!r}).read_bytes())'

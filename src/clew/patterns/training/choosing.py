@@ -112,7 +112,8 @@ def _usual(config: PatternsConfig, *, on_gpu: bool, reporter: Reporter) -> Netwo
         except InputError as error:
             reporter(Note(f"training from scratch: {error}"))
         else:
-            reason = "pretrained on ImageNet: better than from scratch, with far fewer photos"
-            return NetworkChoice(name=LITE0, reason=reason, pretrained=True, is_fine_tuned=True)
+            return NetworkChoice(
+                name=LITE0, reason="pretrained on ImageNet", pretrained=True, is_fine_tuned=True
+            )
     name, reason = usual_network(on_gpu=on_gpu)
     return NetworkChoice(name=name, reason=f"from scratch: {reason}")

@@ -125,7 +125,7 @@ class Checkpoints:
         rank = self._fabric.global_rank
         state = _read_state(saved, rank)
         load_weights(parts.model, saved, prefix="model/")
-        _load_optimizer(parts, saved)
+        load_optimizer_state(parts.optimizer, parts.model, saved)
         self._load_scaler(parts, saved)
         self._random = _read_random(saved, rank, self._fabric.device)
         if self._fabric.is_global_zero:
@@ -179,14 +179,15 @@ def _read_state(saved: ModelFile, rank: int) -> RunState:
     return state
 
 
-def _load_optimizer(parts: Parts, saved: ModelFile) -> None:
+def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: ModelFile) -> None:
+    """Restore the optimizer of a model. Raises StoreError if the file has another state."""
     kinds = _under("optimizer", saved.kinds)
-    wanted = optimizer_shapes(parts.model, kinds)
+    wanted = optimizer_shapes(model, kinds)
     for name, shape in wanted.items():
         if name not in kinds or kinds[name].shape != shape or kinds[name].dtype[0] not in "FB":
             raise _damaged(saved.path, f"the optimizer's {name} has another shape or type")
     tensors = saved.read(f"optimizer/{name}" for name in wanted)
-    load_optimizer(parts.optimizer, parts.model, _under("optimizer", tensors))
+    load_optimizer(optimizer, model, _under("optimizer", tensors))
 
 
 def _read_random(saved: ModelFile, rank: int, device: torch.device) -> dict[str, Tensor]:

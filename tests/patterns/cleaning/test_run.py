@@ -11,6 +11,7 @@ from clew.errors import InputError, StoreError
 from clew.patterns import clean_photos, find_similar
 from clew.patterns.cleaning.findings import FINDINGS, read_findings
 from clew.patterns.photos import find_classes
+from clew.run_file import read_run_file
 from clew.storage.text_files import read_csv
 from tests.patterns.cleaning.making import pieces, write_set
 
@@ -40,6 +41,7 @@ def test_problems_are_listed_and_nothing_is_changed(data: Path) -> None:
     assert result.findings.excluded == {"damaged": 1} or sum(result.findings.excluded.values()) == 1
     assert result.table.num_rows == len(result) == len(read_csv(result.list_file))
     assert read_findings(result.folder) == result.findings
+    assert read_run_file(result.folder / "run.toml").settings == {"data": str(data)}
     report = result.report.read_text()
     assert "photo-map" in report and "Poor quality: " in report and "data:image/jpeg" in report
     assert sorted(data.rglob("*")) == before and result.folder == data.with_name("photos-clean")

@@ -1,6 +1,9 @@
 """Training on features: the network has the weights of its best epoch, and a kill loses nothing of
-the features."""
+the features and at most one epoch of fine-tuning."""
 
+import os
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,15 +12,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clew.errors import TrainingStoppedError
+from clew.errors import StoreError, TrainingStoppedError
 from clew.patterns.cache import CachedPhotos
 from clew.patterns.classifier import normalize
-from clew.patterns.features import FeaturePlan, FittedOnFeatures, fit_on_features, plan_features
+from clew.patterns.features import (
+    FeaturePlan,
+    FittedOnFeatures,
+    TuningFile,
+    fit_on_features,
+    plan_features,
+)
 from clew.patterns.features.frozen import FrozenLite0
 from clew.patterns.features.last_blocks import FIRST_BLOCK, LastBlocks, _Depthwise
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.networks.pretrained import load_lite0
-from clew.progress import Event, WorkAdvanced, WorkStarted
+from clew.progress import Event, Reporter, WorkAdvanced, WorkStarted
 from tests.events import pick
 from tests.patterns.cache.pictures import cache, make_folder
 
@@ -83,7 +92,7 @@ def test_gradient_through_a_depthwise_convolution_is_that_of_pytorch(size: int) 
 def test_training_leaves_a_classifier_of_the_training_photos(
     cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.patterns.features.fitting._MOST_EPOCHS", 3)
+    monkeypatch.setattr("clew.patterns.features.tuning._MOST_EPOCHS", 3)
     monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
     network = load_lite0(classes=2).eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -111,6 +120,59 @@ def test_features_of_a_stopped_training_are_kept(cached: CachedPhotos, tmp_path:
     again: list[Event] = []
     fit(cached, load_lite0(classes=2), tmp_path / "features", reporter=again.append)
     assert pick(again, WorkStarted)[0].done == 8
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """A forked process has none of PyTorch's threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_fine_tuning_killed_after_an_epoch_gives_the_same_weights(
+    cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.patterns.features.tuning._MOST_EPOCHS", 3)
+    monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
+    file, events = TuningFile(tmp_path / "tuning.safetensors", {"run": 1}), list[Event]()
+    child = os.fork()
+    if child == 0:
+        try:
+            network, reporter = load_lite0(classes=2), kill_in_second_epoch()
+            fit(cached, network, tmp_path / "f", minutes=60, file=file, reporter=reporter)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    networks = [load_lite0(classes=2), load_lite0(classes=2)]
+    resumed, whole = (
+        fit(cached, network, tmp_path / "f", minutes=60, file=one, reporter=events.append)
+        for network, one in zip(networks, (file, None), strict=True)
+    )
+    assert [one.done for one in pick(events, WorkStarted)] == [1, 0]
+    assert resumed.best_epoch == whole.best_epoch and resumed.notes == whole.notes
+    for name, value in networks[0].state_dict().items():
+        assert value.equal(networks[1].state_dict()[name]), name
+    other = TuningFile(file.path, {"run": 2})
+    assert file.read() is not None and other.read() is None
+    file.path.write_bytes(file.path.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="damaged"):
+        file.read()
+
+
+def kill_in_second_epoch() -> Reporter:
+    """Fine-tuning has one step per epoch here."""
+    steps: list[Event] = []
+
+    def report(event: Event) -> None:
+        if steps or (isinstance(event, WorkStarted) and event.noun == "steps"):
+            steps.append(event)
+        if len(pick(steps, WorkAdvanced)) > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return report
 
 
 def test_classes_with_few_photos_are_named(cached: CachedPhotos, tmp_path: Path) -> None:

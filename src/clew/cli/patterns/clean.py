@@ -106,6 +106,7 @@ def _print_findings(console: Console, result: "CleanResult") -> None:
 
 def _print_some(console: Console, found: "list[Finding]") -> None:
     table = make_table()
+    table.show_header = False
     for _ in range(2):
         table.add_column("", overflow="fold")
     for finding in found[:_SHOWN]:

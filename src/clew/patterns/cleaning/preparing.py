@@ -30,6 +30,7 @@ class CleanPlace:
     folder: Path
     cache: Path
     pattern_set: PatternSet | None = None
+    out: Path | None = None  # the folder, if it was chosen
 
     @classmethod
     def of_folder(cls, data: Path, out: Path | None = None) -> "CleanPlace":
@@ -39,7 +40,7 @@ class CleanPlace:
             raise InputError(
                 "it contains the photos: choose another folder.", setting="out", value=out
             )
-        return cls(data=data, folder=folder, cache=folder / "cache")
+        return cls(data=data, folder=folder, cache=folder / "cache", out=out)
 
     @classmethod
     def of_set(cls, pattern_set: PatternSet, out: Path | None = None) -> "CleanPlace":
@@ -49,6 +50,7 @@ class CleanPlace:
             folder=folder,
             cache=pattern_set.cache,
             pattern_set=pattern_set,
+            out=out,
         )
 
     def settings(self, device: str | None, threads: int | None) -> CleanSettings:
@@ -58,10 +60,11 @@ class CleanPlace:
 
     def call(self) -> Call:
         """The call that shows what is left to decide."""
+        chosen = {} if self.out is None else {"out": str(self.out)}
         if self.pattern_set is None:
-            return Call("clew.patterns.clean_photos", (str(self.data),), {"web": True})
+            return Call("clew.patterns.clean_photos", (str(self.data),), {**chosen, "web": True})
         where = library_settings(self.pattern_set.library)
-        settings = {"name": self.pattern_set.name, **where, "web": True}
+        settings = {"name": self.pattern_set.name, **where, **chosen, "web": True}
         return Call("clew.patterns.clean_photos", (), settings)
 
     def call_to_train(self) -> Call:

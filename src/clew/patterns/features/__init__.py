@@ -8,12 +8,15 @@ from clew.patterns.features.fitting import (
     fit_on_features,
     plan_features,
 )
+from clew.patterns.features.tuning_file import TUNING_FILE, TuningFile
 
 __all__ = [
+    "TUNING_FILE",
     "FeaturePlan",
     "FeatureSettings",
     "FittedOnFeatures",
     "PhotoFeatures",
+    "TuningFile",
     "compute_features",
     "fit_on_features",
     "plan_features",

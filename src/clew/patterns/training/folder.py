@@ -9,6 +9,7 @@ from typing import Any
 from clew.engine.checkpoint import read_settings
 from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
 from clew.errors import InputError, SettingsMismatchError
+from clew.patterns.features import TUNING_FILE
 from clew.patterns.report import REPORT_FILE
 from clew.patterns.trained.map_files import MAP_FILE, THUMBNAILS_FILE
 from clew.patterns.trained.model import RESULTS
@@ -96,7 +97,7 @@ class RunFolder:
         Raises SettingsMismatchError if a run was started with other photos."""
         with only_one(self.path):  # a run in progress keeps its tables
             if self._overwrite:
-                clear_run(self.path, *_FOLLOWS, *_TABLES)
+                clear_run(self.path, *_FOLLOWS, *_TABLES, TUNING_FILE)
             self._refuse_other_photos(tables, data)
             if self.is_started and (self.path / SPLITS_FILE).exists():
                 return

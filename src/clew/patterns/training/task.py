@@ -16,7 +16,13 @@ from clew.engine.recorded import record_fit
 from clew.patterns.augment import AugmentConfig, decide_flip
 from clew.patterns.cache import choose_place
 from clew.patterns.classifier import PatternClassifier
-from clew.patterns.features import FeaturePlan, fit_on_features, plan_features
+from clew.patterns.features import (
+    TUNING_FILE,
+    FeaturePlan,
+    TuningFile,
+    fit_on_features,
+    plan_features,
+)
 from clew.patterns.networks import build_network
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.photos import SPLITS
@@ -77,8 +83,11 @@ class Task:
 
         The test photos are evaluated afterwards: with the model as it will be loaded.
         """
-        if self.quick is not None and not (self.out / LAST).exists():
-            self._fit_on_features(self.quick, model, reporter, should_stop)
+        if self.quick is not None:
+            file = TuningFile(self.out / TUNING_FILE, {**self.identity, "seed": self.train.seed})
+            if not (self.out / LAST).exists():
+                self._fit_on_features(self.quick, model, file, reporter, should_stop)
+            file.remove()
         return fit(
             model,
             self.samples.open_later("train"),
@@ -95,6 +104,7 @@ class Task:
         self,
         plan: FeaturePlan,
         model: PatternClassifier,
+        file: TuningFile,
         reporter: Reporter,
         should_stop: Callable[[], bool],
     ) -> None:
@@ -110,6 +120,7 @@ class Task:
             flip=bool(self.augment.flip),
             loss=self.loss,
             seed=self.train.seed,
+            file=file,
             reporter=reporter,
             should_stop=should_stop,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clew.errors import InputError
 from clew.patterns.library.folders import LIBRARY
 from clew.progress import Reporter
+from clew.run_file import repeatable
 from clew.urls import local_path
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@repeatable(
+    "patterns clean",
+    folder=lambda result: result.folder,
+    unrecorded=("web", "port", "browser"),
+    unless="undo",
+)
 def clean_photos(
     data: str | Path | None = None,
     *,

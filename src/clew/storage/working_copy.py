@@ -33,6 +33,16 @@ def working_copy(folder: Path) -> Iterator[Path]:
         scratch.remove()
 
 
+@contextmanager
+def optional_copy(folder: Path | None) -> Iterator[Path | None]:
+    """As `working_copy`; None stays None."""
+    if folder is None:
+        yield None
+        return
+    with working_copy(folder) as here:
+        yield here
+
+
 def find_files(folder: Path, prefix: str) -> list[Path]:
     """The files in a folder whose names start with `prefix`, also those that were not fetched."""
     here = {path.name for path in folder.glob(f"{prefix}*")}
@@ -65,6 +75,10 @@ class WorkingCopy(UrlCopy, RemoteFile):
     def exists(self, **options: Any) -> bool:
         self.fetch()
         return super().exists(**options)
+
+    def is_file(self) -> bool:
+        self.fetch()
+        return super().is_file()
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Also at the URL; raises AccessDeniedError if nothing may be deleted there."""

@@ -13,6 +13,7 @@ from clew.patterns.features.frozen import FORMS, FrozenLite0
 from clew.patterns.features.views import make_view
 from clew.patterns.networks.pretrained import load_lite0
 from clew.progress import Event, WorkAdvanced
+from clew.urls import as_path
 from tests.patterns.cache.pictures import cache, make_folder, make_photo
 
 VIEWS = FeatureSettings(views=1, flip=True)
@@ -52,22 +53,24 @@ def test_frozen_network_has_the_features_of_the_network(form: str) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_stopped_features_resume_with_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_url", [False, True])
+def test_stopped_features_resume_with_the_same_bits(
+    tmp_path: Path, request: pytest.FixtureRequest, at_url: bool
+) -> None:
+    folder = as_path(request.getfixturevalue("s3_url")) if at_url else tmp_path / "resumed"
     cached = cache(make_folder(tmp_path / "photos", 11), tmp_path / "cache")
     whole = compute_features(cached, tmp_path / "whole", settings=VIEWS, threads=2)
     stopped = Counter(stop_after=8)
     with pytest.raises(TrainingStoppedError, match="8 of 22"):
         compute_features(
             cached,
-            tmp_path / "resumed",
+            folder,
             settings=VIEWS,
             reporter=stopped,
             should_stop=stopped.should_stop,
         )
     rest = Counter()
-    resumed = compute_features(
-        cached, tmp_path / "resumed", settings=VIEWS, threads=1, reporter=rest
-    )
+    resumed = compute_features(cached, folder, settings=VIEWS, threads=1, reporter=rest)
     assert rest.images == 22 - 8
     assert equal(resumed, whole)
 

@@ -48,7 +48,9 @@ def print_doubt(console: Console, results: dict[str, Any]) -> None:
 def print_places(console: Console, result: "ClassifierResult") -> None:
     """Print the paths of the report and of results.json. If there is no report, an earlier note
     said why."""
-    if result.report.exists():
+    from clew.storage.places import open_place
+
+    if open_place(result.path).stat(result.report.name) is not None:
         print_line(console, f"report: {result.report}")
     print_line(console, f"all metrics: {result.path / 'results.json'}")
 

@@ -12,11 +12,10 @@ from jaxtyping import Int32, Int64
 from clew.errors import TrainingStoppedError
 from clew.patterns.cache.contents import Contents, OtherFile, Stamps, stamp_photos
 from clew.patterns.cache.squares import SeenPictures, Squares, build_rows, decode_photos
-from clew.patterns.cache.store import ROOM_ADVICE, ImageStore, image_bytes
+from clew.patterns.cache.store import ImageStore, image_bytes
 from clew.patterns.photos.find import PhotoFolder
 from clew.patterns.photos.photo import Fault, Photo, refuse_equals
 from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
-from clew.storage.disk import refuse_full_disk
 from clew.wording import bytes_text, counted
 
 # Besides the image: its name, digest and numbers, and Arrow's own overhead.
@@ -58,9 +57,9 @@ def cache_photos(
 ) -> CachedPhotos:
     """Decodes the photos of `folder` that `cache_dir` does not hold yet, and finds the usable ones.
 
-    Each size has its own store in `cache_dir`. The same call resumes after a kill, and ends with
-    the same rows. Raises DiskFullError (in advance if possible), StoreLockedError, StoreError, and
-    TrainingStoppedError when `should_stop` returns true.
+    Each size has its own store in `cache_dir`, a folder or a URL. The same call resumes after a
+    kill, and ends with the same rows. Raises DiskFullError (in advance if possible),
+    StoreLockedError, StoreError, and TrainingStoppedError when `should_stop` returns true.
     """
     photos = sorted(folder.photos, key=lambda photo: photo.name)
     stamps = stamp_photos(photos)
@@ -143,8 +142,11 @@ class _Filling:
                 self._reporter(WorkAdvanced(count=count, written_bytes=written))
                 done += count
                 if should_stop() and done < planned:
+                    writer.save()
+                    self._store.ledger.save()
                     raise _stopped(done, planned)
             writer.finish()
+            self._store.ledger.save()
         except BaseException:
             writer.abandon()
             raise
@@ -173,7 +175,7 @@ class _Filling:
         needed = new * self._row_bytes() + (self._store.bytes_to_copy() if new else 0)
         size = self._store.size
         what = f"{counted(new, 'photo')} of {size} x {size} pixels require up to"
-        refuse_full_disk(self._store.path, needed, what=what, advice=ROOM_ADVICE)
+        self._store.refuse_full_disk(needed, what)
 
 
 def _stopped(done: int, planned: int) -> TrainingStoppedError:

@@ -14,12 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int32, Int64
 
+from clew.patterns.cache.rows import ID
 from clew.patterns.photos.photo import Photo
 from clew.storage import StoreReader
 from clew.storage.disk import disk_errors
+from clew.storage.places import open_place
 from clew.storage.reading import open_regular, parse_json
+from clew.storage.scratch import fetched
 from clew.storage.writing import append_to_file, is_leftover
 from clew.typed_json import read_as
+from clew.urls import UrlPath
 from clew.version import __version__
 
 _GONE = -1
@@ -99,30 +103,46 @@ class Ledger:
     """Files without a row of their own, remembered so that they need not be opened again.
 
     One line per file, append-only: a kill loses at most the last line, which is recovered by
-    reading the file again.
+    reading the file again. At a URL, where nothing can be appended, lines wait for `save`.
     """
 
     def __init__(self, store: Path) -> None:
-        self._path = store / LEDGER_NAME
+        self._store, self._path = store, store / LEDGER_NAME
+        self._waiting: list[bytes] = []
 
     def read(self) -> list[OtherFile]:
-        if not is_leftover(self._path):
-            return []
-        with open_regular(self._path) as file:
-            parsed = [_parse(line) for line in file]
+        with fetched(self._store, LEDGER_NAME) as path:
+            if not is_leftover(path):
+                return []
+            with open_regular(path) as file:
+                parsed = [_parse(line) for line in file]
         return [entry for entry in parsed if entry is not None]
 
     def add(self, entries: Iterable[OtherFile]) -> None:
         """Append entries; raises DiskFullError if the disk is full."""
         lines = b"".join(map(_line, entries))
+        if isinstance(self._store, UrlPath):
+            self._waiting.append(lines)
+        elif lines:
+            _append(self._path, lines)
+
+    def save(self) -> None:
+        """Put what waits at the URL. The caller holds the lock of the store."""
+        lines, self._waiting = b"".join(self._waiting), []
         if not lines:
             return
-        with disk_errors(self._path.parent), append_to_file(self._path) as file:
-            whole = os.fstat(file.fileno()).st_size
-            if whole:
-                file.seek(-1, os.SEEK_END)
-                lines = lines if file.read(1) == b"\n" else b"\n" + lines
-            file.write(lines)
+        with fetched(self._store, LEDGER_NAME) as path:
+            _append(path, lines)
+            open_place(self._store).replace(LEDGER_NAME, path, None)
+
+
+def _append(path: Path, lines: bytes) -> None:
+    """After a line that a killed process wrote half, on a new one."""
+    with disk_errors(path.parent), append_to_file(path) as file:
+        if os.fstat(file.fileno()).st_size:
+            file.seek(-1, os.SEEK_END)
+            lines = lines if file.read(1) == b"\n" else b"\n" + lines
+        file.write(lines)
 
 
 def _line(entry: OtherFile) -> bytes:
@@ -197,14 +217,14 @@ def read_contents(reader: StoreReader | None, others: Iterable[OtherFile]) -> Co
 
 
 def _read_shard(reader: StoreReader, number: int) -> _Shard:
-    read = reader.shard(number).read_column
-    stamps = zip(*(read(name).chunks for name in _STAMP), strict=True)
+    table = reader.peek(number).read_columns((*_STAMP, "digest", "width", "height", ID))
+    stamps = zip(*(table[name].chunks for name in _STAMP), strict=True)
     return _Shard(
         keys=_join([join_keys(*columns) for columns in stamps]),
         # A copy: a view would keep the shard mapped, and the pages around it count as ours.
-        digests=pa.array(read("digest").to_pylist(), pa.string()),
-        sizes=np.stack([read(name).to_numpy() for name in ("width", "height")], axis=1),
-        next_id=int(read("global_example_id").to_numpy().max(initial=-1)) + 1,
+        digests=pa.array(table["digest"].to_pylist(), pa.string()),
+        sizes=np.stack([table[name].to_numpy() for name in ("width", "height")], axis=1),
+        next_id=int(table[ID].to_numpy().max(initial=-1)) + 1,
     )
 
 

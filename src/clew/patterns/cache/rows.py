@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,32 @@ from clew.storage import (
     ShardEntry,
     ShardWriter,
     add_shard,
+    open_writer,
     read_manifest,
-    shard_name,
     writer_lock,
 )
 from clew.storage.disk import refuse_full_disk
-from clew.storage.manifest import MANIFEST_NAME, update_manifest, write_manifest
+from clew.storage.manifest import has_manifest, start_manifest, update_manifest
 from clew.storage.origin import describe_in_schema
+from clew.storage.places import AccessDeniedError, open_place
+from clew.storage.scratch import scratch_root
+from clew.storage.uploading import numbers_with_pieces
+from clew.urls import UrlPath
 from clew.version import __version__
 
 ID = "global_example_id"
 # Small enough to be copied quickly when it grows, large enough for few files.
 _SHARD_BYTES = 128 << 20
+# A record batch that goes to a URL is at least this large: each takes a request.
+_BATCH_BYTES_AT_URL = 4 << 20
+_SCRATCH_ADVICE = "Free some space, or set TMPDIR to a folder on a larger disk."
 _SHARD_FILE = re.compile(r"batch_(\d+)\.arrow(\.part|\.recovered)?")
 
 
 class RowStore:
-    """Rows of `schema` in the folder `path`. `identity` says what they are: a store with another
-    one is refused. `work` completes "until it has ..." for those who wait for the lock; `advice`
-    says what helps when the disk is full."""
+    """Rows of `schema` at `path`, a folder or a URL. `identity` says what they are: a store with
+    another one is refused. `work` completes "until it has ..." for those who wait for the lock;
+    `advice` says what helps when the disk is full."""
 
     def __init__(
         self,
@@ -72,10 +79,9 @@ class RowStore:
         """Finishes what a killed run left, keeps the intact rows of truncated shards, drops what is
         missing; returns the number of lost rows, to be created again."""
         before = read_manifest(self.path).rows
-        for number in sorted(self._unfinished()):
-            left = sum(path.stat().st_size for path in self._files(number))
+        for number, left_bytes in sorted(self._unfinished().items()):
             what = "completing the data of an interrupted run requires"
-            refuse_full_disk(self.path, left, what=what, advice=self._advice)
+            self.refuse_full_disk(left_bytes, what)
             writer = self.open_writer(number)
             if writer.rows:
                 add_shard(self.path, writer.finish())
@@ -100,6 +106,16 @@ class RowStore:
         growing = read_manifest(self.path).shard(self.next_shard())
         return 0 if growing is None else growing.bytes
 
+    def refuse_full_disk(self, needed_bytes: int, what: str) -> None:
+        """Raises DiskFullError if there is no room for as many more bytes. On its way to a URL, one
+        shard lies on this machine, twice. `what` starts the sentence."""
+        if isinstance(self.path, UrlPath):
+            needed_bytes = 2 * min(needed_bytes, _SHARD_BYTES)
+            what = "on their way to a URL, shards may take up to"
+            refuse_full_disk(scratch_root(), needed_bytes, what=what, advice=_SCRATCH_ADVICE)
+        else:
+            refuse_full_disk(self.path, needed_bytes, what=what, advice=self._advice)
+
     def _explain_lock(self, error: StoreLockedError) -> StoreLockedError:
         return StoreLockedError(
             f'another process is writing to this store: {error.owner} ("{self.path}"). Wait '
@@ -109,7 +125,7 @@ class RowStore:
 
     def exists(self) -> bool:
         # Shards without a manifest are not ignored: reading the manifest says what to do.
-        return (self.path / MANIFEST_NAME).exists() or any(self.path.glob("batch_*.arrow*"))
+        return has_manifest(self.path) or bool(open_place(self.path).names("batch_"))
 
     def _begin(self) -> None:
         if self.exists():
@@ -122,7 +138,7 @@ class RowStore:
             planned_rows=None,
             clew_version=__version__,
         )
-        write_manifest(self.path, manifest)
+        start_manifest(self.path, manifest)
 
     def refuse_other(self, manifest: Manifest) -> None:
         found = {name: manifest.settings.get(name) for name in self._identity}
@@ -132,35 +148,39 @@ class RowStore:
                 f"{_list(self._identity)}: move that folder elsewhere; a new one is created."
             )
 
-    def _unfinished(self) -> set[int]:
-        """Shards that are half-written, truncated, or not in the manifest."""
+    def _unfinished(self) -> dict[int, int]:
+        """Shards that are half-written, truncated, or not in the manifest, and their bytes."""
         listed = {shard.file: shard.bytes for shard in read_manifest(self.path).shards}
-        numbers = set()
-        for path in self.path.glob("batch_*.arrow*"):
-            match = _SHARD_FILE.fullmatch(path.name)
-            if match and (match[2] or listed.get(path.name) != _size(path)):
-                numbers.add(int(match[1]))
-        return numbers
+        found = dict.fromkeys(numbers_with_pieces(self.path), _SHARD_BYTES)
+        for name, size in self._sizes().items():
+            match = _SHARD_FILE.fullmatch(name)
+            if match and (match[2] or listed.get(name) != size):
+                found[int(match[1])] = sum(self._files(int(match[1])).values())
+        return found
 
     def _broken(self) -> set[int]:
         """Finished shards that are missing or have another size."""
-        shards = read_manifest(self.path).shards
-        return {s.batch_number for s in shards if _size(self.path / s.file) != s.bytes}
+        shards, sizes = read_manifest(self.path).shards, self._sizes()
+        return {s.batch_number for s in shards if sizes.get(s.file) != s.bytes}
 
     def open_writer(self, number: int) -> ShardWriter:
         schema = describe_in_schema(self.schema, read_manifest(self.path))
-        return ShardWriter(self.path, number, schema, id_column=ID)
+        return open_writer(self.path, number, schema, id_column=ID)
 
     def _drop(self, writer: ShardWriter) -> None:
         """Delete a shard of which nothing is intact."""
-        writer.abandon()
-        for path in self._files(writer.batch_number):
-            path.unlink()
+        writer.drop()
+        with suppress(AccessDeniedError):
+            open_place(self.path).delete(*self._files(writer.batch_number))
 
-    def _files(self, number: int) -> list[Path]:
-        """A shard with its half-written files."""
-        names = (f"{shard_name(number)}{ending}" for ending in ("", ".part", ".recovered"))
-        return [self.path / name for name in names if (self.path / name).exists()]
+    def _files(self, number: int) -> dict[str, int]:
+        """A shard with its half-written files, and their sizes."""
+        matches = ((_SHARD_FILE.fullmatch(name), size) for name, size in self._sizes().items())
+        return {match[0]: size for match, size in matches if match and int(match[1]) == number}
+
+    def _sizes(self) -> dict[str, int]:
+        """The sizes of all files."""
+        return {name: entry.size for name, entry in open_place(self.path).entries().items()}
 
     def _forget(self, numbers: set[int]) -> None:
         def forget(manifest: Manifest) -> Manifest:
@@ -175,21 +195,31 @@ def _list(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value!r}" for name, value in settings.items())
 
 
-def _size(path: Path) -> int | None:
-    """The size of a file; None if there is none, or something else has its name."""
-    return path.stat().st_size if path.is_file() else None
-
-
 class RowWriter:
-    """Appends rows, shard after shard. A shard is opened when there is a row for it."""
+    """Appends rows, shard after shard. A shard is opened when there is a row for it. On their way
+    to a URL, rows wait until they are worth a request: a kill loses those."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
         self._rows_per_shard = read_manifest(store.path).rows_per_shard
         self._writer: ShardWriter | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._batch_bytes = _BATCH_BYTES_AT_URL if isinstance(store.path, UrlPath) else 0
 
     def write(self, rows: pa.RecordBatch) -> int:
         """Returns the bytes that were written; raises DiskFullError."""
+        self._waiting.append(rows)
+        is_enough = sum(one.nbytes for one in self._waiting) >= self._batch_bytes
+        return self.save() if is_enough else 0
+
+    def save(self) -> int:
+        """Write the rows that wait, so that the next run takes them over."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return 0
+        return self._write(waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting))
+
+    def _write(self, rows: pa.RecordBatch) -> int:
         written = 0
         while rows.num_rows:
             writer = self._open()
@@ -198,20 +228,24 @@ class RowWriter:
             written += writer.bytes_written - before
             rows = rows.slice(room)
             if writer.rows >= self._rows_per_shard:
-                self.finish()
+                self._finish_shard()
         return written
 
     def finish(self) -> None:
         """Finish the shard and add it to the manifest: from now on its rows count."""
-        if self._writer is not None:
-            entry: ShardEntry = self._writer.finish()
-            add_shard(self._store.path, entry)
-            self._writer = None
+        self.save()
+        self._finish_shard()
 
     def abandon(self) -> None:
         """Stops early: the next run takes over what was written."""
         if self._writer is not None:
             self._writer.abandon()
+
+    def _finish_shard(self) -> None:
+        if self._writer is not None:
+            entry: ShardEntry = self._writer.finish()
+            add_shard(self._store.path, entry)
+            self._writer = None
 
     def _open(self) -> ShardWriter:
         if self._writer is None:

@@ -1,6 +1,7 @@
 """Batches of decoded photos, from memory, from disk, or gathered on the GPU, and which of these
 suits the machine."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.loading.reader import Rows, SampleReader
 from clew.patterns.cache.store import CHANNELS, KIND
+from clew.urls import as_path
 from clew.wording import bytes_text
 
 Place = Literal["ram", "disk", "gpu"]
@@ -92,7 +94,7 @@ class ImageSamples:
         self.place = place
         self.rows = np.ascontiguousarray(rows, np.int64)
         self.labels = torch.from_numpy(np.array(labels, np.int64))
-        reader = _open_reader(Path(store))
+        reader = _open_reader(as_path(store))
         self.size = _side(reader)
         files = _FromDisk(reader, self.rows, self.size)
         files.hold()
@@ -206,7 +208,10 @@ class _OnDevice:
 
 
 def _open_reader(store: Path) -> SampleReader:
-    reader = SampleReader(store, (_COLUMN,), access="read", max_open=_OPEN_FILES)
+    open_reader = partial(SampleReader, columns=(_COLUMN,), max_open=_OPEN_FILES)
+    reader = open_reader(store, access="read")
+    if reader.exceeds_cache:
+        reader = open_reader(reader.path, access="ranges")
     if reader.manifest.kind != KIND:
         raise StoreError(f'"{store}" contains {reader.manifest.kind}, not {KIND}: check the path.')
     return reader

@@ -13,7 +13,7 @@ from clew.storage import StoreReader, read_manifest
 
 KIND = "photos"
 CHANNELS = 3
-ROOM_ADVICE = "Free some space and run the same command again, or choose a smaller `image_size`."
+_ADVICE = "Free some space and run the same command again, or choose a smaller `image_size`."
 # Changes when photos are turned into squares differently: old squares would not match new ones.
 _METHOD = "whole photo, squashed"
 
@@ -41,7 +41,7 @@ class ImageStore(RowStore):
             identity={"size": size, "method": _METHOD},
             row_bytes=image_bytes(size),
             work="read the photos",
-            advice=ROOM_ADVICE,
+            advice=_ADVICE,
         )
         self.size = size
         self.ledger = Ledger(path)

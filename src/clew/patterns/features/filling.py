@@ -91,6 +91,7 @@ class Filling:
                 done += len(keys)
                 self._reporter(WorkAdvanced(count=len(keys), written_bytes=written))
                 if should_stop() and done < len(missing):
+                    writer.save()
                     raise TrainingStoppedError(
                         f"stopped while computing features: {done:,} of {len(missing):,} were "
                         "computed and saved."

@@ -96,8 +96,8 @@ def _as_lists(values: np.ndarray) -> pa.FixedSizeListArray:
 
 
 def _read_keys(reader: StoreReader, number: int) -> list[Key]:
-    read = reader.shard(number).read_column
-    return list(zip(read("digest").to_pylist(), read("view").to_pylist(), strict=True))
+    table = reader.peek(number).read_columns(("digest", "view"))
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def _read_values(reader: StoreReader, number: int, name: str, like: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from clew.engine.model_files import ModelFile, check_about, read_model, write_mo
 from clew.engine.optimizer import optimizer_tensors
 from clew.errors import StoreError
 from clew.patterns.features.last_blocks import LastBlocks
+from clew.storage.places import AccessDeniedError
 from clew.typed_json import Bounds, Count, read_as, without_nan
 
 TUNING_FILE = "tuning.safetensors"
@@ -105,4 +107,6 @@ class TuningFile:
         write_model(self.path, tensors, {"identity": self._identity, "progress": asdict(progress)})
 
     def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+        """Where nothing may be deleted, it stays: nobody reads it again."""
+        with suppress(AccessDeniedError):
+            self.path.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from clew.patterns.identification.results import (
     read_settings,
 )
 from clew.patterns.trained.unknown import USUAL_UNKNOWN
+from clew.urls import resolved
 
 _MOST_WORKERS = 8
 PAGE_FILE, TABLE_FILE = "identified.html", "identified.csv"
@@ -51,7 +52,7 @@ class IdentifyConfig:
         """What identified.json says about how it was made."""
         return {
             "folder": str(self.photos.resolve()),
-            "model": str(self.model.resolve()),
+            "model": str(resolved(self.model)),
             "threshold": self.threshold,
             "unknown": self.unknown,
             "top_k": min(self.top_k, len(classes)),

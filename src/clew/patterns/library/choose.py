@@ -8,12 +8,14 @@ from clew.patterns.library.folders import (
     LIBRARY,
     SET_FILE,
     is_finished,
+    is_started,
     library_settings,
     read_results,
 )
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.find import SPLIT_FOLDERS, find_classes
 from clew.patterns.photos.photo import SPLITS
+from clew.urls import UrlPath, as_path, resolved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +31,16 @@ class Chosen:
 
     @property
     def home(self) -> Path:
-        """The default folder for results: the set's, or the model's."""
-        return self.model if self.pattern_set is None else self.pattern_set.folder
+        """The default folder for results: the set's, or the model's; for a model at a URL, the
+        current folder."""
+        if self.pattern_set is not None:
+            return self.pattern_set.folder
+        return Path() if isinstance(self.model, UrlPath) else self.model
+
+    @property
+    def title(self) -> str:
+        """The name of the set, or of the model's folder."""
+        return resolved(self.model if self.pattern_set is None else self.pattern_set.folder).name
 
     def call_to_identify(self) -> Call:
         """The call that identifies photos with this model, for a hint."""
@@ -58,7 +68,7 @@ def choose_model(
             f'`model` "{model}" and the set "{name}" are different models: give only one of them.'
         )
     if model is not None:
-        return _of_folder(model)
+        return _of_folder(as_path(model))
     return _of_set(PatternSet.open(name, library, otherwise="a trained model with `model`"))
 
 
@@ -73,6 +83,8 @@ def _of_set(pattern_set: PatternSet) -> Chosen:
 
 
 def _of_folder(model: Path) -> Chosen:
+    if isinstance(model, UrlPath):
+        return _at_url(model)
     if (model / SET_FILE).is_file():
         return _of_set(PatternSet.at(model))
     if not is_finished(model):
@@ -80,6 +92,15 @@ def _of_folder(model: Path) -> Chosen:
     pattern_set = _set_around(model)
     folder = pattern_set.photos if pattern_set is not None else _trained_on(model)
     return Chosen(model=model, pattern_set=pattern_set, classes_folder=folder)
+
+
+def _at_url(model: UrlPath) -> Chosen:
+    from clew.storage.working_copy import working_copy
+
+    with working_copy(model) as here:
+        if not is_finished(here):
+            raise InputError(_explain(here))
+        return Chosen(model=model, pattern_set=None, classes_folder=_trained_on(here))
 
 
 def _set_around(model: Path) -> PatternSet | None:
@@ -123,7 +144,7 @@ def _explain(model: Path) -> str:
         return f'there is no model at "{model}": the folder does not exist. Check the path.'
     if not model.is_dir():
         return f'"{model}" is a file: give the folder that "clew patterns train" wrote.'
-    if any(model.glob("*.safetensors")):
+    if is_started(model):
         return (
             f'the training in "{model}" is not finished: run its "clew patterns train" command '
             "again to resume."

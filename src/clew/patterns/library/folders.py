@@ -49,10 +49,18 @@ def is_finished(run: Path) -> bool:
     return (run / RESULTS).is_file() and (run / "best.safetensors").is_file()
 
 
+def is_started(run: Path) -> bool:
+    """Whether a training run has written weights."""
+    return any((run / name).is_file() for name in ("best.safetensors", "last.safetensors"))
+
+
 def read_results(run: Path) -> dict[str, Any]:
-    """What results.json holds; empty if it is missing or damaged."""
+    """What results.json holds, of a folder or at a URL; empty if it is missing or damaged."""
+    from clew.storage.scratch import fetched
+
     try:
-        return read_results_file(run / RESULTS)
+        with fetched(run, RESULTS) as path:
+            return read_results_file(path)
     except (OSError, ValueError):
         return {}
 

@@ -25,7 +25,9 @@ from clew.patterns.report.run import Run, read_run
 from clew.patterns.report.unknown import describe_unknown, draw_unknown
 from clew.patterns.trained.gradcam import check_maps
 from clew.patterns.trained.model import load_classifier
+from clew.storage.working_copy import working_copy
 from clew.storage.writing import replace_file
+from clew.urls import as_path
 from clew.version import __version__
 
 REPORT_FILE = "report.html"
@@ -35,14 +37,16 @@ _NO_ANSWERS = "There are no predictions: predictions.csv is missing beside resul
 
 
 def write_report(folder: Path, *, device: str | None = None) -> Path:
-    """Write report.html, a self-contained page, and return its path.
+    """Write report.html, a self-contained page, and return its path, which may be at a URL.
 
     Raises StoreError when the folder holds no finished training or evaluation."""
-    run = read_run(Path(folder))
-    page = make_page(run, _load(run, device))
-    path = run.folder / REPORT_FILE
-    # A lone surrogate, which a file name may hold, cannot be encoded: it becomes a question mark.
-    replace_file(path, page.encode("utf-8", errors="replace"))
+    given = as_path(folder)
+    with working_copy(given) as here:
+        run = read_run(here)
+        page = make_page(run, _load(run, device))
+        # A lone surrogate, which a file name may hold, cannot be encoded: it becomes "?".
+        replace_file(here / REPORT_FILE, page.encode("utf-8", errors="replace"))
+    path = given / REPORT_FILE
     logger.info("wrote %s", path)
     return path
 

@@ -13,6 +13,7 @@ from clew.patterns.photos.photo import Fault
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.trained.tables import EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE
 from clew.storage.text_files import read_csv
+from clew.urls import as_path
 
 LOG_FILE = "log.csv"
 _AGAIN = 'Run "clew patterns train" again with this output folder'
@@ -112,7 +113,7 @@ class Run:
     def model_folder(self) -> Path:
         """The folder of the model: an evaluation names it, a training run is its own."""
         model = self.raw.get("model")
-        return Path(model) if isinstance(model, str) else self.folder
+        return as_path(model) if isinstance(model, str) else self.folder
 
 
 def read_run(folder: Path) -> Run:

@@ -24,6 +24,7 @@ from clew.patterns.photos.opening import HEAD_BYTES, describe_format
 from clew.patterns.review.questions import find_label
 from clew.storage.disk import disk_errors
 from clew.storage.writing import lock_file, replace_file, replacing
+from clew.urls import resolved
 
 _SERVED = "served"
 _DIGEST_BYTES = 8
@@ -117,7 +118,7 @@ class Corrections:
     def _write(self, photos: dict[str, Identified]) -> None:
         settings = {
             "folder": str(self._photos.resolve()),
-            "model": str(self._model.resolve()),
+            "model": str(resolved(self._model)),
             "classes": list(self._classes),
         }
         with replacing(self.folder / IDENTIFIED_FILE) as file:

@@ -21,6 +21,7 @@ from clew.patterns.trained.model import PatternModel, find_maps, pool_maps, read
 from clew.patterns.trained.tables import read_splits
 from clew.patterns.trained.typicality import Typicality
 from clew.patterns.trained.unknown import USUAL_UNKNOWN
+from clew.storage.working_copy import working_copy
 from clew.version import __version__
 
 INPUT, OUTPUT, TYPICALITY = "image", "probabilities", "typicality"
@@ -175,8 +176,9 @@ def sample_images(
 
 def _find_photos(folder: Path, count: int) -> list[Path]:
     try:
-        root = Path(read_results(folder)["data"]["folder"])
-        names = [row.name for row in read_splits(folder)]
+        with working_copy(folder) as here:
+            root = Path(read_results(here)["data"]["folder"])
+            names = [row.name for row in read_splits(here)]
     except (ClewError, KeyError, TypeError):
         return []
     step = max(1, len(names) // count)

@@ -3,7 +3,7 @@ photos: read ahead in threads, a batch at a time, in order."""
 
 import re
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from clew.cpu import leave_slow_kernels
 from clew.engine import PlanRequest, plan_hardware
-from clew.engine.folders import BEST
+from clew.engine.folders import BEST, LAST
 from clew.engine.model_files import Wanted, check_about, read_about, read_model
 from clew.errors import InputError, StoreError
 from clew.foreign_text import shortened
@@ -29,8 +29,10 @@ from clew.patterns.photos.find import find_photos
 from clew.patterns.photos.photo import Fault, Photo
 from clew.patterns.results_file import RESULTS, read_results_file
 from clew.patterns.trained.unknown import UnknownModel, read_unknown
+from clew.storage.working_copy import working_copy
 from clew.threads import map_in_threads
 from clew.typed_json import Bounds, read_as
+from clew.urls import as_path
 
 # The network's name inside the PatternClassifier that was trained.
 PREFIX = "network."
@@ -193,13 +195,18 @@ def softmax(
 
 
 def load_classifier(folder: str | Path, device: str | torch.device | None = None) -> PatternModel:
-    """The model that "clew patterns train" left in a folder; without `device`, on the GPU if there
-    is one.
+    """The model that "clew patterns train" left in a folder or at a URL; without `device`, on the
+    GPU if there is one.
 
     Raises StoreError when there is none, when its training was not finished, or when a file of it
     is damaged; InputError for a device that is not available.
     """
-    folder = Path(folder)
+    given = as_path(folder)
+    with working_copy(given) as here:
+        return replace(_load(here, device), folder=given)
+
+
+def _load(folder: Path, device: str | torch.device | None) -> PatternModel:
     temperature = _read_temperature(folder)
     saved = read_model(folder / BEST)
     settings = _check_settings(saved.path, saved.about)
@@ -281,7 +288,7 @@ def _find_wrong(network: str, classes: list[str]) -> str:
 def _explain_missing(folder: Path) -> str:
     if not folder.is_dir():
         return f'there is no folder "{folder}": give one that "clew patterns train" wrote.'
-    if any(folder.glob("*.safetensors")):
+    if any((folder / name).exists() for name in (BEST, LAST)):
         return (
             f'the training in "{folder}" is not finished: run its "clew patterns train" command '
             "again to resume."

@@ -150,12 +150,16 @@ class PatternsConfig:
                 "`overwrite=True`)."
             )
 
+    @property
+    def images(self) -> Path:
+        """Where photos are decoded to."""
+        return self.cache_dir if self.cache_dir is not None else self.out / "images"
+
     def photos(self, sizes: tuple[int, int]) -> PhotoSettings:
         """Which photos, for a network that takes these image sizes."""
-        images = self.cache_dir if self.cache_dir is not None else self.out / "images"
         return PhotoSettings(
             data=self.data,
-            cache_dir=images,
+            cache_dir=self.images,
             image_size=self.image_size,
             shares=self.shares,
             sizes=sizes,

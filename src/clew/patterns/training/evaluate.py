@@ -32,6 +32,7 @@ from clew.patterns.training.results import (
     write_results,
 )
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
+from clew.storage.working_copy import optional_copy, working_copy
 from clew.wording import counted
 
 _TRAINED_ON = {
@@ -66,7 +67,8 @@ def usual_evaluation_folder(model: Path, data: Path) -> Path:
 
 def _is_of_other(folder: Path, data: Path) -> bool:
     try:
-        results = read_results_file(folder / RESULTS)
+        with working_copy(folder) as here:
+            results = read_results_file(here / RESULTS)
         return results["data"]["folder"] != str(data.absolute())
     except FileNotFoundError:
         return False
@@ -85,24 +87,25 @@ def evaluate_patterns(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Evaluates the model in the folder `model` on photos in class folders; returns what
-    results.json in `out` (nothing is written without one) holds.
+    results.json in `out` (nothing is written without one) holds. Both may be at URLs.
 
     Photos that the model was trained or validated on are excluded, unless there are no others.
     Raises InputError for classes that the model does not know and for folders without photos.
     """
     started, reporter = time.monotonic(), reporter or log_event
-    if out is not None:
-        refuse_other_results(out, "model", "test_accuracy")
-    folder = find_classes(data, at_least=1)
-    loaded = load_classifier(model, device)
-    _refuse_unknown(folder, loaded)
-    seen = _read_seen(model)
-    predictions = _predict(loaded, folder, workers, reporter, should_stop)
-    judged = _judge(predictions, seen)
-    if not judged.counted:
-        raise InputError(_explain_none(data, judged))
-    results = _describe(loaded, folder, judged) | {"seconds": time.monotonic() - started}
-    return results if out is None else _write(out, folder, judged, results)
+    with working_copy(model) as here, optional_copy(out) as place:
+        if place is not None:
+            refuse_other_results(place, "model", "test_accuracy")
+        folder = find_classes(data, at_least=1)
+        loaded = load_classifier(here, device)
+        _refuse_unknown(folder, loaded)
+        seen = _read_seen(here)
+        predictions = _predict(loaded, folder, workers, reporter, should_stop)
+        judged = _judge(predictions, seen)
+        if not judged.counted:
+            raise InputError(_explain_none(data, judged))
+        results = _describe(loaded, folder, judged) | {"seconds": time.monotonic() - started}
+        return results if place is None else _write(place, folder, judged, results)
 
 
 def _write(
@@ -194,7 +197,7 @@ def _describe(model: PatternModel, folder: PhotoFolder, judged: _Judged) -> dict
     kinds = Counter(fault.kind for fault in (*folder.faults, *judged.faults))
     trained = read_results(model.folder)
     return {
-        "model": str(model.folder.absolute()),
+        "model": f"{model.folder.absolute()}",
         **describe_test(measures),
         "classes": list(model.classes),
         "per_class": describe_classes(model.classes, measures, counts),

@@ -54,7 +54,7 @@ class RunFolder:
     def gone_if_refused(self) -> Iterator[None]:
         """Remove the folder again if the run is refused: a set would take an empty folder for a
         started run."""
-        was_there = self.path.exists()
+        was_there = self.path.is_dir()
         try:
             yield
         except InputError:

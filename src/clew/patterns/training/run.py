@@ -2,7 +2,7 @@
 repeated."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ from clew.patterns.training.task import Task, decide_task
 from clew.patterns.training.unknown import describe_unknown, fit_unknown
 from clew.progress import Note, Reporter, log_event
 from clew.settings import offer_overwrite
+from clew.storage.working_copy import optional_copy, working_copy
+from clew.urls import resolved
 
 _LOGGED = ("test_accuracy", "test_macro_f1", "test_loss", "test_ece", "val_accuracy", "temperature")
 
@@ -54,19 +56,39 @@ def train_patterns(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Trains a network on folders of photos and evaluates it; returns what results.json holds.
+    Its folders may be at URLs: decoded photos are then read through the cache of this machine.
 
     The same call again resumes after a kill at any moment, or returns the finished result.
     Raises InputError for unusable photos and settings, SettingsMismatchError for a folder that
     belongs to another run, TrainingStoppedError when `should_stop` returns true. Under torchrun all
     processes must call; the first one decodes photos and writes files.
     """
-    reporter = reporter or log_event
     device = torch.device(connect(config.request))
+    _refuse_same(config.start_from, config.out)
+    with working_copy(config.out) as out, optional_copy(config.start_from) as start_from:
+        here = replace(config, out=out, start_from=start_from, cache_dir=config.images)
+        return _train(here, device, reporter or log_event, should_stop)
+
+
+def _refuse_same(start_from: Path | None, out: Path) -> None:
+    if start_from is not None and resolved(start_from) == resolved(out):
+        raise InputError(
+            f'`start_from` and `out` are both "{start_from}": give another `out`; the earlier '
+            "model is kept."
+        )
+
+
+def _train(
+    config: PatternsConfig,
+    device: torch.device,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> dict[str, Any]:
     folder = RunFolder(config.out, overwrite=config.overwrite)
     on_gpu = device.type == "cuda"
     with folder.gone_if_refused():
         first_does(partial(folder.make, config.data))
-        start = _open_start(config.start_from, folder)
+        start = None if config.start_from is None else open_start(config.start_from)
         found = first_does(partial(find_classes, config.data))
         network = first_does(
             partial(choose_network, config, start, folder, on_gpu=on_gpu, reporter=reporter)
@@ -88,18 +110,6 @@ def train_patterns(
     if is_first_process():
         reporter(ModelMeasured(metrics={name: results.get(name) for name in _LOGGED}))
     return results
-
-
-def _open_start(start_from: Path | None, folder: RunFolder) -> Start | None:
-    """Open the run to start from; None if training starts from scratch."""
-    if start_from is None:
-        return None
-    if start_from.resolve() == folder.path.resolve():
-        raise InputError(
-            f'`start_from` and `out` are both "{start_from}": give another `out`; the earlier '
-            "model is kept."
-        )
-    return open_start(start_from)
 
 
 def _prepare(
@@ -213,7 +223,7 @@ def _describe(
         "loss": asdict(task.loss),
         "train": asdict(task.train),
         "data": photos.describe(),
-        "started_from": str(task.start.folder) if task.start else None,
+        "started_from": f"{task.start.folder}" if task.start else None,
         "seed": task.train.seed,
         "versions": describe_versions(),
     }

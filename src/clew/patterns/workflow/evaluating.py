@@ -9,7 +9,6 @@ from clew.patterns.workflow.training import write_page
 from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
 from clew.settings import as_path
-from clew.urls import local_path
 
 if TYPE_CHECKING:
     from clew.patterns.workflow.results import ClassifierResult
@@ -61,7 +60,7 @@ def evaluate(
 
     chosen = choose_model(name, model=as_path(model), library=Path(library))
     usual = usual_evaluation_folder(chosen.model, Path(data))
-    folder = usual if out is None else local_path(out)
+    folder = as_path(out) or usual
     reporter = reporter or log_event
     results = evaluate_patterns(
         chosen.model,

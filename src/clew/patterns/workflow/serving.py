@@ -115,7 +115,7 @@ def serve(
             loaded,
             Corrections(chosen.home, chosen.model, loaded.classes, most=max_corrections),
             settings,
-            name=chosen.home.resolve().name,
+            name=chosen.title,
             lifecycle=lifecycle,
             metrics=metrics,
         )

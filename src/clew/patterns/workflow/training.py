@@ -10,7 +10,6 @@ from clew.patterns.library.folders import LIBRARY, SET_FILE
 from clew.progress import Note, Reporter, log_event
 from clew.run_file import has_same_settings, repeatable
 from clew.settings import as_path
-from clew.urls import local_path
 
 if TYPE_CHECKING:
     from clew.patterns.augment import AugmentConfig
@@ -183,7 +182,7 @@ def train(
     pattern_set = _open_set(data, name, Path(library), out=out, start_from=start_from)
     config = PatternsConfig(
         data=Path(data) if data is not None else pattern_set.photos,  # type: ignore[union-attr]
-        out=local_path(out or _OUT),
+        out=as_path(out) or Path(_OUT),
         start_from=as_path(start_from),
         network=network,
         pretrained=pretrained,

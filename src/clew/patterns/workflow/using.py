@@ -41,7 +41,7 @@ def load_classifier(path: str | Path, *, device: str | None = None) -> "PatternM
     from clew.patterns.library.choose import choose_model
     from clew.patterns.trained import model
 
-    return model.load_classifier(choose_model(model=Path(path)).model, device)
+    return model.load_classifier(choose_model(model=as_path(path)).model, device)
 
 
 @repeatable("patterns identify", folder=lambda result: result.folder)
@@ -214,6 +214,8 @@ def export(
     from clew.patterns.trained import model as trained
     from clew.patterns.trained.onnx import export_onnx
     from clew.patterns.trained.program import SUFFIX, export_program
+    from clew.storage.places import open_place
+    from clew.storage.scratch import placing
 
     chosen = choose_model(name, model=as_path(model), library=Path(library))
     if web is not None and out is not None:
@@ -227,12 +229,13 @@ def export(
         from clew.patterns.serving.demo import export_demo
 
         loaded = trained.load_classifier(chosen.model, device="cpu")
-        title = chosen.home.resolve().name
-        return export_demo(loaded, local_path(web), name=title, overwrite=overwrite)
-    path = local_path(out) if out is not None else chosen.model / "model.onnx"
-    if path.is_file() and not overwrite:
+        return export_demo(loaded, local_path(web), name=chosen.title, overwrite=overwrite)
+    path = as_path(out) or chosen.model / "model.onnx"
+    if open_place(path.parent).stat(path.name) is not None and not overwrite:
         raise InputError(
             f'"{path}" already exists: give another `out`, or `overwrite=True` to replace it.'
         )
     write = export_program if path.suffix == SUFFIX else export_onnx
-    return write(trained.load_classifier(chosen.model, device="cpu"), path)
+    with placing(path.parent, path.name) as here:
+        exported = write(trained.load_classifier(chosen.model, device="cpu"), here)
+    return replace(exported, path=path)

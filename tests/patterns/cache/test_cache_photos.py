@@ -11,9 +11,9 @@ import pytest
 
 from clew.errors import StoreError, StoreLockedError, TrainingStoppedError
 from clew.loading.buffers import BufferPool
-from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos, squares
+from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos
 from clew.patterns.cache.store import ImageStore
-from clew.patterns.photos import find_classes
+from clew.patterns.photos import find_classes, squares
 from clew.patterns.photos.decode import read_photo
 from clew.storage import read_manifest, verify_store
 from tests.patterns.cache.pictures import (
@@ -35,9 +35,9 @@ class Decoded:
         self.names: list[str] = []
         monkeypatch.setattr(squares, "read_photo", self._read)
 
-    def _read(self, path: Path, size: int) -> object:
+    def _read(self, path: Path, size: int, *, take_turns: bool) -> object:
         self.names.append(path.name)
-        return read_photo(path, size)
+        return read_photo(path, size, take_turns=take_turns)
 
     def take(self) -> list[str]:
         taken, self.names = sorted(self.names), []

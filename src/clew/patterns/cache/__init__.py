@@ -2,7 +2,7 @@
 
 from clew.patterns.cache.build import CachedPhotos, cache_photos
 from clew.patterns.cache.samples import ImageSamples, Place, PlaceChoice, choose_place, open_images
-from clew.patterns.cache.squares import choose_size, hash_picture
+from clew.patterns.cache.squares import choose_size
 
 __all__ = [
     "CachedPhotos",
@@ -12,6 +12,5 @@ __all__ = [
     "cache_photos",
     "choose_place",
     "choose_size",
-    "hash_picture",
     "open_images",
 ]

@@ -2,6 +2,7 @@
 changed is decoded, and a kill loses nothing."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from jaxtyping import Int32, Int64
 
 from clew.errors import TrainingStoppedError
 from clew.patterns.cache.contents import Contents, OtherFile, Stamps, stamp_photos
-from clew.patterns.cache.squares import SeenPictures, Squares, build_rows, decode_photos
+from clew.patterns.cache.squares import SeenPictures, build_rows, decode_photos
 from clew.patterns.cache.store import ImageStore, image_bytes
 from clew.patterns.photos.find import PhotoFolder
 from clew.patterns.photos.photo import Fault, Photo, refuse_equals
+from clew.patterns.photos.squares import Squares
 from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.wording import bytes_text, counted
 
@@ -129,22 +131,23 @@ class _Filling:
         workers: int,
         should_stop: Callable[[], bool],
     ) -> None:
-        planned, done = len(self._photos), len(self._photos) - len(new)
+        planned, read, known = len(self._photos), 0, len(self._photos) - len(new)
         seen, writer = SeenPictures(contents), self._store.add_rows()
         photos = [self._photos[place] for place in new]
         try:
-            for squares in decode_photos(photos, self._store.size, workers):
-                count = len(squares.digests)
-                stamps = self._stamps.take(new[squares.first : squares.first + count])
-                rows = build_rows(squares, stamps, seen, self._store.size)
-                written = writer.write(rows)
-                self._note_others(squares, stamps, rows)
-                self._reporter(WorkAdvanced(count=count, written_bytes=written))
-                done += count
-                if should_stop() and done < planned:
-                    writer.save()
-                    self._store.ledger.save()
-                    raise _stopped(done, planned)
+            with closing(decode_photos(photos, self._store.size, workers)) as found:
+                for squares in found:
+                    count = len(squares.digests)
+                    stamps = self._stamps.take(new[read : read + count])
+                    rows = build_rows(squares, stamps, seen, self._store.size)
+                    written = writer.write(rows)
+                    self._note_others(squares, stamps, rows)
+                    self._reporter(WorkAdvanced(count=count, written_bytes=written))
+                    read += count
+                    if should_stop() and read < len(new):
+                        writer.save()
+                        self._store.ledger.save()
+                        raise _stopped(known + read, planned)
             writer.finish()
             self._store.ledger.save()
         except BaseException:

@@ -1,19 +1,19 @@
-"""Photos to squares of one size, many at a time, and squares to rows of the store. Threads decode,
-and the results come in order."""
+"""Photos to squares of one size, many at a time, and squares to rows of the store. The results come
+in order."""
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int32, UInt8
 
 from clew.patterns.cache.contents import Contents, Stamps
 from clew.patterns.cache.store import image_bytes, image_schema
-from clew.patterns.photos.decode import PhotoError, photo_size, read_photo
+from clew.patterns.photos.decode import PhotoError, photo_size
 from clew.patterns.photos.find import PhotoFolder
-from clew.patterns.photos.photo import Fault, Photo
+from clew.patterns.photos.photo import Photo
+from clew.patterns.photos.processes import DecodingProcesses
+from clew.patterns.photos.squares import Squares
 from clew.threads import map_in_threads
 
 _PHOTOS_LOOKED_AT = 500
@@ -21,7 +21,8 @@ _SIZE_STEP = 32
 # A thread takes at most this many at a time, and together they make one record batch; of few
 # photos, every thread gets some.
 _MOST_A_TASK, _TASKS_A_THREAD = 32, 4
-_DIGEST_BYTES = 16
+# Starting processes takes as long as decoding some hundred small photos.
+_MANY_PHOTOS = 1000
 
 
 def choose_size(folder: PhotoFolder, sizes: tuple[int, int] = (32, 128)) -> int:
@@ -51,53 +52,18 @@ def _read_sides(photos: Sequence[Photo]) -> Iterator[float]:
         yield float(np.sqrt(width * height))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Squares:
-    """The results for the photos from `first` on. Arrays have one entry per photo; those of faulty
-    ones are meaningless, and their digest is None."""
-
-    first: int
-    images: UInt8[np.ndarray, "photos image_bytes"]
-    sizes: Int32[np.ndarray, "photos 2"]
-    digests: list[str | None]
-    faults: dict[int, Fault]  # by index in this task
-
-
-def decode_photos(photos: Sequence[Photo], size: int, workers: int) -> Iterator[Squares]:
-    """Decode photos in threads and yield them in order; no more is decoded ahead than keeps the
-    threads busy."""
+def decode_photos(
+    photos: Sequence[Photo], size: int, workers: int
+) -> Generator[Squares, None, None]:
+    """Decode photos and yield them in order, some at a time; no more is decoded ahead than keeps
+    the workers busy. These are threads, each with a process of its own if there are many photos."""
     workers = max(1, workers)
     at_once = min(_MOST_A_TASK, -(-len(photos) // (_TASKS_A_THREAD * workers)))
-
-    def decode(first: int) -> Squares:
-        return _decode(photos[first : first + at_once], first, size)
-
-    firsts = range(0, len(photos), at_once or 1)
-    return map_in_threads(decode, firsts, workers, ahead=workers)
-
-
-def _decode(photos: Sequence[Photo], first: int, size: int) -> Squares:
-    images = np.empty((len(photos), image_bytes(size)), np.uint8)
-    sizes = np.zeros((len(photos), 2), np.int32)
-    digests: list[str | None] = [None] * len(photos)
-    faults = {}
-    for place, photo in enumerate(photos):
-        try:
-            square = read_photo(photo.path, size)
-        except PhotoError as error:
-            faults[place] = Fault(
-                name=photo.name, label=photo.label, kind=error.kind, reason=error.reason
-            )
-            continue
-        images[place] = square.pixels.reshape(-1)
-        sizes[place] = square.width, square.height
-        digests[place] = hash_picture(images[place])
-    return Squares(first=first, images=images, sizes=sizes, digests=digests, faults=faults)
-
-
-def hash_picture(image: UInt8[np.ndarray, " image_bytes"]) -> str:
-    """Identical images have equal digests, whatever file they came from."""
-    return hashlib.blake2b(image.data, digest_size=_DIGEST_BYTES).hexdigest()
+    tasks = (photos[first : first + at_once] for first in range(0, len(photos), at_once or 1))
+    is_worth_it = workers > 1 and len(photos) >= _MANY_PHOTOS
+    with DecodingProcesses(workers if is_worth_it else 0) as processes:
+        read = partial(processes.read_squares, size=size)
+        yield from map_in_threads(read, tasks, workers, ahead=workers)
 
 
 class SeenPictures:

@@ -76,11 +76,12 @@ def read_square(source: PhotoSource, size: int) -> UInt8[np.ndarray, "size size 
     return read_photo(source, size).pixels
 
 
-def read_photo(source: PhotoSource, size: int) -> Square:
-    """`read_square`, and the photo's own sides, opening the file once. Raises PhotoError."""
+def read_photo(source: PhotoSource, size: int, *, take_turns: bool = True) -> Square:
+    """`read_square`, and the photo's own sides, opening the file once. Raises PhotoError; without
+    `take_turns`, also for a large photo, which only one thread at a time should decode."""
     with opened_photo(source) as image:
         sides = image.size
-        with prepare_decoding(image, _DRAFT_GAP * size):
+        with prepare_decoding(image, _DRAFT_GAP * size, take_turns=take_turns):
             image.load()
             # Before colors are converted and the image is rotated: small images cost little.
             small = plain_mode(image).resize(

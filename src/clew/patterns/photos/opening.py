@@ -37,8 +37,9 @@ PhotoSource = Path | bytes
 MIN_SIDE = 8
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 2**30
-# Above this, threads take turns.
+# Above this, threads take turns; a process that cannot postpones the photo.
 _LARGE_BYTES = 200_000_000
+TAKES_TURNS = "takes turns"
 _LARGE_TURN = threading.Lock()
 HEAD_BYTES = 32
 _FILTERS_LOCK = threading.Lock()
@@ -78,11 +79,14 @@ def opened_photo(source: PhotoSource) -> Iterator[ImageFile]:
             raise _explain(error) from None
 
 
-def prepare_decoding(image: ImageFile, at_least: int | None) -> AbstractContextManager[object]:
+def prepare_decoding(
+    image: ImageFile, at_least: int | None, *, take_turns: bool = True
+) -> AbstractContextManager[object]:
     """Requests a reduced JPEG if sides of `at_least` are enough, and refuses what would take too
     much memory or time.
 
-    Hold the returned context while the image is decoded: large ones take turns.
+    Hold the returned context while the image is decoded: large ones take turns. Without
+    `take_turns`, they raise a PhotoError of the kind `TAKES_TURNS`.
     """
     sides = image.size
     kept_whole = is_kept_whole(image)
@@ -97,7 +101,11 @@ def prepare_decoding(image: ImageFile, at_least: int | None) -> AbstractContextM
             f"memory, but the limit is {bytes_text(MAX_MEMORY_BYTES)}: resize it",
         )
     refuse_slow(image, sides, kept_whole=kept_whole)
-    return _LARGE_TURN if needed > _LARGE_BYTES else nullcontext()
+    if needed <= _LARGE_BYTES:
+        return nullcontext()
+    if not take_turns:
+        raise PhotoError(TAKES_TURNS, f"decoding it takes {bytes_text(needed)} of memory")
+    return _LARGE_TURN
 
 
 def _open_file(source: PhotoSource) -> BinaryIO:

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from clew.cluster import Cluster, connected
+from tests.object_server import ObjectServer
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
 
 
 @pytest.fixture(scope="session")
-def nodes() -> Iterator[Any]:
-    """The cluster itself; its nodes can be removed and added."""
+def nodes(object_server: ObjectServer) -> Iterator[Any]:  # noqa: ARG001 - it must run
+    """The cluster itself; its nodes can be removed and added. They find the S3 server and its
+    credentials in their own environment, as those of users do."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster as Nodes
 

@@ -23,6 +23,7 @@ from tests.builders import write_questions
 from tests.cluster.conftest import NODE
 from tests.events import notes, pick
 from tests.hallucination.capture.processes import ClewProcess
+from tests.object_server import ObjectServer
 from tests.stores import assert_same_store, one_thread, tiny_config
 
 pytestmark = pytest.mark.slow
@@ -225,3 +226,19 @@ def test_settings_that_a_cluster_cannot_use_are_refused(
     config = tiny_config(model_folder, questions, tmp_path / "store", **changes)
     with pytest.raises(InputError, match=message):
         extract_on_cluster(config, cluster="ray")
+
+
+def test_workers_make_the_same_store_at_a_url(
+    start: Any, expected: Path, object_server: ObjectServer, s3_url: str, tmp_path: Path
+) -> None:
+    """Also with the credentials of the driver, which no worker is told in any other way."""
+    with start("--cluster", "ray", "--workers", "2", "--out", s3_url) as driver:
+        assert driver.wait() == 0, driver.output
+    place, here = open_place(s3_url), tmp_path / "store"
+    here.mkdir()
+    for name in place.names():
+        place.fetch(name, here / name)
+    assert_whole(here, expected)
+    assert place.folders() == [] and object_server.environment["AWS_SECRET_ACCESS_KEY"] not in (
+        driver.output + (here / "manifest.json").read_text() + (here / "run.toml").read_text()
+    )

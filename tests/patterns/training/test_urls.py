@@ -70,8 +70,8 @@ def test_a_url_without_a_model_is_refused(s3_url: str, photos: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_training_at_a_url_ends_with_the_same_model(
-    photos: Path, trained: Path, s3_url: str, tmp_path: Path
+def test_a_killed_training_at_a_url_is_resumed_and_exported(
+    photos: Path, s3_url: str, tmp_path: Path
 ) -> None:
     url, model = as_path(s3_url), tmp_path / "model.onnx"
     command = ["patterns", "train", "--data", str(photos), "--out", s3_url, "--network", "tiny"]
@@ -84,7 +84,7 @@ def test_a_killed_training_at_a_url_ends_with_the_same_model(
     with ClewProcess(command, tmp_path / "second.txt") as second:
         assert second.wait() == 0, second.output
         assert f"report: {s3_url}/report.html" in second.output
-    assert len(load_classifier(url, "cpu").classes) == len(load_classifier(trained, "cpu").classes)
+    assert len(load_classifier(url, "cpu").classes) == 3
     with ClewProcess(
         ["patterns", "export", "--model", s3_url, "--out", str(model)], tmp_path / "3.txt"
     ) as export:

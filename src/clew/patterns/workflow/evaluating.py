@@ -34,9 +34,10 @@ def evaluate(
 
     Args:
         data: Folder with one subfolder per class.
-        model: Folder of a trained classifier.
+        model: Folder or URL of a trained classifier.
         name: Name of a set; its newest model is used. [default: the only set]
-        out: Folder for the metrics and the report. [default: evaluated/DATA beside the model]
+        out: Folder or URL for the metrics and the report. [default: evaluated/DATA beside the
+            model]
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
         num_workers: Number of threads that prefetch photos. [default: one per core]
         library: Folder that contains your sets.

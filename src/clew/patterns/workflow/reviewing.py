@@ -33,7 +33,7 @@ def review_photos(
 
     Args:
         name: Name of the set. [default: the only one]
-        model: Folder of a trained classifier, instead of a set.
+        model: Folder or URL of a trained classifier, instead of a set.
         web: Review on a page in the browser instead of the terminal.
         port: Port for the page; 0 picks any free port.
         browser: Open the page in the browser.

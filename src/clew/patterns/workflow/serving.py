@@ -42,7 +42,7 @@ def serve(
     finish.
 
     Args:
-        model: Folder of a trained classifier.
+        model: Folder or URL of a trained classifier.
         name: Name of a set; its newest model is used. [default: the only set]
         top_k: Number of classes to list per photo.
         threshold: Mark photos below this confidence as doubtful.

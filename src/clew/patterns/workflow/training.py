@@ -104,10 +104,11 @@ def train(
         data: Folder with one subfolder per class, with or without train, val and test folders,
             instead of a set.
         name: Name of the set to train. [default: the only set, unless `data` is given]
-        out: Folder for the model, its metrics and its report. [default: trained, or the set's
-            own]
+        out: Folder or URL for the model, its metrics and its report. [default: trained, or the
+            set's own]
         overwrite: Start over instead of resuming; photos are kept.
-        start_from: Folder of an earlier model to start from. [default: the set's last model]
+        start_from: Folder or URL of an earlier model to start from. [default: the set's last
+            model]
         log_to: Log settings and metrics to Weights & Biases or MLflow.
         library: Folder that contains your sets.
         split: Percentages for training, validation and test, if the photos are not already in

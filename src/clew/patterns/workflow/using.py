@@ -22,7 +22,7 @@ def load_classifier(path: str | Path, *, device: str | None = None) -> "PatternM
     """Load a trained photo classifier.
 
     Args:
-        path: Folder that `train` wrote, or the folder of a set.
+        path: Folder or URL that `train` wrote, or the folder of a set.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
 
     Returns:
@@ -67,13 +67,14 @@ def identify(
 
     Args:
         photos: A folder of photos, or one photo.
-        model: Folder of a trained classifier.
+        model: Folder or URL of a trained classifier.
         name: Name of a set; its newest model is used. [default: the only set]
         top_k: Number of classes to list per photo.
         threshold: Mark photos below this confidence as doubtful.
         unknown: Mark photos as unknown that are unlike every class: less typical than this share of
             the validation photos. 0 marks none.
-        out: Folder for the results. [default: identified/FOLDER beside the model]
+        out: Folder for the results. [default: identified/FOLDER beside the model, or here if that
+            is at a URL]
         copy_to: Copy the photos to this folder, with one subfolder per class; nothing is
             overwritten.
         thumbnails: Number of photos to show on the page and the contact sheets.
@@ -140,7 +141,7 @@ def recognize(
 
     Args:
         image: The photo.
-        model: Folder of a trained classifier.
+        model: Folder or URL of a trained classifier.
         name: Name of a set; its newest model is used. [default: the only set]
         multiscale: Scan windows of several sizes to find and locate small objects in the photo.
         top_k: Number of classes to list.
@@ -189,7 +190,7 @@ def export(
     classifies photos in the browser, for any web server.
 
     Args:
-        model: Folder of a trained classifier.
+        model: Folder or URL of a trained classifier.
         name: Name of a set; its newest model is used. [default: the only set]
         out: The file to write; with the extension .pt2 it is a torch.export program instead of
             ONNX. [default: model.onnx beside the model]

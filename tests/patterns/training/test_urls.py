@@ -73,7 +73,7 @@ def test_a_url_without_a_model_is_refused(s3_url: str, photos: Path) -> None:
 def test_a_killed_training_at_a_url_is_resumed_and_exported(
     photos: Path, s3_url: str, tmp_path: Path
 ) -> None:
-    url, model = as_path(s3_url), tmp_path / "model.onnx"
+    url = as_path(s3_url)
     command = ["patterns", "train", "--data", str(photos), "--out", s3_url, "--network", "tiny"]
     settings = ("--image-size", "16", "--epochs", "8", "--device", "cpu", "--batch-size", "16")
     command += [*settings, "--no-augment", "--lr", "0.02", "--num-workers", "0", "--threads", "1"]
@@ -85,8 +85,7 @@ def test_a_killed_training_at_a_url_is_resumed_and_exported(
         assert second.wait() == 0, second.output
         assert f"report: {s3_url}/report.html" in second.output
     assert len(load_classifier(url, "cpu").classes) == 3
-    with ClewProcess(
-        ["patterns", "export", "--model", s3_url, "--out", str(model)], tmp_path / "3.txt"
-    ) as export:
+    with ClewProcess(["patterns", "export", "--model", s3_url], tmp_path / "third.txt") as export:
         assert export.wait() == 0, export.output
-    assert model.is_file()
+        assert f"{s3_url}/model.onnx" in export.output
+    assert open_place(url).stat("model.onnx") is not None

@@ -5,6 +5,7 @@
     python benchmarks/patterns.py --part finetune     the pretrained network beside others
     python benchmarks/patterns.py --part features     the pretrained network's features on a CPU
     python benchmarks/patterns.py --part memory       RAM with more photos than may lie in it
+    python benchmarks/patterns.py --part decode       photos decoded per second, by workers
 
 The plain loop: the same network in single precision, one kernel at a time, on pictures that lie
 ready on the device, without any augmentation. clew's epochs begin with photos in folders. The
@@ -39,7 +40,7 @@ from clew.patterns.classifier import PatternClassifier, normalize
 from clew.patterns.features.frozen import FrozenLite0, choose_form
 from clew.patterns.networks import LITE0, build_network
 from clew.patterns.networks.pretrained import load_lite0
-from clew.patterns.photos import find_classes
+from clew.patterns.photos import find_classes, read_photo
 from clew.patterns.training.config import BODY_RATE
 from clew.progress import ignore_event
 from clew.threads import map_in_threads
@@ -63,10 +64,13 @@ def main():
     )
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, help="threads that decode [default: the cores]")
+    parser.add_argument(
+        "--workers", type=int, action="append", help="that decode [default: the cores]"
+    )
     args = parser.parse_args()
     args.photos = args.photos or (20_000 if args.device == "cuda" else 640)
-    args.workers = args.workers or len(psutil.Process().cpu_affinity())
+    args.worker_counts = args.workers or [len(psutil.Process().cpu_affinity())]
+    args.workers = max(args.worker_counts)
     report = Report(args)
     for part in args.part or PARTS:
         with tempfile.TemporaryDirectory(prefix="clew-patterns-") as folder:
@@ -135,6 +139,31 @@ def run_finetune(args, report, folder):
 
 def spread(rates):
     return {"images_per_second": median(rates), "from": min(rates), "to": max(rates)}
+
+
+def run_decode(args, report, folder):
+    """Small JPEGs from folders into an empty cache, the processes started anew each time."""
+    report.title(f"{args.photos:,} JPEGs of {args.size} pixels decoded, by workers")
+    make_photos(folder / "photos", args.photos, args)
+    found = find_classes(folder / "photos")
+    few, begun = found.photos[:500], time.perf_counter()
+    for photo in few:
+        read_photo(photo.path, args.size)
+    alone = len(few) / (time.perf_counter() - begun)
+    report.add("decode", "one thread, without a cache", images_per_second=alone)
+    for workers in args.worker_counts:
+        rates = []
+        for number in range(args.repeats):
+            begun = time.perf_counter()
+            cache_photos(found, folder / f"{workers}-{number}", args.size, workers=workers)
+            rates.append(args.photos / (time.perf_counter() - begun))
+            shutil.rmtree(folder / f"{workers}-{number}")
+        report.add(
+            "decode",
+            f"{workers} workers",
+            **spread(rates),
+            per_core=median(rates) / workers / alone,
+        )
 
 
 def run_memory(args, report, folder):
@@ -329,6 +358,7 @@ PARTS = {
     "finetune": run_finetune,
     "features": run_features,
     "memory": run_memory,
+    "decode": run_decode,
 }
 
 

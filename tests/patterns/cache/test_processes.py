@@ -48,6 +48,7 @@ def test_cache_is_the_same_with_processes(
 ) -> None:
     in_threads = cache(folder, tmp_path / "threads")
     monkeypatch.setattr(squares, "_MANY_PHOTOS", 1)
+    monkeypatch.setattr(squares, "_FEW_WORKERS", 1)
     in_processes = cache(folder, tmp_path / "processes")
     assert_same_store(in_processes.store, in_threads.store)
     assert in_processes.faults == in_threads.faults

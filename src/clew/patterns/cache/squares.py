@@ -21,8 +21,9 @@ _SIZE_STEP = 32
 # A thread takes at most this many at a time, and together they make one record batch; of few
 # photos, every thread gets some.
 _MOST_A_TASK, _TASKS_A_THREAD = 32, 4
-# Starting processes takes as long as decoding some hundred small photos.
-_MANY_PHOTOS = 1000
+# Starting processes takes as long as decoding some hundred small photos, and two threads hardly
+# wait for each other.
+_MANY_PHOTOS, _FEW_WORKERS = 1000, 2
 
 
 def choose_size(folder: PhotoFolder, sizes: tuple[int, int] = (32, 128)) -> int:
@@ -56,11 +57,11 @@ def decode_photos(
     photos: Sequence[Photo], size: int, workers: int
 ) -> Generator[Squares, None, None]:
     """Decode photos and yield them in order, some at a time; no more is decoded ahead than keeps
-    the workers busy. These are threads, each with a process of its own if there are many photos."""
+    the workers busy. These are threads; each has a process of its own if that is faster."""
     workers = max(1, workers)
     at_once = min(_MOST_A_TASK, -(-len(photos) // (_TASKS_A_THREAD * workers)))
     tasks = (photos[first : first + at_once] for first in range(0, len(photos), at_once or 1))
-    is_worth_it = workers > 1 and len(photos) >= _MANY_PHOTOS
+    is_worth_it = workers > _FEW_WORKERS and len(photos) >= _MANY_PHOTOS
     with DecodingProcesses(workers if is_worth_it else 0) as processes:
         read = partial(processes.read_squares, size=size)
         yield from map_in_threads(read, tasks, workers, ahead=workers)

@@ -55,8 +55,9 @@ docs: $(READY)  # the command reference, then the site in site/
 	$(BIN)/python docs/make_commands.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-pictures: $(READY)  # docs/images from the pages of `make demo`; requires Chromium
+pictures: $(READY)  # docs/images from the pages of `make demo` and of drawn photos; requires Chromium
 	$(BIN)/python docs/make_pictures.py $(DEMO)
+	PYTHONPATH=. $(BIN)/python docs/make_photo_pictures.py $(DEMO)/photo_pages
 
 wheel: $(READY)  # builds a wheel and runs both main jobs from it, outside the source tree
 	.ci/check-wheel $(PYTHON)

@@ -139,6 +139,7 @@ def test_run_prints_photos_plan_metrics_and_next_commands(run: Any, folder: Path
         r"report: el modelo/report.html",
         r"  identify photos:  clew patterns identify FOLDER --model 'el modelo'",
         r"  evaluate it:      clew patterns evaluate --model 'el modelo' --data DIR",
+        r"  open its page:    clew patterns serve --model 'el modelo'",
         r"  export it:        clew patterns export --model 'el modelo' --out model.onnx",
     ):
         assert re.search(f"^{line}$", ended.out, re.M), f"{line}\n{ended.out}"

@@ -101,6 +101,7 @@ def _say_next(console: Console, result: "ClassifierResult") -> None:
     commands = {
         "identify photos": ("identify", "FOLDER", *which),
         "evaluate it": ("evaluate", *which, "--data", "DIR"),
+        "open its page": ("serve", *which),
         "export it": ("export", *which, "--out", "model.onnx"),
     }
     console.print("next:")

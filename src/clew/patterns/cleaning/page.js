@@ -44,6 +44,7 @@ function drawQuestion() {
   const isTwice = shown.photos.length === 2 && shown.photos[1].label === first.label; // whatever it is
   const others = isTwice ? [] : state.classes.filter((label) => label !== first.label && label !== shown.suggestion);
   at("others").replaceChildren(...others.slice(0, 40).map(drawChip));
+  at("others-title").hidden = !others.length;
 }
 
 function title(shown, first) {
@@ -61,7 +62,7 @@ function drawPhoto(shown, photo, which) {
 }
 
 function drawNext(one, shown) {
-  const words = one.suggestion ? `${one.photos[0].label} → ${one.suggestion}` : one.photos[0].label;
+  const words = one.suggestion ? `→ ${one.suggestion}` : one.photos[0].label;
   const made = element("button", { type: "button", class: "next", title: one.photos[0].name, "aria-pressed": String(one === shown) },
     element("img", { src: `thumbnails/${one.number}/0`, alt: "", loading: "lazy" }), element("span", {}, words));
   made.addEventListener("click", () => { open = one.number; goOn(); });

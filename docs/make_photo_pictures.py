@@ -17,7 +17,7 @@ from PIL import Image
 from tests.pages.driving import Browser, open_browser
 
 IMAGES = Path(__file__).with_name("images")
-WIDTH, HEIGHT, SERVED_HEIGHT = 1100, 800, 1096
+WIDTH, HEIGHT, SERVED_HEIGHT = 1100, 800, 1046
 _CLEW = (sys.executable, "-m", "clew", "patterns")
 _IS_SHOWN = '[...document.querySelectorAll("img")].every((one) => one.complete && one.naturalWidth)'
 _DROP = """(() => {

@@ -11,7 +11,7 @@ from PIL import Image
 _QUALITY = 78
 _HEAT = colormaps["inferno"]
 _DARKEST = 0.3  # below, the colors are nearly black
-_STRENGTH = 0.8  # opacity of the strongest heat
+_STRENGTH = 0.65  # opacity of the strongest heat: the photo can be seen through it
 
 
 def lay_over(photo: Image.Image, heat: Float32[np.ndarray, "size size"]) -> Image.Image:
@@ -21,7 +21,7 @@ def lay_over(photo: Image.Image, heat: Float32[np.ndarray, "size size"]) -> Imag
     heat = np.clip(wide, 0, 1)[..., None]
     gray = np.asarray(photo.convert("L"), dtype=np.float32)[..., None] * np.ones(3, np.float32)
     color = 255 * _HEAT(_DARKEST + (1 - _DARKEST) * heat[..., 0])[..., :3]
-    share = _STRENGTH * heat**0.8
+    share = _STRENGTH * heat
     return Image.fromarray((gray * (1 - share) + color * share).astype(np.uint8))
 
 

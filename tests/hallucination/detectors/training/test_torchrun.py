@@ -1,8 +1,5 @@
 """Two processes under torchrun, over an S3 server, train what one process trains over folders."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +8,8 @@ from safetensors.torch import load_file
 
 import clew
 from clew.storage.places import open_place
+from tests.forking import fork
+from tests.hallucination.detectors.training.dying import torchrun
 from tests.hallucination.detectors.training.making import write_learnable
 from tests.object_server import upload
 
@@ -32,19 +31,6 @@ FLAGS = (
 )
 
 
-def torchrun(*words: object) -> subprocess.CompletedProcess[str]:
-    launch = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
-    module = "tests.hallucination.detectors.training.dying"
-    command = (sys.executable, "-m", "torch.distributed.run", *launch, "-m", module, *words)
-    return subprocess.run(
-        [*map(str, command)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "300"},
-        text=True,
-        capture_output=True,
-        timeout=300,
-    )
-
-
 @pytest.mark.slow
 def test_two_processes_over_s3_train_the_network_of_one_even_if_one_dies(
     s3_url: str, tmp_path: Path
@@ -55,11 +41,14 @@ def test_two_processes_over_s3_train_the_network_of_one_even_if_one_dies(
     words = ("train", "--preprocessed-dir", samples, "--cache-dir", tmp_path / "cache")
     words = (*words, "--out", out, *FLAGS.split(), "--overwrite")
 
-    ended = torchrun(*words)
-    assert ended.returncode == 0, ended.stderr
-    [sentence] = [line for line in ended.stderr.splitlines() if line.startswith("clew: ")]
+    process = fork(torchrun, tuple(map(str, words)), tmp_path)
+    process.start()
+    process.join(300)
+    output, errors = ((tmp_path / f"{name}.txt").read_text() for name in ("stdout", "stderr"))
+    assert process.exitcode == 0, errors
+    [sentence] = [line for line in errors.splitlines() if line.startswith("clew: ")]
     assert sentence.startswith("clew: another training process has ended or lost its connection: ")
-    assert "resuming after step 11 " in ended.stdout
+    assert "resuming after step 11 " in output
     open_place(out).child("lstm").fetch("last.safetensors", tmp_path / "two.safetensors")
     one = load_file(tmp_path / "one/lstm/last.safetensors")
     two = load_file(tmp_path / "two.safetensors")

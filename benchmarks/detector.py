@@ -189,7 +189,8 @@ def train(data, name, companions):
 
 
 def make_record(detector, count, device):
-    """The record of a pass over some answers, with random values."""
+    """The record of a pass over some answers, with random values. Their states are at the center of
+    the training answers where the distance is measured: a far answer is not scored."""
     shape, random = detector.shape, torch.Generator().manual_seed(0)
     per_token = count * shape.layers * LIVE_TOKENS
     sizes = {
@@ -207,6 +208,7 @@ def make_record(detector, count, device):
         for name, size in sizes.items()
         if name in columns
     }
+    made["answer_hidden"][:, detector.distance.layer] = detector.distance.mean
     return Reduced(**{**empty, **made})
 
 
@@ -249,7 +251,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("samples", type=Path, help='a folder of "clew preprocess"')
     parser.add_argument("--data", type=Path, help="keep the data here [default: a fresh folder]")
-    parser.add_argument("--methods", nargs="+", default=["robust", "fusion"])
+    parser.add_argument("--methods", nargs="+", default=["robust", "fusion", "gated"])
     parser.add_argument("--device", default="cpu", choices=list(MOST_SCORING_MS))
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()

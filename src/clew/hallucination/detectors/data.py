@@ -71,6 +71,32 @@ class StoredAnswers:
 
 
 @dataclass(frozen=True, eq=False)
+class HostAnswers:
+    """Live data on a CPU as NumPy arrays, which share its memory. An operation on few values takes
+    a fraction of the time that it takes on tensors."""
+
+    data: Features
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.data.fields
+
+    @property
+    def layers(self) -> int:
+        return self.data.layers
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        return self.data.labels
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
+        values = self.data.read(field, split, layer=layer)
+        if isinstance(values, Tensor):
+            return values.numpy()
+        return [value.numpy() if isinstance(value, Tensor) else value for value in values]
+
+
+@dataclass(frozen=True, eq=False)
 class BlankAnswer:
     """One answer whose values are all 0: a detector that cannot score it does not fit its shape."""
 

@@ -4,6 +4,7 @@ not assign one."""
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,15 @@ from torch import Tensor, nn
 from clew.errors import InputError
 from clew.hallucination.capture.dialogue import CHAT_TEMPLATE, Prompt
 from clew.hallucination.capture.phrasings import ENTAILMENT_KEY, EVALUATION_KEY, SelfEvaluation
-from clew.hallucination.detectors.data import LIVE, LiveData
+from clew.hallucination.detectors.data import LIVE, HostAnswers, LiveData
 from clew.hallucination.detectors.distance import Distance
-from clew.hallucination.detectors.packing import on_device
+from clew.hallucination.detectors.packing import on_device, on_host
 from clew.hallucination.detectors.probes.arrays import to_numpy
 from clew.hallucination.detectors.probes.baselines import EachAnswer
+from clew.hallucination.detectors.probes.fusion import FusionProbe
+from clew.hallucination.detectors.probes.gated import GatedProbe
 from clew.hallucination.detectors.probes.method import Scorer
+from clew.hallucination.detectors.probes.robust import RobustProbe
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, SampleKind
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.detectors.tokens import TokenProbe
@@ -33,6 +37,7 @@ from clew.settings import find_differences
 from clew.typed_json import Bounds, read_as
 
 TOKENS = "token_logprobs"
+_OF_SMALL_STEPS = (FusionProbe, RobustProbe, GatedProbe)
 _Count = Annotated[int, Bounds(least=0, most=1000)]
 # As close to 0 and 1 as a float32 can represent.
 _SURE = 1e-7
@@ -233,13 +238,14 @@ class Detector:
         `scored` are the risks of a network that has scored its batches already."""
         if not len(data.labels[LIVE]):
             return []
-        risks = self._risks(data) if scored is None else scored
         distances = self._distances(data)
         # A distance that is not a number is not a small one.
         is_far = ~(distances <= 1)
-        others = self._fall_back(data) if is_far.any() else risks
+        others = self._fall_back(data) if is_far.any() else np.full(len(is_far), np.nan)
+        if scored is None:
+            scored = others if is_far.all() else self._risks(data)
         lengths = map(len, data.read(TOKENS, LIVE))
-        rows = zip(risks, others, distances, is_far, lengths, data.stop_reasons, strict=True)
+        rows = zip(scored, others, distances, is_far, lengths, data.stop_reasons, strict=True)
         return [self._answer(*row) for row in rows]
 
     def _answer(
@@ -280,14 +286,27 @@ class Detector:
         )
 
     def _risks(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
+        if self._on_host is not None:
+            scores = self._on_host[0].score(HostAnswers(data), LIVE)
+            return calibrate(self.calibration, scores)
         if self.scorer is not None:
             return calibrate(self.calibration, to_numpy(self.scorer.score(data, LIVE)))
         assert self.samples is not None
         return to_numpy(self.score(data.batch(self.samples))).astype(np.float64)
 
+    @cached_property
+    def _on_host(self) -> tuple[Scorer, Distance | None] | None:
+        """Scorer and distance with NumPy arrays, for one of many small steps on a CPU."""
+        if not isinstance(self.scorer, _OF_SMALL_STEPS):
+            return None
+        scorer = on_host(self.scorer)
+        return None if scorer is None else (scorer, on_host(self.distance))
+
     def _distances(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
         if self.distance is None:
             return np.zeros(len(data.labels[LIVE]))
+        if self._on_host is not None and self._on_host[1] is not None:
+            return self._on_host[1].measure(HostAnswers(data), LIVE).astype(np.float64)
         return to_numpy(self.distance.measure(data, LIVE)).astype(np.float64)
 
     def _fall_back(self, data: LiveData) -> Float64[np.ndarray, " answers"]:

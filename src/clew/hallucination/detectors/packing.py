@@ -1,7 +1,7 @@
 """Fitted parts of a detector as JSON and tensors, and back: a dataclass of numbers, texts, arrays,
 other dataclasses and lists of these. Its type hints say what a file must contain."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -54,6 +54,25 @@ def unpack(kind: type[Part], packed: Packed) -> Part:
 def on_device(part: Part, device: torch.device | str) -> Part:
     """The same part with its tensors on a device."""
     return _map_arrays(part, lambda array: _as_tensor(array).to(device))
+
+
+def on_host(part: Part) -> Part | None:
+    """The same part with NumPy arrays that share the memory of its tensors; None if these are not
+    on a CPU."""
+    if any(isinstance(one, Tensor) and not one.is_cpu for one in _arrays_of(part)):
+        return None
+    return _map_arrays(part, lambda array: array.numpy() if isinstance(array, Tensor) else array)
+
+
+def _arrays_of(value: Any) -> Iterator[Any]:
+    if isinstance(value, np.ndarray | Tensor):
+        yield value
+    elif is_dataclass(value):
+        for one in fields(value):
+            yield from _arrays_of(getattr(value, one.name))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _arrays_of(item)
 
 
 def _pack_value(packed: Packed, name: str, value: Any) -> None:
@@ -144,7 +163,7 @@ def _is_array(hint: Any) -> bool:
     return hint is np.ndarray or (hasattr(hint, "array_type") and hasattr(hint, "dims"))
 
 
-def _map_arrays(value: Any, change: Callable[[Any], Tensor]) -> Any:
+def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, np.ndarray | Tensor):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):

@@ -19,7 +19,7 @@ from clew.hallucination.live.batches import TracedAnswers, build_batch
 from clew.hallucination.live.engine.transfers import to_device
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS
-from clew.hallucination.traces.compact import Reduced, to_float16
+from clew.hallucination.traces.compact import Reduced, to_float16, to_float32
 from clew.hallucination.traces.heads import average, largest
 from clew.hallucination.traces.schema import EVALUATION
 
@@ -89,6 +89,7 @@ class LiveFeatures:
         self._pass_maps, self._evaluate = pass_maps, evaluate
         self._is_laid_out = is_laid_out
         self._made: dict[str, Tensor] = {}
+        self._ragged: dict[str, tuple[Tensor, ...]] = {}
         device = record.last_hidden.device
         sizes = [[len(a.prompt) + len(a.tokens), len(a.prompt)] for a in answers]
         self._lengths, self._prompts = to_device(sizes, device).T
@@ -127,7 +128,7 @@ class LiveFeatures:
         if field not in self._made:
             self._made[field] = self._make(field)
         values = self._made[field]
-        return (values if layer is None else values[:, layer]).float()
+        return to_float32(values if layer is None else values[:, layer])
 
     def batch(self, kind: SampleKind) -> Any:
         """The batch that a network on this kind of samples reads, on the device of the record."""
@@ -156,7 +157,10 @@ class LiveFeatures:
         columns = [name for name in sorted({*_COLUMN_OF.values()}) if self._has(name)]
         if not columns:
             return {}
-        # The sum of an answer's values is not finite if one of them is not.
+        # The sum of values is not finite if one of them is not.
+        totals = [getattr(self.record, name).sum(dtype=torch.float32) for name in columns]
+        if torch.stack(totals).isfinite().all():
+            return {}
         sums = [_sum_answers(self._whole(name)) for name in columns]
         broken = (~torch.stack(sums).isfinite()).cpu()
         return {
@@ -192,12 +196,17 @@ class LiveFeatures:
 
     def _read_plain(self, field: str) -> list[Any]:
         if field.startswith("token_"):
-            numbers = [getattr(answer, field.removeprefix("token_")) for answer in self.answers]
-            if field not in self._made:  # a tensor for each answer would take many times as long
-                self._made[field] = torch.tensor([*chain(*numbers)], dtype=torch.float32)
-            return list(self._made[field].split(list(map(len, numbers))))
+            if field not in self._ragged:
+                self._ragged[field] = self._split_tokens(field.removeprefix("token_"))
+            return [*self._ragged[field]]
         name = "text" if field == "answer" else field
         return [getattr(answer, name) for answer in self.answers]
+
+    def _split_tokens(self, name: str) -> tuple[Tensor, ...]:
+        """At once: a tensor for each answer would take many times as long."""
+        numbers = [getattr(answer, name) for answer in self.answers]
+        flat = torch.tensor([*chain(*numbers)], dtype=torch.float32)
+        return flat.split([*map(len, numbers)])
 
     def _read_token_nodes(self, layer: int | None) -> list[Tensor]:
         """The nodes of each answer's tokens, on the device."""

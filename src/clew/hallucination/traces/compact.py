@@ -7,6 +7,7 @@ A batch is laid out in `slots`: first the prefix shared by all prompts, then the
 prompt, padded on the left, then the answers.
 """
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import DIAGONALS, TraceShape
 
 FLOAT16_MAX = 65504.0
+# PyTorch converts to and from float16 one value at a time on arm, NumPy several at once.
+_BY_NUMPY = platform.machine() in ("aarch64", "arm64")
 _TINY = 1e-30
 # What can be recorded; "edges" are the columns edge_source and edge_weight.
 COLUMNS = frozenset(
@@ -317,8 +320,23 @@ def to_float16(values: Tensor) -> Tensor:
     """Float16, with values beyond its range clamped to its maximum; infinities and NaN stay."""
     if values.dtype == torch.float16:
         return values
+    if _BY_NUMPY and values.is_cpu and values.dtype == torch.float32:
+        array = values.detach().numpy()
+        if _is_small(array):
+            return torch.from_numpy(array.astype(np.float16))
     clipped = values.clamp(-FLOAT16_MAX, FLOAT16_MAX)  # NaN stays
     return torch.where(values.isinf(), values, clipped).to(torch.float16)
+
+
+def to_float32(halves: Tensor) -> Tensor:
+    if _BY_NUMPY and halves.is_cpu and halves.dtype == torch.float16:
+        return torch.from_numpy(halves.numpy().astype(np.float32))
+    return halves.float()
+
+
+def _is_small(values: Float[np.ndarray, "..."]) -> bool:
+    """Whether all values are in the range of float16; NaN is not."""
+    return bool(values.min(initial=0) >= -FLOAT16_MAX and values.max(initial=0) <= FLOAT16_MAX)
 
 
 def reduced_columns(

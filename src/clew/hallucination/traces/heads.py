@@ -3,11 +3,12 @@ Laplacian, and the largest eigenvalues of the Laplacian. Live answers are reduce
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float16, Int
 from torch import Tensor
 
-from clew.hallucination.traces.compact import Reduced, to_float16
+from clew.hallucination.traces.compact import Reduced, to_float16, to_float32
 from clew.hallucination.traces.schema import (
     LAPLACIAN_ANSWER,
     LOG_ALL,
@@ -61,8 +62,8 @@ def average(
 ) -> Float16[Tensor, "rows layers features"]:
     """The mean over some tokens; 0 if there are none."""
     total: Float[Tensor, "rows layers features"]
-    total = torch.where(tokens[:, None, :, None], values, 0).sum(2, dtype=torch.float32)
-    return (total / tokens.sum(1).clamp(min=1)[:, None, None]).half()
+    total = torch.where(tokens[:, None, None], to_float32(values.mT), 0).sum(3)
+    return to_float16(total / tokens.sum(1).clamp(min=1)[:, None, None])
 
 
 def largest(
@@ -71,6 +72,8 @@ def largest(
     count: int,
 ) -> Float16[Tensor, "rows layers heads count"]:
     """The largest values of every head, falling; zeros if there are fewer tokens."""
+    if values.is_cpu:
+        return _find_largest(values, used, count)
     heads = values.mT.float().masked_fill(~used[:, None, None], -torch.inf)
     kept = min(count, used.shape[1])
     falling = heads.sort(dim=-1, descending=True).values[..., :kept]
@@ -78,3 +81,23 @@ def largest(
     exists = torch.arange(kept, device=used.device) < lengths[:, None]
     falling = torch.where(exists[:, None, None], falling, 0)
     return torch.nn.functional.pad(falling, (0, count - kept)).half()
+
+
+def _find_largest(
+    values: Float16[Tensor, "rows layers tokens heads"],
+    used: Bool[Tensor, "rows tokens"],
+    count: int,
+) -> Float16[Tensor, "rows layers heads count"]:
+    """On a CPU. NumPy sorts in a tenth of the time: it does not sort the places as well."""
+    heads, unused = to_float32(values.mT).numpy(), ~used.numpy()
+    is_padded = unused.any()
+    if is_padded:
+        heads = np.where(unused[:, None, None], -np.inf, heads)
+    falling = np.sort(heads, axis=-1)[..., ::-1][..., :count]
+    if is_padded:
+        lengths = used.shape[1] - unused.sum(axis=1)
+        exists = np.arange(falling.shape[-1]) < lengths[:, None]
+        falling = np.where(exists[:, None, None], falling, 0)
+    found = np.zeros((*falling.shape[:-1], count), np.float32)
+    found[..., : falling.shape[-1]] = falling
+    return to_float16(torch.from_numpy(found))

@@ -59,4 +59,19 @@ def test_gated_uses_what_is_known_only_for_questions_like_those_seen() -> None:
         "sequence": states.astype(np.float16)
     }
     unseen = MemoryFeatures(labels[600:], other)
-    assert np.corrcoef(*(fitted[n].score(unseen, "test") for n in ("gated", "robust")))[0, 1] > 0.98
+    assert np.corrcoef(*(fitted[n].score(unseen, "test") for n in ("gated", "robust")))[0, 1] > 0.9
+
+
+def test_an_unseen_category_between_seen_ones_is_left_to_robust() -> None:
+    random = np.random.default_rng(3)
+    topics, labels = random.integers(0, 3, 900), random.integers(0, 2, 900)
+    places = np.array([[3, 0], [0, 3], [-3, -3], [0, 0]])  # the last is not trained on
+    topics[600:] = 3
+    columns = answers_about(topics, labels)
+    columns["sequence"][:, :, 0] = random.standard_normal((900, 4))
+    columns["sequence"][:, :, 2:4] += places[topics][:, None].astype(np.float16)
+    seen = MemoryFeatures(labels[:600], {name: some[:600] for name, some in columns.items()})
+    unseen = MemoryFeatures(labels[600:], {name: some[600:] for name, some in columns.items()})
+    gate = PROBES["gated"].fit(seen, seed=0).scorer.familiarity
+    assert gate.share(seen, "test").mean() > 0.8
+    assert gate.share(unseen, "test").mean() < 0.4

@@ -74,6 +74,8 @@ def read_ragged(data: Features, field: str, split: str) -> Sequence[np.ndarray]:
     answers = data.read(field, split)
     if not len(answers) or is_numpy(answers[0]):
         return answers
+    if len(answers) == 1:
+        return [to_numpy(answers[0]).reshape(-1)]
     import torch
 
     flat = torch.cat([answer.reshape(-1) for answer in answers]).cpu().numpy()

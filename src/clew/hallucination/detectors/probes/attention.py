@@ -30,7 +30,7 @@ DIAGONAL = "log_diagonal_answer"
 LOOKBACK = "lookback"
 SPECTRUM, LOG_DIAGONAL, STATES = "laplacian_top", "log_diagonal_all", "sequence"
 # So many answers are read with all their layers at once.
-_FEW = 64
+FEW = 64
 # How many of every head's largest eigenvalues are used.
 RANKS = (5, 10, 25, 50, 100)
 
@@ -153,7 +153,7 @@ def read_layers(
     for many, which would not fit in memory. `every`: only one layer in so many; `ranks`: only so
     many eigenvalues, or as many as give a layer this number of `features`. The slice is the place
     of the layers among those read."""
-    is_small = len(data.labels[split]) <= _FEW
+    is_small = len(data.labels[split]) <= FEW
     layers = range(0, data.layers, every)
     for place, layer in enumerate([None] if is_small else layers):
         values = data.read(field, split, layer=layer)

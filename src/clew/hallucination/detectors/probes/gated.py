@@ -3,14 +3,15 @@ holds for the questions it has seen, and is the best method there. Robust gives 
 and is better on other questions. Which of the two an answer needs is read from its states."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from functools import cached_property
+from typing import Any, Literal, Self
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int
 
 from clew.hallucination.detectors.probes.arrays import Array, is_numpy, single, stack, to_numpy
 from clew.hallucination.detectors.probes.fusion import FusionProbe, learn_fusion
-from clew.hallucination.detectors.probes.gaussian import Gaussian
+from clew.hallucination.detectors.probes.gaussian import Centers, Gaussian
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
 from clew.hallucination.detectors.probes.robust import (
     RobustProbe,
@@ -18,20 +19,20 @@ from clew.hallucination.detectors.probes.robust import (
     read_categories,
     unit,
 )
+from clew.metrics import PlattScale
 
 # The fields to measure, the first that there is.
 _FIELDS = ("state_mean", "sequence")
 # Answers that a category needs, to be recognized.
 _FEWEST = 4
-# The validation answers farther away than this share of them need robust to some degree; those
-# farther away than all of them, entirely.
-_NEAR = 0.95
+# Answers farther away than this share of the validation answers need robust to some degree; those
+# farther away than all of them, entirely. So do answers farther away than this share of the
+# training answers are from other categories than their own: they may be to unseen questions.
+_NEAR, _NEAR_UNSEEN = 0.95, 0.25
 _LEVELS = 11
 # The least difference between two levels, in units of the spread: rounding must not matter.
 _STEP = 0.02
 _FLOOR = 1e-3  # of the largest variance: states are stored in half precision
-# In units of their spread. Fusion separates the classes more clearly.
-_FUSION_WEIGHT = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,8 @@ class Familiarity:
     """How near an answer's states are to a category of the training answers: by their Mahalanobis
     distance (Lee et al. 2018), which finds answers unlike all others, and by how much nearer they
     are to it than to the whole (Ren et al. 2021), which finds those that lie between the
-    categories. `levels` are quantiles of both on validation."""
+    categories. `levels` are quantiles of both, on validation or among training answers without
+    their own category, whichever are less."""
 
     field: str
     layer: int
@@ -67,29 +69,53 @@ class Familiarity:
             whole=Gaussian.fit(states - mean, _FLOOR),
             levels=np.zeros((0, 2), np.float32),
         )
-        distances = to_numpy(found.measure(data, "validation"))
-        return replace(found, levels=_find_levels(distances))
+        levels = _find_levels(to_numpy(found.measure(data, "validation")), _NEAR)
+        if len(means) > 1:
+            unseen = found._measure_unseen(known, groups[groups >= 0])
+            others = _find_levels(unseen, _NEAR_UNSEEN, groups[groups >= 0])
+            levels = np.minimum(levels, others)
+        return replace(found, levels=levels)
+
+    def _measure_unseen(
+        self, states: np.ndarray, groups: Int[np.ndarray, " rows"]
+    ) -> Float[np.ndarray, "rows 2"]:
+        """What `measure` would give if an answer's own category were not known."""
+        categories, whole = self._centers
+        squares = categories.square(states)
+        squares[np.arange(len(states)), groups] = np.inf
+        nearest = squares.min(axis=1)
+        return np.stack((nearest, nearest - whole.square(states)[:, 0]), axis=1)
+
+    @cached_property
+    def _centers(self) -> tuple[Centers, Centers]:
+        """The categories and the whole."""
+        return self.within.around(self.means), self.whole.around(self.mean[None])
 
     def measure(self, data: Features, split: str) -> Float[Array, "rows 2"]:
         """The distance, and the relative one."""
         states = unit(data.read(self.field, split, layer=self.layer))
-        squares = self.within.square_to(states, self.means)
+        categories, whole = self._centers
+        squares = categories.square(states)
         nearest = squares.min(axis=1) if is_numpy(squares) else squares.amin(dim=1)
-        whole = self.whole.square_to(states, self.mean[None])[:, 0]
-        return stack((nearest, nearest - whole))
+        return stack((nearest, nearest - whole.square(states)[:, 0]))
 
     def share(self, data: Features, split: str) -> Float[Array, " rows"]:
         """1 for answers like the training answers, 0 for those unlike all of them, and between
-        them the share of validation answers that are farther away, among the farthest."""
+        them the share of answers that are farther away, among those that are far."""
         lower, upper = self.levels[:-1], self.levels[1:]
         passed = (self.measure(data, split)[:, None] - lower) / (upper - lower)
         shares = 1 - passed.clip(0, 1).sum(axis=1) / len(lower)
         return single(shares[:, 0] * shares[:, 1])
 
 
-def _find_levels(distances: Float[np.ndarray, "rows 2"]) -> Float32[np.ndarray, "levels 2"]:
-    """Increasing quantiles of the farthest answers."""
-    levels = np.quantile(distances, np.linspace(_NEAR, 1, _LEVELS), axis=0)
+def _find_levels(
+    distances: Float[np.ndarray, "rows 2"], near: float, groups: np.ndarray | None = None
+) -> Float32[np.ndarray, "levels 2"]:
+    """Increasing quantiles from `near` to 1. All groups weigh the same."""
+    weights = None if groups is None else (1 / np.bincount(groups))[groups]
+    method: Literal["linear", "inverted_cdf"] = "linear" if weights is None else "inverted_cdf"
+    shares = np.linspace(near, 1, _LEVELS)
+    levels = np.quantile(distances, shares, axis=0, weights=weights, method=method)
     least = distances.std(axis=0).clip(1e-6) * _STEP
     return (levels + least * np.arange(_LEVELS)[:, None]).astype(np.float32)
 
@@ -109,15 +135,19 @@ def _number_categories(data: Features, answers: int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Center and spread of a method's scores on validation."""
+    """Center and spread that turn a method's scores into log-odds. Both methods then mean the same
+    by a score, and answers that get one can be compared with answers that get the other."""
 
     center: float
     spread: float
 
     @classmethod
     def of(cls, scorer: Scorer, data: Features) -> Self:
+        """Calibrated on validation."""
         scores = to_numpy(scorer.score(data, "validation"))
-        return cls(center=float(scores.mean()), spread=max(float(scores.std()), 1e-6))
+        scale = PlattScale.fit(data.labels["validation"], scores)
+        spread = scale.spread / scale.slope
+        return cls(center=scale.middle - scale.intercept * spread, spread=spread)
 
     def apply(self, scores: Array) -> Array:
         return (scores - self.center) / self.spread
@@ -125,13 +155,15 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class GatedProbe:
-    """Two methods, and how much each of them counts for an answer."""
+    """Two methods, and how much each of them counts for an answer. In detectors of earlier versions
+    the standings are center and spread of the scores, and fusion counts twice."""
 
     fusion: FusionProbe
     robust: RobustProbe
     familiarity: Familiarity
     fusion_standing: Standing
     robust_standing: Standing
+    fusion_weight: float = 2.0
 
     @property
     def parameters(self) -> int:
@@ -142,10 +174,14 @@ class GatedProbe:
         return self.fusion.fields | self.robust.fields | {self.familiarity.field}
 
     def score(self, data: Features, split: str) -> Array:
-        fusion = self.fusion_standing.apply(self.fusion.score(data, split))
-        robust = self.robust_standing.apply(self.robust.score(data, split))
         share = self.familiarity.share(data, split)
-        return share * _FUSION_WEIGHT * fusion + (1 - share) * robust
+        if is_numpy(share) and not share.any():  # a GPU is not waited for
+            return self.robust_standing.apply(self.robust.score(data, split))
+        fusion = self.fusion_standing.apply(self.fusion.score(data, split))
+        if is_numpy(share) and (share == 1).all():
+            return self.fusion_weight * fusion
+        robust = self.robust_standing.apply(self.robust.score(data, split))
+        return share * self.fusion_weight * fusion + (1 - share) * robust
 
 
 def learn_gated(data: Features) -> Fitted:
@@ -160,6 +196,7 @@ def learn_gated(data: Features) -> Fitted:
             familiarity=Familiarity.fit(data),
             fusion_standing=Standing.of(fusion.scorer, data),
             robust_standing=Standing.of(robust.scorer, data),
+            fusion_weight=1.0,
         ),
         chosen=chosen,
     )

@@ -42,17 +42,52 @@ class Gaussian:
         outside = ((centered**2).sum(axis=1) - (inside**2).sum(axis=1)).clip(0)
         return (inside**2 / self.variances).sum(axis=1) + outside / self.rest
 
-    def square_to(self, states: Array, centers: Array) -> Float[Array, "rows centers"]:
-        """The squared Mahalanobis distances from every one of several centers."""
-        states, centers = doubled(states), doubled(centers)  # large numbers are subtracted
-        inside, at = states @ doubled(self.directions), centers @ doubled(self.directions)
-        outside = (_squares(states, centers) - _squares(inside, at)).clip(0)
-        scale = doubled(self.variances) ** 0.5
-        return _squares(inside / scale, at / scale).clip(0) + outside / self.rest
+    def around(self, centers: Array) -> "Centers":
+        """Several centers with this shape."""
+        points, directions = doubled(centers), doubled(self.directions)
+        scale, inside = doubled(self.variances) ** 0.5, points @ directions
+        return Centers(
+            directions=directions,
+            scale=scale,
+            rest=self.rest,
+            points=_Points.of(points),
+            inside=_Points.of(inside),
+            scaled=_Points.of(inside / scale),
+        )
 
 
-def _squares(rows: Array, others: Array) -> Float[Array, "rows others"]:
-    return (rows**2).sum(axis=1)[:, None] - 2 * rows @ others.T + (others**2).sum(axis=1)
+@dataclass(frozen=True, kw_only=True)
+class _Points:
+    """Points with their squared lengths, which distances need again and again."""
+
+    points: Float64[Array, "points dim"]
+    squares: Float64[Array, " points"]
+
+    @classmethod
+    def of(cls, points: Array) -> Self:
+        return cls(points=points, squares=(points**2).sum(axis=1))
+
+    def square_from(self, rows: Array) -> Float64[Array, "rows points"]:
+        return (rows**2).sum(axis=1)[:, None] - 2 * rows @ self.points.T + self.squares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centers:
+    """Several distributions of one shape. In double precision: large numbers are subtracted."""
+
+    directions: Float64[Array, "dim components"]
+    scale: Float64[Array, " components"]
+    rest: float
+    points: _Points
+    inside: _Points
+    scaled: _Points
+
+    def square(self, states: Array) -> Float64[Array, "rows centers"]:
+        """The squared Mahalanobis distances from every center."""
+        states = doubled(states)
+        inside = states @ self.directions
+        outside = (self.points.square_from(states) - self.inside.square_from(inside)).clip(0)
+        return self.scaled.square_from(inside / self.scale).clip(0) + outside / self.rest
 
 
 def _covariance(centered: Float32[np.ndarray, "rows dim"]) -> Float64[np.ndarray, "dim dim"]:

@@ -1,7 +1,5 @@
 """Many photos are decoded in processes; nothing in the cache says so."""
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +34,10 @@ def processes() -> Iterator[DecodingProcesses]:
         yield started
 
 
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
 def assert_equal(found: Squares, expected: Squares) -> None:
     assert (found.faults, found.digests) == (expected.faults, expected.digests)
     assert np.array_equal(found.sizes, expected.sizes)
@@ -46,13 +48,13 @@ def assert_equal(found: Squares, expected: Squares) -> None:
 def test_cache_is_the_same_with_processes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_threads = cache(folder, tmp_path / "threads")
+    in_threads, before = cache(folder, tmp_path / "threads"), children()
     monkeypatch.setattr(squares, "_MANY_PHOTOS", 1)
     monkeypatch.setattr(squares, "_FEW_WORKERS", 1)
     in_processes = cache(folder, tmp_path / "processes")
     assert_same_store(in_processes.store, in_threads.store)
     assert in_processes.faults == in_threads.faults
-    assert not psutil.Process().children(), "the processes have ended"
+    assert children() == before, "the processes have ended"
 
 
 def test_process_gives_what_this_one_does(
@@ -65,11 +67,11 @@ def test_process_gives_what_this_one_does(
 
 
 def test_photos_of_a_killed_process_are_decoded_here(photos: list[Photo]) -> None:
-    expected = read_squares(photos, SIZE)
+    expected, before = read_squares(photos, SIZE), children()
     with DecodingProcesses(1) as started:
         started.read_squares(photos[:1], SIZE)
-        for process in psutil.Process().children(recursive=True):
-            os.kill(process.pid, signal.SIGKILL)
+        for process in children() - before:
+            process.kill()
         for _ in range(2):
             assert_equal(started.read_squares(photos, SIZE), expected)
 

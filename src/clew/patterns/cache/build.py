@@ -157,6 +157,8 @@ class _Filling:
     def _note_others(self, squares: Squares, stamps: Stamps, rows: pa.RecordBatch) -> None:
         """Note duplicates and unreadable photos in the ledger, after the rows that the duplicates
         refer to have been written."""
+        if rows.num_rows == len(squares.digests):
+            return
         with_row = set(rows.column("name").to_pylist())
         others = []
         for place, (key, name) in enumerate(

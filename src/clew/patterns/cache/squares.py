@@ -102,5 +102,4 @@ def build_rows(squares: Squares, stamps: Stamps, seen: SeenPictures, size: int) 
         pa.FixedSizeListArray.from_arrays(pa.array(pixels), image_bytes(size)),
     ]
     schema = image_schema(size)
-    cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(cast, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

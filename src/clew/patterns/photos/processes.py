@@ -8,8 +8,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
+
+import numpy as np
 
 from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.squares import Squares, read_squares
@@ -54,7 +57,7 @@ class DecodingProcesses:
             return read_squares(photos, size)
         try:
             pipe.send((photos, size))
-            squares: Squares = pipe.recv()
+            squares = _receive(pipe, len(photos), size)
         except (EOFError, OSError):  # killed, perhaps because memory is short
             pipe.close()
             return read_squares(photos, size)
@@ -62,6 +65,19 @@ class DecodingProcesses:
         for place in squares.postponed():
             squares.read(place, photos[place], size)
         return squares
+
+
+def _receive(pipe: Connection, photos: int, size: int) -> Squares:
+    images = np.empty((photos, size * size * 3), np.uint8)
+    squares: Squares = pipe.recv()
+    # Straight into the array: pickled, the images would be copied four times.
+    rest = images.data.cast("B")
+    while rest:
+        count = os.readv(pipe.fileno(), [rest])
+        if not count:
+            raise EOFError
+        rest = rest[count:]
+    return replace(squares, images=images)
 
 
 def _start(sockets: Sequence[socket.socket]) -> subprocess.Popen[bytes] | None:
@@ -101,4 +117,8 @@ def _answer(pipe: Connection) -> None:
             photos, size = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(read_squares(photos, size, take_turns=False))
+        squares = read_squares(photos, size, take_turns=False)
+        pipe.send(replace(squares, images=squares.images[:0]))
+        rest = squares.images.data.cast("B")
+        while rest:
+            rest = rest[os.write(pipe.fileno(), rest) :]

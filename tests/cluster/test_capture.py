@@ -76,11 +76,11 @@ def capture(nodes: Any, model_folder: Path, questions: Path, tmp_path: Path) -> 
 def start(nodes: Any, model_folder: Path, questions: Path, tmp_path: Path) -> Any:
     """Starts `clew extract` into `tmp_path/store`, in a process of its own."""
 
-    def begin(*more: str) -> ClewProcess:
+    def begin(*more: str, address: str = nodes.address) -> ClewProcess:
         store = tmp_path / "store"
         where = ("--model", model_folder, "--questions", questions, "--out", store)
         words = ["extract", *map(str, where), *WORDS, *more]
-        return ClewProcess(words, tmp_path / f"{time.monotonic()}.txt", RAY_ADDRESS=nodes.address)
+        return ClewProcess(words, tmp_path / f"{time.monotonic()}.txt", RAY_ADDRESS=address)
 
     return begin
 
@@ -121,6 +121,15 @@ def test_several_workers_make_the_same_store(capture: Any, expected: Path, tmp_p
     assert_whole(tmp_path / "store", expected)
     assert sum(event.count for event in pick(events, WorkAdvanced)) == QUESTIONS
     assert notes(events)[0].startswith("2 workers")
+
+
+def test_ray_is_started_with_workers_that_load_the_package_themselves(
+    start: Any, tmp_path: Path
+) -> None:
+    """The only test whose workers are not forked (`tests.cluster.forked`)."""
+    with start("--cluster", "ray", "--num-samples", "10", address="local") as driver:
+        assert driver.wait() == 0, driver.output
+    assert "1 worker " in driver.output and read_manifest(tmp_path / "store").rows == 10
 
 
 def test_workers_and_drivers_killed_at_random_lose_nothing(

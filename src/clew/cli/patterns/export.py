@@ -39,18 +39,20 @@ def run(call: Call) -> None:
 
 
 def _print_export(console: Console, exported: "ExportedModel") -> None:
-    from clew.patterns.trained.exporting import INPUT, OUTPUT
+    from clew.patterns.trained.exporting import INPUT, OUTPUT, TYPICALITY
     from clew.patterns.trained.program import SUFFIX
 
     size, classes = exported.image_size, exported.classes
     runtime = "torch.export" if exported.path.suffix == SUFFIX else "onnxruntime"
     images = "photos" if exported.with_photos else "random images (no photo was found)"
+    unknown = f'          "{TYPICALITY}", float32 [batch]: below 0.05, none of the classes'
     lines = (
         f"{exported.path} ({bytes_text(exported.bytes)})",
         f'input:    "{INPUT}", uint8 [batch, {size}, {size}, 3]: RGB photos resized to '
         f"{size} x {size}",
         f'output:   "{OUTPUT}", float32 [batch, {len(classes)}], in this order: '
         f"{_list_classes(classes)}",
+        *([unknown] if exported.has_typicality else []),
         "metadata: classes, input, scaling and calibration (both are inside the model)",
         f"checked:  {runtime} returns the same probabilities for {exported.checked} {images}, "
         f"within {exported.difference:.0e}",

@@ -78,4 +78,4 @@ def _by_split(rows: Sequence[MapRow]) -> Coloring:
 
 
 def _describe(row: MapRow) -> str:
-    return "" if row.predicted == row.label else f"predicted {row.predicted}"
+    return "" if row.predicted == row.label else f"predicted as {row.predicted}"

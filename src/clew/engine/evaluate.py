@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor, nn
 
 from clew.engine.batches import count_samples, sample_names
@@ -187,44 +187,44 @@ def score_metrics(
 def _binary(
     scores: Float[Tensor, " samples"], labels: Int64[Tensor, " samples"], threshold: float
 ) -> Metrics:
-    from torchmetrics.functional.classification import (  # slow to import
-        binary_accuracy,
-        binary_auroc,
-        binary_f1_score,
-    )
-
-    probabilities = scores.double().sigmoid()
-    positives = int(labels.sum())
-    both = 0 < positives < len(labels)
+    positive, found = labels == 1, scores.double().sigmoid() > threshold
     return {
         # From the logits: extreme probabilities would round to the same number.
-        "auroc": float(binary_auroc(_ranks(scores), labels)) if both else None,
-        "accuracy": float(binary_accuracy(probabilities, labels, threshold)),
-        "f1": float(binary_f1_score(probabilities, labels, threshold)) if positives else None,
+        "auroc": _auroc(scores, positive) if 0 < int(positive.sum()) < len(labels) else None,
+        "accuracy": _share(found == positive),
+        "f1": _f1(found, positive) if positive.any() else None,
     }
-
-
-def _ranks(scores: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
-    """Scores mapped to numbers from 0 to 1 in the same order, ties included."""
-    _, places = scores.unique(return_inverse=True)
-    return places.double() / max(1, int(places.max()))
 
 
 def _multiclass(
     scores: Float[Tensor, "samples classes"], labels: Int64[Tensor, " samples"]
 ) -> Metrics:
-    from torchmetrics.functional.classification import (
-        multiclass_accuracy,
-        multiclass_auroc,
-        multiclass_f1_score,
-    )
-
-    classes = scores.shape[1]
+    """AUROC and F1 are means over the classes, each against the others."""
     probabilities = scores.double().softmax(dim=1)
-    every = len(labels.unique()) == classes
-    auroc = multiclass_auroc(probabilities, labels, classes, average="macro") if every else None
+    found, classes = probabilities.argmax(dim=1), range(scores.shape[1])
+    every = 1 < len(labels.unique()) == len(classes)
+    aurocs = [_auroc(probabilities[:, one], labels == one) for one in classes if every]
+    # A class that is neither there nor predicted has no F1.
+    f1s = [_f1(found == one, labels == one) for one in classes if one in labels or one in found]
     return {
-        "auroc": None if auroc is None else float(auroc),
-        "accuracy": float(multiclass_accuracy(probabilities, labels, classes, average="micro")),
-        "f1": float(multiclass_f1_score(probabilities, labels, classes, average="macro")),
+        "auroc": sum(aurocs) / len(aurocs) if every else None,
+        "accuracy": _share(found == labels),
+        "f1": sum(f1s) / max(1, len(f1s)),
     }
+
+
+def _auroc(scores: Float[Tensor, " samples"], positive: Bool[Tensor, " samples"]) -> float:
+    """From the ranks of the positive samples; equal scores share the mean of their ranks."""
+    _, places, counts = scores.unique(return_inverse=True, return_counts=True)
+    ranks = counts.cumsum(0) - (counts.double() - 1) / 2
+    ones = int(positive.sum())
+    above = float(ranks[places][positive].sum()) - ones * (ones + 1) / 2
+    return above / (ones * (len(scores) - ones))
+
+
+def _f1(found: Bool[Tensor, " samples"], positive: Bool[Tensor, " samples"]) -> float:
+    return 2 * int((found & positive).sum()) / (int(found.sum()) + int(positive.sum()))
+
+
+def _share(right: Bool[Tensor, " samples"]) -> float:
+    return int(right.sum()) / max(1, len(right))

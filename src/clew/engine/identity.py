@@ -21,7 +21,7 @@ from clew.version import __version__
 _MAY_DIFFER = ("config.checkpoint_every_seconds", "request.calibrate")
 _HARMLESS = ("num_workers", "max_cache_batches")
 
-_LIBRARIES = ("torch", "lightning-fabric", "torchmetrics", "numpy", "pyarrow")
+_LIBRARIES = ("torch", "lightning-fabric", "numpy", "pyarrow")
 
 
 def describe_run(

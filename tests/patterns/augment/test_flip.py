@@ -28,6 +28,14 @@ def test_classes_that_differ_up_and_down_are_mirrored() -> None:
     assert "flipped ones" in why
 
 
+def test_classes_are_mirrored_where_neighbors_say_little_about_them() -> None:
+    random = np.random.default_rng(3)
+    images = random.integers(0, 256, (300, 32, 32, 3)).astype(np.uint8)
+    for seed in range(5):
+        is_allowed, why = decide_flip(images, np.random.default_rng(seed).integers(0, 20, 300))
+        assert is_allowed, why
+
+
 def test_two_photos_are_enough_to_decide() -> None:
     images, _ = arrows(2)
     assert decide_flip(images, np.array([0, 1])) == (

@@ -166,14 +166,14 @@ def test_photos_of_small_sets_are_seen_more_often() -> None:
     assert [fine_tuning_epochs(count) for count in (10, 1_600, 3_200, 60_000)] == [100, 40, 20, 20]
 
 
-def test_small_sets_are_fine_tuned_in_small_batches(tmp_path: Path) -> None:
+def test_pretrained_networks_are_fine_tuned_in_small_batches(tmp_path: Path) -> None:
     config = small_run(tmp_path, tmp_path / "out")
     open_size = replace(config, request=replace(config.request, batch_size=None))
     sizes = [
         open_size.request_for(count, is_fine_tuned=fine).batch_size
         for count, fine in ((10, True), (3_000, True), (60_000, True), (3_000, False))
     ]
-    assert sizes == [10, 32, None, None]
+    assert sizes == [10, 32, 32, None]
     assert config.request_for(3_000, is_fine_tuned=True).batch_size == 16
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -53,8 +53,9 @@ _ONE_WAY = ("posterize", "solarize", "autocontrast", "equalize")
 _SWITCHES = ("autocontrast", "equalize")
 _MOST_COMPARED = 2000
 _COMPARED_SIDE = 16
-# Chance alone makes the two fractions differ by a few points.
-_MAY_LOSE = 0.9
+# Chance alone makes the two fractions differ by a few points; and where neighbors say little about
+# the class, by a large share of them (McNemar's test).
+_MAY_LOSE, _STANDARD_ERRORS = 0.9, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +168,15 @@ def decide_flip(
     looks = _looks(torch.from_numpy(images[chosen]))
     classes = torch.from_numpy(np.asarray(labels)[chosen])
     mirrored = looks.flip(2)
-    plain = _share_of_same_class(looks, looks, classes)
-    turned = _share_of_same_class(mirrored, looks, classes)
+    plain = _have_same_class(looks, looks, classes)
+    turned = _have_same_class(mirrored, looks, classes)
+    lost, won = int((plain & ~turned).sum()), int((turned & ~plain).sum())
     measured = (
-        f"the nearest neighbor has the same class for {plain:.0%} of photos, and for {turned:.0%} "
-        "of flipped ones"
+        f"the nearest neighbor has the same class for {plain.mean():.0%} of photos, and for "
+        f"{turned.mean():.0%} of flipped ones"
     )
-    if turned < _MAY_LOSE * plain:
+    is_clear = lost - won > _STANDARD_ERRORS * math.sqrt(lost + won)
+    if is_clear and turned.mean() < _MAY_LOSE * plain.mean():
         return False, f"left and right seem to matter: {measured}"
     return True, measured
 
@@ -186,7 +189,7 @@ def _looks(images: UInt8[Tensor, "photos side side 3"]) -> Tensor:
     return small / small.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-3)
 
 
-def _share_of_same_class(asked: Tensor, others: Tensor, classes: Tensor) -> float:
+def _have_same_class(asked: Tensor, others: Tensor, classes: Tensor) -> Bool[np.ndarray, " photos"]:
     near = torch.cdist(asked.flatten(1), others.flatten(1))
     near.fill_diagonal_(torch.inf)  # not the photo itself, nor its own mirror image
-    return float((classes[near.argmin(1)] == classes).float().mean())
+    return (classes[near.argmin(1)] == classes).numpy()

@@ -18,8 +18,9 @@ TIMM = "timm:"
 LITE0 = "lite0"
 GPU_NETWORK, CPU_NETWORK = "standard", "small"
 # The smallest and the largest image size that is chosen by itself. Small photos are enlarged for
-# the pretrained network: at their own size, little would be left of them after five halvings.
-_SIZES, _SIZES_OF_LITE0 = (32, 128), (128, 224)
+# the pretrained network: at their own size, little would be left of them after five halvings. More
+# so where its first blocks are not trained: they know photos of 224 pixels.
+_SIZES, _SIZES_OF_LITE0, _SIZES_FOR_FEATURES = (32, 128), (128, 224), (192, 224)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +50,12 @@ NETWORKS = {
 }
 
 
-def usual_sizes(name: str) -> tuple[int, int]:
-    """The image sizes to choose from, in pixels: the smallest and the largest."""
-    return _SIZES_OF_LITE0 if name == LITE0 else _SIZES
+def usual_sizes(name: str, *, for_features: bool = False) -> tuple[int, int]:
+    """The image sizes to choose from, in pixels: the smallest and the largest. `for_features` if
+    the first blocks stay as they are."""
+    if name != LITE0:
+        return _SIZES
+    return _SIZES_FOR_FEATURES if for_features else _SIZES_OF_LITE0
 
 
 def usual_network(*, on_gpu: bool) -> tuple[str, str]:

@@ -181,7 +181,7 @@ class PatternsConfig:
     def request_for(self, photos: int, *, is_fine_tuned: bool) -> PlanRequest:
         """The request to the hardware plan. A pretrained network is fine-tuned in many small
         steps: the largest batch would be faster, but leave too few of them."""
-        if not is_fine_tuned or self.request.batch_size is not None or photos > _MANY_PHOTOS_ON_GPU:
+        if not is_fine_tuned or self.request.batch_size is not None:
             return self.request
         return replace(self.request, batch_size=min(_FINE_TUNING_BATCH, max(1, photos)))
 

@@ -22,7 +22,7 @@ from clew.patterns.networks import usual_sizes
 from clew.patterns.photos import SPLITS, PhotoFolder, find_classes
 from clew.patterns.trained.model import RESULTS, PatternModel, read_results, softmax
 from clew.patterns.trained.tables import write_predictions
-from clew.patterns.training.choosing import choose_network
+from clew.patterns.training.choosing import NetworkChoice, choose_network
 from clew.patterns.training.config import PatternsConfig, PhotoSettings
 from clew.patterns.training.events import Measuring
 from clew.patterns.training.folder import RunFolder
@@ -41,12 +41,13 @@ from clew.patterns.training.results import (
 )
 from clew.patterns.training.start import Start, open_start
 from clew.patterns.training.task import Task, decide_task
-from clew.patterns.training.unknown import describe_unknown, fit_unknown
+from clew.patterns.training.unknown import describe_unknown, fit_unknown, spread_of
 from clew.progress import Note, Reporter, log_event
 from clew.settings import offer_overwrite
 from clew.storage.working_copy import optional_copy, working_copy
 from clew.urls import resolved
 
+_MANY_PHOTOS = 5_000
 _LOGGED = ("test_accuracy", "test_macro_f1", "test_loss", "test_ece", "val_accuracy", "temperature")
 
 
@@ -93,7 +94,7 @@ def _train(
         network = first_does(
             partial(choose_network, config, start, folder, on_gpu=on_gpu, reporter=reporter)
         )
-        settings = config.photos(usual_sizes(network.name))
+        settings = config.photos(_choose_sizes(network, len(found.photos)))
         photos = first_does(
             partial(_prepare, found, settings, folder, start, reporter, should_stop)
         )
@@ -110,6 +111,12 @@ def _train(
     if is_first_process():
         reporter(ModelMeasured(metrics={name: results.get(name) for name in _LOGGED}))
     return results
+
+
+def _choose_sizes(network: NetworkChoice, photos: int) -> tuple[int, int]:
+    """The image sizes to choose from. Enlarging very many photos would take too long."""
+    for_features = network.minutes is not None and photos <= _MANY_PHOTOS
+    return usual_sizes(network.name, for_features=for_features)
 
 
 def _prepare(
@@ -170,10 +177,11 @@ def _write_unknown(
     folder: Path, seen: dict[str, Seen], photos: TrainingPhotos
 ) -> dict[str, Any] | None:
     """Write which photos are unlike every class; returns how well that works."""
-    unknown = fit_unknown(seen, photos.labels)
+    spread = spread_of(seen, photos.labels)
+    unknown = fit_unknown(seen, photos.labels, spread)
     if unknown is not None:
         unknown.write(folder)
-    return describe_unknown(unknown, seen, photos.labels, photos.classes)
+    return describe_unknown(unknown, seen, photos.labels, photos.classes, spread)
 
 
 def _wrap(task: Task, classifier: PatternClassifier) -> PatternModel:

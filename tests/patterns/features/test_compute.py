@@ -8,9 +8,10 @@ import torch
 
 from clew.cpu import fast_convolutions
 from clew.errors import InputError, TrainingStoppedError
+from clew.patterns.augment import AugmentConfig
 from clew.patterns.features import FeatureSettings, PhotoFeatures, compute_features
 from clew.patterns.features.frozen import FORMS, FrozenLite0
-from clew.patterns.features.views import make_view
+from clew.patterns.features.views import Views
 from clew.patterns.networks.pretrained import load_lite0
 from clew.progress import Event, WorkAdvanced
 from clew.urls import as_path
@@ -98,12 +99,12 @@ def test_features_have_one_row_per_photo_and_view(tmp_path: Path) -> None:
 
 
 def test_view_follows_from_the_photo_and_its_number() -> None:
-    image = torch.randint(0, 256, (20, 20, 3), dtype=torch.uint8)
-    views = [make_view(image, "digest", number, size=32, flip=True) for number in (0, 1, 1, 2)]
-    assert [view.shape for view in views] == [(32, 32, 3)] * 4
+    photo = torch.randint(0, 256, (1, 20, 20, 3), dtype=torch.uint8)
+    keys = [("digest", view) for view in (0, 1, 1, 2)]
+    views = Views(AugmentConfig(flip=True)).make(photo.expand(4, -1, -1, -1), keys)
+    assert views[0].equal(photo[0])
     assert views[1].equal(views[2])
-    assert not views[1].equal(views[3])
-    assert make_view(image, "digest", 0, size=20, flip=True).equal(image)
+    assert not views[1].equal(views[0]) and not views[1].equal(views[3])
 
 
 @pytest.mark.parametrize("wrong", [{"size": 8}, {"views": -1}])

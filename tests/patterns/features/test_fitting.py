@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from clew.errors import StoreError, TrainingStoppedError
+from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import CachedPhotos
 from clew.patterns.classifier import normalize
 from clew.patterns.features import (
@@ -33,6 +34,7 @@ from tests.patterns.cache.pictures import cache, make_folder
 PHOTOS = 24
 LABELS = np.arange(PHOTOS) % 2
 SPLITS = np.array([0, 0, 0, 0, 1, 2] * 4)
+AUGMENT = AugmentConfig(flip=True)
 
 pytestmark = pytest.mark.usefixtures("random_lite0")
 
@@ -58,7 +60,9 @@ def fit(
     **options: object,
 ) -> FittedOnFeatures:
     plan = FeaturePlan(minutes=minutes, seconds=1.0, reason="", threads=2)
-    return fit_on_features(network, cached, LABELS, SPLITS, folder, plan=plan, flip=True, **options)  # type: ignore[arg-type]
+    return fit_on_features(
+        network, cached, LABELS, SPLITS, folder, plan=plan, augment=AUGMENT, **options
+    )  # type: ignore[arg-type]
 
 
 def random_images() -> torch.Tensor:
@@ -180,7 +184,9 @@ def test_classes_with_few_photos_are_named(cached: CachedPhotos, tmp_path: Path)
     plan = plan_features(PHOTOS, cached.size, minutes=1e-9, threads=1)
     assert "24 photos" in plan.reason and "give more `minutes`" in plan.reason
     network = load_lite0(classes=2)
-    fitted = fit_on_features(network, cached, few, SPLITS, tmp_path / "f", plan=plan, flip=False)
+    fitted = fit_on_features(
+        network, cached, few, SPLITS, tmp_path / "f", plan=plan, augment=AUGMENT
+    )
     assert 'fewer than 5 training photos: "cats" (4)' in fitted.notes[0]
     assert "no time to fine-tune" in fitted.notes[1]
     assert len(fitted.history) == 1

@@ -45,8 +45,18 @@ class RandAugment(nn.Module):
 
     def draw(self, count: int) -> tuple[Float[Tensor, "count parameters"], Float[Tensor, " count"]]:
         """Parameters for `count` images, and 1 or -1 for those that are mirrored."""
-        device, ops = self.table.device, self.config.ops
-        numbers = torch.rand(count, 2 * ops + len(PARAMETERS) + 1, device=device)
+        return self.decide(torch.rand(count, self.numbers, device=self.table.device))
+
+    @property
+    def numbers(self) -> int:
+        """How many random numbers an image takes."""
+        return 2 * self.config.ops + len(PARAMETERS) + 1
+
+    def decide(
+        self, numbers: Float[Tensor, "count numbers"]
+    ) -> tuple[Float[Tensor, "count parameters"], Float[Tensor, " count"]]:
+        """What `draw` returns, from random numbers between 0 and 1."""
+        ops = self.config.ops
         chosen, strength, moves, mirror = numbers.split([ops, ops, len(PARAMETERS), 1], dim=1)
         changes = self.table[(chosen * len(self.table)).long()]
         drawn = (changes * (0.5 + strength)[:, :, None]).sum(1)
@@ -54,7 +64,7 @@ class RandAugment(nn.Module):
         if self.config.crop is not None and self.config.is_cropping:
             parameters = parameters + draw_crops(self.config.crop, moves)
         if not self.config.flip:
-            return parameters, torch.ones(count, device=device)
+            return parameters, torch.ones(len(numbers), device=numbers.device)
         return parameters, (mirror[:, 0] < 0.5).float() * 2 - 1
 
 

@@ -11,20 +11,22 @@ from torch import Tensor
 
 from clew.cores import count_cores
 from clew.errors import InputError
+from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import CachedPhotos
 from clew.patterns.features.filling import Filling, PhotoSource
 from clew.patterns.features.frozen import Form, FrozenLite0, choose_form
 from clew.patterns.features.store import FeatureStore, find_form
+from clew.patterns.features.views import Views
 from clew.patterns.networks.lite0 import FEATURES, STAGE_CHANNELS
 from clew.patterns.networks.pretrained import LITE0_DIGEST, load_lite0
 from clew.progress import Reporter, log_event
 
 _SIZES = range(32, 513)
-_MOST_VIEWS = 64
+_MOST_VIEWS, _CROP = 64, 0.35
 _STAGES = sum(STAGE_CHANNELS[:-1])
 _FLOAT = np.dtype(np.float32)
 # Changes when features are computed differently: old ones would not match new ones.
-_METHOD = "pooled stages, views 1"
+_METHOD = "pooled stages, views 2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +86,13 @@ def compute_features(
     `should_stop` returns true.
     """
     settings = settings or FeatureSettings()
+    mirrored = settings.flip and settings.views > 0
     source = PhotoSource(
         cached=cached,
         size=settings.size or cached.size,
-        flip=settings.flip and settings.views > 0,
+        views=Views(AugmentConfig(crop=_CROP, flip=mirrored)),
     )
-    mirrored = "-flip" if source.flip else ""
-    path = folder / f"lite0-{LITE0_DIGEST[:8]}-{source.size}px{mirrored}"
+    path = folder / f"lite0-{LITE0_DIGEST[:8]}-{source.size}px{'-flip' if mirrored else ''}"
     keys = [(digest, view) for view in range(settings.views + 1) for digest in cached.digests]
     store = _open_store(path, find_form(path), source)
     if not store.is_whole() or set(keys) - set(store.keys()):
@@ -126,7 +128,7 @@ def _open_store(path: Path, form: Form | None, source: PhotoSource) -> FeatureSt
         columns={"embedding": (FEATURES, _FLOAT), "stages": (_STAGES, _FLOAT)},
         identity={
             "size": source.size,
-            "flip": source.flip,
+            "views": source.views.describe(),
             "form": form,
             "weights": LITE0_DIGEST,
             "method": _METHOD,

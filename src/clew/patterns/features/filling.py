@@ -4,7 +4,6 @@ loses at most the last batches, and the same call resumes with the same bits."""
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -15,8 +14,8 @@ from clew.cpu import fast_convolutions
 from clew.errors import TrainingStoppedError
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples
-from clew.patterns.features.store import FeatureStore, Key
-from clew.patterns.features.views import make_view
+from clew.patterns.features.store import FeatureStore
+from clew.patterns.features.views import Key, Views, resize
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.threads import map_in_threads
 from clew.wording import counted
@@ -29,12 +28,11 @@ Look = Callable[[UInt8[Tensor, "batch side side 3"]], Sequence[Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class PhotoSource:
-    """The photos, as the network sees them: squares of `size` pixels, whose views may be mirrored
-    with `flip`."""
+    """The photos, as the network sees them: squares of `size` pixels, and their views."""
 
     cached: CachedPhotos
     size: int
-    flip: bool = False
+    views: Views
 
 
 class Filling:
@@ -122,9 +120,10 @@ class Filling:
         places = np.array([self._places[digest] for digest, _ in keys], np.int64)
         images = self._images.read_batch(places, BufferPool())["image"]
         batch = torch.zeros(self._at_once, size, size, 3, dtype=torch.uint8)
-        view_of = partial(make_view, size=size, flip=self._source.flip)
-        for row, (digest, view) in enumerate(keys):
-            batch[row] = view_of(images[row], digest, view)
+        seen = resize(images, size)
+        batch[: len(keys)] = (
+            self._source.views.make(seen, keys) if any(view for _, view in keys) else seen
+        )
         return batch
 
 

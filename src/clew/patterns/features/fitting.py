@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from clew.cores import count_cores
 from clew.cpu import fast_convolutions
+from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import CachedPhotos
 from clew.patterns.features.filling import PhotoSource
 from clew.patterns.features.frozen import FrozenLite0, choose_form
@@ -23,13 +24,14 @@ from clew.patterns.features.last_blocks import FIRST_BLOCK
 from clew.patterns.features.maps import FeatureMaps, map_bytes
 from clew.patterns.features.tuning import Loss, PhotoMaps, Tuning
 from clew.patterns.features.tuning_file import Row, TuningFile
+from clew.patterns.features.views import Views
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.photos import SPLITS
 from clew.progress import Reporter, log_event
 from clew.wording import counted, duration_text, list_some
 
 # Of the time, this share is for the feature maps; a few augmented views of each photo are enough.
-_MAPS_SHARE, _MOST_VIEWS, _MEMORY_SHARE = 0.45, 4, 0.25
+_MAPS_SHARE, _MOST_VIEWS, _MEMORY_SHARE = 0.45, 8, 0.25
 # Of the rest, this share is for the steps: the test photos are evaluated afterwards.
 _STEPS_SHARE = 0.9
 _TIMED_IMAGES = 4
@@ -93,8 +95,7 @@ def fit_on_features(
     folder: Path,
     *,
     plan: FeaturePlan,
-    flip: bool,
-    augment: bool = True,
+    augment: AugmentConfig,
     loss: Loss | None = None,
     seed: int = 0,
     file: TuningFile | None = None,
@@ -102,15 +103,15 @@ def fit_on_features(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> FittedOnFeatures:
     """Trains `network`, which has pretrained weights, on the training photos and leaves it with the
-    weights of its best epoch on the validation photos. `splits` are indices into SPLITS; with
-    `augment`, views of the photos are trained on too if there is time, mirrored ones with `flip`.
+    weights of its best epoch on the validation photos. `splits` are indices into SPLITS;
+    views of the photos are trained on too if there is time, unless `augment` changes nothing.
 
     Feature maps are cached in `folder`, and every epoch of fine-tuning in `file`: the same call
     resumes after a kill. Raises TrainingStoppedError when `should_stop` returns true, StoreError if
     `file` is damaged.
     """
     reporter, started = reporter or log_event, time.monotonic()
-    source = PhotoSource(cached=cached, size=cached.size, flip=flip)
+    source = PhotoSource(cached=cached, size=cached.size, views=Views(augment))
     maps = FeatureMaps(
         network,
         source,
@@ -123,7 +124,8 @@ def fit_on_features(
     if saved is not None:
         photos = _open_photos(maps, source, labels, splits, saved.progress.views, math.inf)
     else:
-        most, until = _MOST_VIEWS if augment else 0, started + _MAPS_SHARE * 60 * plan.minutes
+        most = _MOST_VIEWS if augment != AugmentConfig.nothing() else 0
+        until = started + _MAPS_SHARE * 60 * plan.minutes
         photos = _open_photos(maps, source, labels, splits, most, until)
     tuning = Tuning(network, photos, loss or F.cross_entropy, seed, reporter, should_stop, file)
     with fast_convolutions():

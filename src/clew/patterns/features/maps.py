@@ -12,12 +12,13 @@ from torch import Tensor
 from clew.patterns.features.filling import Filling, PhotoSource
 from clew.patterns.features.frozen import Form, FrozenLite0, choose_form
 from clew.patterns.features.last_blocks import FIRST_BLOCK
-from clew.patterns.features.store import FeatureStore, Key, find_form
+from clew.patterns.features.store import FeatureStore, find_form
+from clew.patterns.features.views import Key
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.progress import Reporter
 
 CHANNELS, STRIDE = 192, 32
-_METHOD = "views 1"
+_METHOD = "views 2"
 _HASH_LETTERS = 16
 
 
@@ -43,8 +44,7 @@ class FeatureMaps:
         self._network, self._source, self._threads = network, source, threads
         self._reporter, self._should_stop = reporter, should_stop
         self._digest = _hash_first_blocks(network)
-        mirrored = "-flip" if source.flip else ""
-        self._path = folder / f"maps-{self._digest[:8]}-{source.size}px{mirrored}"
+        self._path = folder / f"maps-{self._digest[:8]}-{source.size}px-{source.views.digest}"
         self._side = -(-source.size // STRIDE)
 
     def compute(self, keys: Sequence[Key]) -> Float16[Tensor, "keys rows columns 192"]:
@@ -72,7 +72,7 @@ class FeatureMaps:
             columns={"map": (width, np.dtype(np.float16))},
             identity={
                 "size": self._source.size,
-                "flip": self._source.flip,
+                "views": self._source.views.describe(),
                 "form": form,
                 "weights": self._digest,
                 "method": _METHOD,

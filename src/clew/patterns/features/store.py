@@ -10,13 +10,11 @@ import pyarrow as pa
 
 from clew.patterns.cache.rows import ID, RowStore
 from clew.patterns.features.frozen import FORMS, Form
+from clew.patterns.features.views import Key
 from clew.storage import StoreReader, read_manifest
 from clew.storage.manifest import has_manifest
 
 _ADVICE = "Free some space and run the same command again."
-
-# A photo's digest and the number of a view.
-Key = tuple[str, int]
 
 
 class FeatureStore(RowStore):

@@ -117,7 +117,7 @@ class Task:
             self.photos.splits,
             self.photos.cached.store.parent / "features",
             plan=plan,
-            flip=bool(self.augment.flip),
+            augment=self.augment,
             loss=self.loss,
             seed=self.train.seed,
             file=file,

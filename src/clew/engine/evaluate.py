@@ -15,7 +15,7 @@ from clew.engine.precision import build_precision
 from clew.engine.processes import gather
 from clew.engine.protocols import Batches, StepOutput
 from clew.errors import InputError, TrainingError
-from clew.metrics import best_threshold
+from clew.metrics import auroc, best_threshold
 from clew.wording import counted, list_some
 
 if TYPE_CHECKING:
@@ -214,12 +214,7 @@ def _multiclass(
 
 
 def _auroc(scores: Float[Tensor, " samples"], positive: Bool[Tensor, " samples"]) -> float:
-    """From the ranks of the positive samples; equal scores share the mean of their ranks."""
-    _, places, counts = scores.unique(return_inverse=True, return_counts=True)
-    ranks = counts.cumsum(0) - (counts.double() - 1) / 2
-    ones = int(positive.sum())
-    above = float(ranks[places][positive].sum()) - ones * (ones + 1) / 2
-    return above / (ones * (len(scores) - ones))
+    return auroc(positive.numpy(), scores.double().numpy())
 
 
 def _f1(found: Bool[Tensor, " samples"], positive: Bool[Tensor, " samples"]) -> float:

@@ -31,7 +31,7 @@ from clew.progress import Reporter, log_event
 from clew.wording import counted, duration_text, list_some
 
 # Of the time, this share is for the feature maps; a few augmented views of each photo are enough.
-_MAPS_SHARE, _MOST_VIEWS, _MEMORY_SHARE = 0.45, 8, 0.25
+_MAPS_SHARE, _MOST_VIEWS, _MEMORY_SHARE = 0.45, 4, 0.25
 # Of the rest, this share is for the steps: the test photos are evaluated afterwards.
 _STEPS_SHARE = 0.9
 _TIMED_IMAGES = 4

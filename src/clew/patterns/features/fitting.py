@@ -34,6 +34,9 @@ from clew.wording import counted, duration_text, list_some
 _MAPS_SHARE, _MOST_VIEWS, _MEMORY_SHARE = 0.45, 4, 0.25
 # Of the rest, this share is for the steps: the test photos are evaluated afterwards.
 _STEPS_SHARE = 0.9
+# Afterwards the whole network looks at the photos once more, and the report is drawn: this many
+# times as long as their features.
+_EVALUATING = 2.0
 _TIMED_IMAGES = 4
 _FEW = 5
 
@@ -56,7 +59,7 @@ def plan_features(
     takes for one."""
     threads = threads or count_cores()
     base = photos * _time_image(size) / threads
-    seconds = max(60 * minutes, base)
+    seconds = max(60 * minutes, base) + _EVALUATING * base
     reason = (
         f"there is no GPU: features of {counted(photos, 'photo')} ({duration_text(base)}), then "
         "the last blocks are fine-tuned on them"

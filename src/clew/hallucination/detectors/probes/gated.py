@@ -30,6 +30,9 @@ _FEWEST = 4
 # training answers are from other categories than their own: they may be to unseen questions.
 _NEAR, _NEAR_UNSEEN = 0.95, 0.25
 _LEVELS = 11
+# Answers that are less familiar than this are left to robust: a small share of fusion, which may be
+# very sure, would outweigh it.
+_LEAST_SHARE = 0.1
 # The least difference between two levels, in units of the spread: rounding must not matter.
 _STEP = 0.02
 _FLOOR = 1e-3  # of the largest variance: states are stored in half precision
@@ -41,7 +44,7 @@ class Familiarity:
     distance (Lee et al. 2018), which finds answers unlike all others, and by how much nearer they
     are to it than to the whole (Ren et al. 2021), which finds those that lie between the
     categories. `levels` are quantiles of both, on validation or among training answers without
-    their own category, whichever are less."""
+    their own category, whichever are less. A share below `least` is 0."""
 
     field: str
     layer: int
@@ -50,6 +53,7 @@ class Familiarity:
     mean: Float32[np.ndarray, " dim"]
     whole: Gaussian
     levels: Float32[np.ndarray, "levels 2"]
+    least: float = 0.0  # in detectors of earlier versions
 
     @classmethod
     def fit(cls, data: Features) -> Self:
@@ -74,7 +78,7 @@ class Familiarity:
             unseen = found._measure_unseen(known, groups[groups >= 0])
             others = _find_levels(unseen, _NEAR_UNSEEN, groups[groups >= 0])
             levels = np.minimum(levels, others)
-        return replace(found, levels=levels)
+        return replace(found, levels=levels, least=_LEAST_SHARE)
 
     def _measure_unseen(
         self, states: np.ndarray, groups: Int[np.ndarray, " rows"]
@@ -105,7 +109,8 @@ class Familiarity:
         lower, upper = self.levels[:-1], self.levels[1:]
         passed = (self.measure(data, split)[:, None] - lower) / (upper - lower)
         shares = 1 - passed.clip(0, 1).sum(axis=1) / len(lower)
-        return single(shares[:, 0] * shares[:, 1])
+        share = (shares[:, 0] * shares[:, 1] - self.least) / (1 - self.least)
+        return single(share.clip(0))
 
 
 def _find_levels(

@@ -32,13 +32,10 @@ class LiveData(Features, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class StoredAnswers:
-    """A split of stored answers as live data. Networks are scored batch by batch instead, with
-    `score_samples`."""
+class _Wrapped:
+    """Data in another form: its fields and layers are those of `data`."""
 
     data: Features
-    split: str
-    device: torch.device | str = "cpu"
 
     @property
     def fields(self) -> frozenset[str]:
@@ -47,6 +44,15 @@ class StoredAnswers:
     @property
     def layers(self) -> int:
         return self.data.layers
+
+
+@dataclass(frozen=True, eq=False)
+class StoredAnswers(_Wrapped):
+    """A split of stored answers as live data. Networks are scored batch by batch instead, with
+    `score_samples`."""
+
+    split: str
+    device: torch.device | str = "cpu"
 
     @property
     def labels(self) -> dict[str, np.ndarray]:
@@ -71,19 +77,9 @@ class StoredAnswers:
 
 
 @dataclass(frozen=True, eq=False)
-class HostAnswers:
+class HostAnswers(_Wrapped):
     """Live data on a CPU as NumPy arrays, which share its memory. An operation on few values takes
     a fraction of the time that it takes on tensors."""
-
-    data: Features
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.data.fields
-
-    @property
-    def layers(self) -> int:
-        return self.data.layers
 
     @property
     def labels(self) -> dict[str, np.ndarray]:

@@ -86,13 +86,12 @@ def compute_features(
     `should_stop` returns true.
     """
     settings = settings or FeatureSettings()
-    mirrored = settings.flip and settings.views > 0
     source = PhotoSource(
         cached=cached,
         size=settings.size or cached.size,
-        views=Views(AugmentConfig(crop=_CROP, flip=mirrored)),
+        views=Views(AugmentConfig(crop=_CROP, flip=settings.flip and settings.views > 0)),
     )
-    path = folder / f"lite0-{LITE0_DIGEST[:8]}-{source.size}px{'-flip' if mirrored else ''}"
+    path = folder / f"lite0-{LITE0_DIGEST[:8]}-{source.size}px-{source.views.digest}"
     keys = [(digest, view) for view in range(settings.views + 1) for digest in cached.digests]
     store = _open_store(path, find_form(path), source)
     if not store.is_whole() or set(keys) - set(store.keys()):

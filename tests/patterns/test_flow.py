@@ -69,7 +69,7 @@ def test_next_training_starts_from_the_last_weights(animals: PatternSet) -> None
     planned = plan_training(animals, only_if_changed=True)
     assert planned is not None
     assert (planned.out, planned.start_from) == (animals.runs / "002", animals.runs / "001")
-    assert (planned.data, planned.cache_dir) == (animals.photos, animals.cache)
+    assert (planned.data, planned.images_dir) == (animals.photos, animals.cache)
     anew = plan_training(animals, replace(planned, overwrite=True, start_from=None))
     assert anew is not None and anew.start_from is None
 

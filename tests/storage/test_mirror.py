@@ -161,6 +161,8 @@ def test_a_cache_that_cannot_be_written_is_named(url: str, tmp_path: Path) -> No
     with pytest.raises(InputError, match="cache_dir") as caught:
         open_folder(url, cache_dir=tmp_path / "cache")
     assert caught.value.setting == "cache_dir"
+    with pytest.raises(InputError, match="give a path on this machine"):
+        open_folder(url, cache_dir=url)
 
 
 def test_a_full_disk_is_named(

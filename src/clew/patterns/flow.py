@@ -61,7 +61,7 @@ def plan_training(
         how,
         data=pattern_set.photos,
         out=out,
-        cache_dir=pattern_set.cache,
+        images_dir=pattern_set.cache,
         start_from=None if is_from_scratch else start_from,
     )
 

@@ -113,7 +113,7 @@ def test_existing_command_lines_are_understood(
     assert understood | LINES[line] == understood
     assert config.data == Path("patterns/colores/photos")
     assert config.out == Path("patterns/colores/runs/001")
-    assert config.cache_dir == Path("patterns/colores/cache")
+    assert config.images_dir == Path("patterns/colores/cache")
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from clew.patterns.features.frozen import FORMS, FrozenLite0
 from clew.patterns.features.views import Views
 from clew.patterns.networks.pretrained import load_lite0
 from clew.progress import Event, WorkAdvanced
+from clew.storage.mirror import open_folder
 from clew.urls import as_path
 from tests.patterns.cache.pictures import cache, make_folder, make_photo
 
@@ -74,6 +75,17 @@ def test_stopped_features_resume_with_the_same_bits(
     resumed = compute_features(cached, folder, settings=VIEWS, threads=1, reporter=rest)
     assert rest.images == 22 - 8
     assert equal(resumed, whole)
+
+
+def test_features_larger_than_the_cache_are_read_from_their_url(
+    tmp_path: Path, s3_url: str
+) -> None:
+    folder, url = make_folder(tmp_path / "photos", 3), as_path(s3_url)
+    here = compute_features(cache(folder, tmp_path / "images"), tmp_path / "features")
+    open_folder(url, cache_dir=tmp_path / "small", cache_size=1000)
+    cached = cache(folder, url, cache_dir=tmp_path / "small")
+    assert equal(compute_features(cached, url / "features"), here)
+    assert not [*tmp_path.rglob("small/**/batch_*.arrow")]
 
 
 def test_only_new_photos_are_looked_at_and_rows_follow_the_photos(tmp_path: Path) -> None:

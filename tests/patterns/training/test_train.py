@@ -183,7 +183,7 @@ def test_cache_location_does_not_change_the_result(
 ) -> None:
     events = Events()
     config = small_run(photos, tmp_path / "out", epochs=8, cache="disk")
-    train_patterns(replace(config, cache_dir=trained / "images"), events)
+    train_patterns(replace(config, images_dir=trained / "images"), events)
     assert events.prepared.place.value == "disk"
     assert events.decoded == 0 and not (tmp_path / "out" / "images").exists()
     best = "best.safetensors"
@@ -263,7 +263,7 @@ def test_untrainable_photos_are_reported(
 ) -> None:
     data = write_photos(tmp_path / "photos", counts)
     with pytest.raises(InputError, match=sentence):
-        train_patterns(small_run(data, tmp_path / "out", cache_dir=tmp_path / "cache"))
+        train_patterns(small_run(data, tmp_path / "out", images_dir=tmp_path / "cache"))
     assert not (tmp_path / "out").exists()  # in a set it would be an unfinished run
 
 

@@ -12,6 +12,7 @@ from clew.errors import InputError, TrainingStoppedError
 from clew.patterns.report import write_report
 from clew.patterns.trained.model import load_classifier
 from clew.patterns.training import train_patterns
+from clew.storage.mirror import read_limit
 from clew.storage.places import open_place
 from clew.storage.scratch import scratch_root
 from clew.urls import as_path
@@ -62,9 +63,26 @@ def test_a_classifier_at_a_url_is_resumed_and_used_there(
     assert list(scratch_root().iterdir()) == []
 
 
+@pytest.mark.parametrize("cache_bytes", [10**6, 1000])
+def test_photos_at_a_url_are_read_through_the_cache_that_was_chosen(
+    photos: Path, trained: Path, s3_url: str, tmp_path: Path, cache_bytes: int
+) -> None:
+    url, cache_dir = as_path(s3_url), tmp_path / "chosen"
+    chosen: dict = {"cache": "disk", "cache_dir": cache_dir, "cache_size": cache_bytes}
+    with one_thread():
+        train_patterns(small_run(photos, url, epochs=8, **chosen))
+    assert_same_model(url, trained)
+    assert read_limit(cache_dir) == cache_bytes
+    shards = [path.stat().st_size for path in cache_dir.rglob("batch_*.arrow")]
+    assert bool(shards) == (cache_bytes == 10**6) and sum(shards) <= cache_bytes
+    assert not (tmp_path / "mirror").exists()
+
+
 def test_a_url_without_a_model_is_refused(s3_url: str, photos: Path) -> None:
     with pytest.raises(InputError, match=f'"{s3_url}" contains no trained model'):
         clew.patterns.identify(photos, model=s3_url)
+    with pytest.raises(InputError, match="cache_size"):
+        clew.patterns.train(photos, out=s3_url, cache_size="much")
     with pytest.raises(InputError, match=f'are both "{s3_url}"'):
         train_patterns(small_run(photos, as_path(s3_url), start_from=as_path(s3_url)))
 
@@ -77,6 +95,8 @@ def test_a_killed_training_at_a_url_is_resumed_and_exported(
     command = ["patterns", "train", "--data", str(photos), "--out", s3_url, "--network", "tiny"]
     settings = ("--image-size", "16", "--epochs", "8", "--device", "cpu", "--batch-size", "16")
     command += [*settings, "--no-augment", "--lr", "0.02", "--num-workers", "0", "--threads", "1"]
+    cache_dir = tmp_path / "chosen"
+    command += ["--cache", "disk", "--cache-dir", str(cache_dir), "--cache-size", "5MB"]
     with ClewProcess(command, tmp_path / "first.txt") as first:
         assert first.wait_until(lambda: bool(open_place(url).names("last"))), first.output
         first.send(signal.SIGKILL)
@@ -85,6 +105,7 @@ def test_a_killed_training_at_a_url_is_resumed_and_exported(
         assert second.wait() == 0, second.output
         assert f"report: {s3_url}/report.html" in second.output
     assert len(load_classifier(url, "cpu").classes) == 3
+    assert read_limit(cache_dir) == 5 * 10**6 and [*cache_dir.rglob("batch_*.arrow")]
     with ClewProcess(["patterns", "export", "--model", s3_url], tmp_path / "third.txt") as export:
         assert export.wait() == 0, export.output
         assert f"{s3_url}/model.onnx" in export.output

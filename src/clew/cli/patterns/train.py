@@ -7,7 +7,7 @@ from rich.console import Console
 
 from clew.cli.commands import Call, Command
 from clew.cli.long_runs import long_run
-from clew.cli.options import HARDWARE, Spelling
+from clew.cli.options import CACHE, HARDWARE, Spelling
 from clew.cli.patterns.figures import print_doubt, print_places, print_reached
 from clew.cli.patterns.hints import command_text
 from clew.cli.printing import print_line
@@ -34,6 +34,7 @@ COMMAND = Command(
         ),
         "Augmentation": ("augment", "rand_augment", "mixup", "crop", "flip"),
         **HARDWARE,
+        **CACHE,
     },
     spelling=Spelling(words=("name",), metavars={"split": "A/B/C", "rand_augment": "N,M"}),
     has_json=True,

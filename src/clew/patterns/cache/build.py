@@ -3,7 +3,7 @@ changed is decoded, and a kill loses nothing."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from clew.patterns.photos.find import PhotoFolder
 from clew.patterns.photos.photo import Fault, Photo, refuse_equals
 from clew.patterns.photos.squares import Squares
 from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
+from clew.storage.mirror import open_folder
 from clew.wording import bytes_text, counted
 
 # Besides the image: its name, digest and numbers, and Arrow's own overhead.
@@ -41,38 +42,47 @@ class CachedPhotos:
     faults: tuple[Fault, ...]
     # All photos that show the same image as another, by its digest, usable or not.
     copies: Mapping[str, tuple[Photo, ...]] = field(default_factory=dict)
+    # For what is downloaded if the store is at a URL.
+    cache_dir: Path | None = None
 
     @property
     def image_bytes(self) -> int:
         """The size of all images in memory."""
         return len(self.photos) * self.size * self.size * 3
 
+    def open_store(self) -> Path:
+        """The store as a path on this machine, to read it."""
+        return open_folder(self.store, cache_dir=self.cache_dir)
+
 
 def cache_photos(
     folder: PhotoFolder,
-    cache_dir: Path,
+    images: Path,
     size: int,
     *,
     workers: int,
+    cache_dir: Path | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> CachedPhotos:
-    """Decodes the photos of `folder` that `cache_dir` does not hold yet, and finds the usable ones.
+    """Decodes the photos of `folder` that `images` does not hold yet, and finds the usable ones.
 
-    Each size has its own store in `cache_dir`, a folder or a URL. The same call resumes after a
-    kill, and ends with the same rows. Raises DiskFullError (in advance if possible),
-    StoreLockedError, StoreError, and TrainingStoppedError when `should_stop` returns true.
+    Each size has its own store in `images`, a folder or a URL; `cache_dir` is for what is
+    downloaded from a URL. The same call resumes after a kill, and ends with the same rows. Raises
+    DiskFullError (in advance if possible), StoreLockedError, StoreError, and TrainingStoppedError
+    when `should_stop` returns true.
     """
     photos = sorted(folder.photos, key=lambda photo: photo.name)
     stamps = stamp_photos(photos)
-    store = ImageStore(cache_dir / f"{size}px", size)
+    store = ImageStore(images / f"{size}px", size, cache_dir)
     contents, passing = store.read() if store.is_whole() else None, {}
     if contents is None or len(find_new(contents, stamps)):
         with store.locked():
             filling = _Filling(store, photos, stamps, reporter or log_event)
             passing = filling.run(workers, should_stop)
         contents = store.read()
-    return judge_photos(store.path, size, photos, stamps, contents, passing)
+    cached = judge_photos(store.path, size, photos, stamps, contents, passing)
+    return replace(cached, cache_dir=cache_dir)
 
 
 def find_new(contents: Contents, stamps: Stamps) -> Int64[np.ndarray, " new"]:

@@ -16,6 +16,7 @@ from clew.storage import (
     Part,
     ShardEntry,
     ShardWriter,
+    StoreReader,
     add_shard,
     open_writer,
     read_manifest,
@@ -23,6 +24,7 @@ from clew.storage import (
 )
 from clew.storage.disk import refuse_full_disk
 from clew.storage.manifest import has_manifest, start_manifest, update_manifest
+from clew.storage.mirror import open_folder
 from clew.storage.origin import describe_in_schema
 from clew.storage.places import AccessDeniedError, open_place
 from clew.storage.scratch import scratch_root
@@ -42,7 +44,8 @@ _SHARD_FILE = re.compile(r"batch_(\d+)\.arrow(\.part|\.recovered)?")
 class RowStore:
     """Rows of `schema` at `path`, a folder or a URL. `identity` says what they are: a store with
     another one is refused. `work` completes "until it has ..." for those who wait for the lock;
-    `advice` says what helps when the disk is full."""
+    `advice` says what helps when the disk is full; `cache_dir` is for what is downloaded from a
+    URL."""
 
     def __init__(
         self,
@@ -54,10 +57,11 @@ class RowStore:
         row_bytes: int,
         work: str,
         advice: str,
+        cache_dir: Path | None = None,
     ) -> None:
         self.path, self.schema, self.kind = path, schema, kind
         self._identity, self._row_bytes = dict(identity), row_bytes
-        self._work, self._advice = work, advice
+        self._work, self._advice, self._cache_dir = work, advice, cache_dir
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -89,6 +93,10 @@ class RowStore:
                 self._drop(writer)
         self._forget(self._broken())
         return max(0, before - read_manifest(self.path).rows)
+
+    def open_reader(self) -> StoreReader:
+        """The store must exist."""
+        return StoreReader(open_folder(self.path, cache_dir=self._cache_dir), max_open=1)
 
     def add_rows(self) -> "RowWriter":
         return RowWriter(self)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from clew.patterns.cache.contents import Contents, Ledger, read_contents
 from clew.patterns.cache.rows import ID, RowStore
-from clew.storage import StoreReader, read_manifest
+from clew.storage import read_manifest
 
 KIND = "photos"
 CHANNELS = 3
@@ -33,7 +33,7 @@ def image_schema(size: int) -> pa.Schema:
 class ImageStore(RowStore):
     """The store of one size."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, cache_dir: Path | None = None) -> None:
         super().__init__(
             path,
             image_schema(size),
@@ -42,6 +42,7 @@ class ImageStore(RowStore):
             row_bytes=image_bytes(size),
             work="read the photos",
             advice=_ADVICE,
+            cache_dir=cache_dir,
         )
         self.size = size
         self.ledger = Ledger(path)
@@ -51,4 +52,4 @@ class ImageStore(RowStore):
         if not self.exists():
             return read_contents(None, ())
         self.refuse_other(read_manifest(self.path))
-        return read_contents(StoreReader(self.path, max_open=1), self.ledger.read())
+        return read_contents(self.open_reader(), self.ledger.read())

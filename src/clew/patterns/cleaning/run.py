@@ -134,7 +134,7 @@ def read_images(
 ) -> Iterator[UInt8[np.ndarray, "photos size size 3"]]:
     """The decoded photos, a few at a time."""
     rows = cached.rows if places is None else cached.rows[list(places)]
-    samples = ImageSamples(cached.store, rows, np.zeros(len(rows), np.int64), place="disk")
+    samples = ImageSamples(cached.open_store(), rows, np.zeros(len(rows), np.int64), place="disk")
     for first in range(0, len(rows), _READ_AT_ONCE):
         chosen = np.arange(first, min(first + _READ_AT_ONCE, len(rows)))
         yield samples.read_batch(chosen, BufferPool())["image"].numpy()

@@ -132,6 +132,7 @@ def _open_store(path: Path, form: Form | None, source: PhotoSource) -> FeatureSt
             "weights": LITE0_DIGEST,
             "method": _METHOD,
         },
+        cache_dir=source.cached.cache_dir,
     )
 
 

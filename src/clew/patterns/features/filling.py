@@ -54,7 +54,7 @@ class Filling:
         self._at_once = _AT_ONCE if self._on_cpu else _AT_ONCE_ON_GPU
         cached = source.cached
         labels = np.zeros(len(cached.photos), np.int64)
-        self._images = ImageSamples(cached.store, cached.rows, labels, place="disk")
+        self._images = ImageSamples(cached.open_store(), cached.rows, labels, place="disk")
         self._places = {digest: place for place, digest in enumerate(cached.digests)}
 
     def run(self, keys: Sequence[Key], should_stop: Callable[[], bool]) -> None:

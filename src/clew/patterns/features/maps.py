@@ -77,6 +77,7 @@ class FeatureMaps:
                 "weights": self._digest,
                 "method": _METHOD,
             },
+            cache_dir=self._source.cached.cache_dir,
         )
 
 

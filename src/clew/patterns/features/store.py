@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from clew.loading.reader import exceeds_cache
 from clew.patterns.cache.rows import ID, RowStore
 from clew.patterns.features.frozen import FORMS, Form
 from clew.patterns.features.views import Key
@@ -28,6 +29,7 @@ class FeatureStore(RowStore):
         kind: str,
         columns: Mapping[str, tuple[int, np.dtype[Any]]],
         identity: Mapping[str, Any],
+        cache_dir: Path | None = None,
     ) -> None:
         self._columns = dict(columns)
         super().__init__(
@@ -38,6 +40,7 @@ class FeatureStore(RowStore):
             row_bytes=sum(width * dtype.itemsize for width, dtype in columns.values()),
             work="computed the features",
             advice=_ADVICE,
+            cache_dir=cache_dir,
         )
 
     def keys(self) -> list[Key]:
@@ -73,7 +76,7 @@ class FeatureStore(RowStore):
 
     def _open(self) -> StoreReader:
         self.refuse_other(read_manifest(self.path))
-        return StoreReader(self.path, max_open=1)
+        return self.open_reader()
 
 
 def find_form(path: Path) -> Form | None:
@@ -99,6 +102,8 @@ def _read_keys(reader: StoreReader, number: int) -> list[Key]:
 
 
 def _read_values(reader: StoreReader, number: int, name: str, like: np.ndarray) -> np.ndarray:
-    chunks = reader.shard(number).read_column(name).chunks
+    is_large = exceeds_cache(reader.path, reader.manifest.bytes)
+    shard = reader.peek(number) if is_large else reader.shard(number)
+    chunks = shard.read_column(name).chunks
     flat = [chunk.flatten().to_numpy() for chunk in chunks]
     return np.concatenate([np.zeros(0, like.dtype), *flat]).reshape(-1, like.shape[1])

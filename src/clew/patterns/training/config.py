@@ -59,10 +59,11 @@ class LossSettings:
 @dataclass(frozen=True, kw_only=True)
 class PhotoSettings:
     """Which photos, where they are decoded to, their size (None: chosen to suit them, within
-    `sizes`), and the share of each split."""
+    `sizes`), and the share of each split. `cache_dir` is for what is downloaded from a URL."""
 
     data: Path
-    cache_dir: Path
+    images: Path
+    cache_dir: Path | None
     image_size: int | None
     shares: Shares
     sizes: tuple[int, int]
@@ -82,8 +83,9 @@ class PatternsConfig:
     network, image size and splits. Settings that are None are chosen: `network` and `image_size`
     are then those of `start_from`, or else the pretrained network (with `from_scratch`, one that
     suits the machine) and what suits the photos; `epochs` and `patience` (0 disables early
-    stopping) follow; `cache_dir` is "images" in `out`. Without a GPU and without `epochs`, the
-    pretrained network is trained on features within `minutes`.
+    stopping) follow; `images_dir` is "images" in `out`. Without a GPU and without `epochs`, the
+    pretrained network is trained on features within `minutes`. At a URL, images and features are
+    read through `cache_dir`, which may take `cache_size` bytes (see `open_folder`).
     """
 
     data: Path
@@ -93,7 +95,9 @@ class PatternsConfig:
     from_scratch: bool = False
     image_size: int | None = None
     cache: CacheWish = "auto"
+    images_dir: Path | None = None
     cache_dir: Path | None = None
+    cache_size: int | None = None
     shares: Shares = USUAL_SHARES
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     loss: LossSettings = field(default_factory=LossSettings)
@@ -153,13 +157,14 @@ class PatternsConfig:
     @property
     def images(self) -> Path:
         """Where photos are decoded to."""
-        return self.cache_dir if self.cache_dir is not None else self.out / "images"
+        return self.images_dir if self.images_dir is not None else self.out / "images"
 
     def photos(self, sizes: tuple[int, int]) -> PhotoSettings:
         """Which photos, for a network that takes these image sizes."""
         return PhotoSettings(
             data=self.data,
-            cache_dir=self.images,
+            images=self.images,
+            cache_dir=self.cache_dir,
             image_size=self.image_size,
             shares=self.shares,
             sizes=sizes,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,10 @@ class TrainingPhotos:
         make the test accuracy too high."""
         return sum(digest in self.earlier for digest in self.cached.digests)
 
+    def read_through(self, cache_dir: Path | None) -> "TrainingPhotos":
+        """The same photos on this machine, whose cache may be elsewhere."""
+        return replace(self, cached=replace(self.cached, cache_dir=cache_dir))
+
     def places(self, split: str) -> Int64[np.ndarray, " photos"]:
         """Indices of a split's photos among all, in the order of their names."""
         return np.flatnonzero(self.splits == SPLITS.index(split))
@@ -118,8 +122,9 @@ def prepare_photos(
     check_size(size)
     cached = cache_photos(
         folder,
-        settings.cache_dir,
+        settings.images,
         size,
+        cache_dir=settings.cache_dir,
         workers=workers,
         reporter=reporter,
         should_stop=should_stop,
@@ -155,7 +160,7 @@ class TrainingSamples:
     def __init__(self, photos: TrainingPhotos, place: Place, device: torch.device) -> None:
         self._samples = {
             split: ImageSamples(
-                photos.cached.store,
+                photos.cached.open_store(),
                 photos.cached.rows[photos.places(split)],
                 photos.labels[photos.places(split)],
                 place=place,

@@ -44,6 +44,7 @@ from clew.patterns.training.task import Task, decide_task
 from clew.patterns.training.unknown import describe_unknown, fit_unknown, spread_of
 from clew.progress import Note, Reporter, log_event
 from clew.settings import offer_overwrite
+from clew.storage.mirror import open_folder
 from clew.storage.working_copy import optional_copy, working_copy
 from clew.urls import resolved
 
@@ -66,8 +67,10 @@ def train_patterns(
     """
     device = torch.device(connect(config.request))
     _refuse_same(config.start_from, config.out)
+    # Sets the limit of the cache, on every machine.
+    open_folder(config.images, cache_dir=config.cache_dir, cache_size=config.cache_size)
     with working_copy(config.out) as out, optional_copy(config.start_from) as start_from:
-        here = replace(config, out=out, start_from=start_from, cache_dir=config.images)
+        here = replace(config, out=out, start_from=start_from, images_dir=config.images)
         return _train(here, device, reporter or log_event, should_stop)
 
 
@@ -97,7 +100,7 @@ def _train(
         settings = config.photos(_choose_sizes(network, len(found.photos)))
         photos = first_does(
             partial(_prepare, found, settings, folder, start, reporter, should_stop)
-        )
+        ).read_through(config.cache_dir)
     task, prepared = decide_task(config, network, photos, start, device)
     if is_first_process():
         reporter(prepared)

@@ -9,7 +9,7 @@ from clew.errors import ClewError, InputError
 from clew.patterns.library.folders import LIBRARY, SET_FILE
 from clew.progress import Note, Reporter, log_event
 from clew.run_file import has_same_settings, repeatable
-from clew.settings import as_path
+from clew.settings import as_path, read_size
 
 if TYPE_CHECKING:
     from clew.patterns.augment import AugmentConfig
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _OUT = "trained"
 # Settings that say where a set is and who watches its training, not how it is trained.
-_NOT_OF_TRAINING = ("name", "library", "log_to")
+_NOT_OF_TRAINING = ("name", "library", "log_to", "cache_dir", "cache_size")
 
 
 def _find_unchanged(
@@ -91,6 +91,8 @@ def train(
     batch_size: int | None = None,
     grad_accum: int | None = None,
     gradient_checkpointing: bool = False,
+    cache_dir: str | Path | None = None,
+    cache_size: str | int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> "ClassifierResult":
@@ -154,6 +156,9 @@ def train(
         grad_accum: Batches per optimizer step. [default: 1]
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
             time.
+        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
+            or 64 GB, at most half of the free space]
         reporter: Called with progress events. [default: the log]
         should_stop: Called after every step; when it returns True, the run saves a checkpoint and
             stops.
@@ -190,6 +195,8 @@ def train(
         from_scratch=from_scratch,
         image_size=image_size,
         cache=cache,
+        cache_dir=as_path(cache_dir),
+        cache_size=None if cache_size is None else read_size("cache_size", cache_size),
         shares=parse_split(split),
         augment=_read_augment(augment, rand_augment, mixup=mixup, crop=crop, flip=flip),
         loss=LossSettings(
@@ -273,7 +280,8 @@ def _train(
     from clew.patterns.training import PatternsConfig
 
     if pattern_set is not None:
-        is_plain = config == PatternsConfig(data=config.data, out=config.out)
+        how = replace(config, cache_dir=None, cache_size=None)
+        is_plain = how == PatternsConfig(data=config.data, out=config.out)
         planned = plan_training(pattern_set, config, only_if_changed=is_plain)
         if planned is None:
             return _newest(pattern_set)

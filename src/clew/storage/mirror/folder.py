@@ -16,7 +16,7 @@ from clew.storage.places import Place
 from clew.storage.reading import read_json
 from clew.storage.writing import lock_file, replace_file
 from clew.typed_json import read_as
-from clew.urls import UrlPath, as_path
+from clew.urls import UrlPath, as_path, local_path
 
 _VERSIONS = ".versions.json"
 _MAX_FILE_BYTES = 1 << 30
@@ -43,7 +43,7 @@ def open_folder(
     given = as_path(where)
     if not isinstance(given, UrlPath):
         return given
-    root = Path(cache_dir or Path(platformdirs.user_cache_dir("clew")) / "stores").absolute()
+    root = local_path(cache_dir or Path(platformdirs.user_cache_dir("clew")) / "stores").absolute()
     with writing_to(root):
         root.mkdir(parents=True, exist_ok=True)
         if cache_size is not None:

@@ -157,19 +157,21 @@ def test_a_missing_bucket_is_named() -> None:
         ("400 Bad Request", "ExpiredToken", "credentials have expired"),
         ("403 Forbidden", "RequestTimeTooSkewed", "clock differs"),
         ("403 Forbidden", "InvalidAccessKeyId", "does not accept these credentials"),
+        ("403 Forbidden", "AuthenticationFailed", "does not accept these credentials"),
     ],
 )
 def test_a_refused_request_is_explained_in_a_sentence(
     status: str, code: str, message: str, object_server: ObjectServer, s3_url: str
 ) -> None:
     place = open_place(s3_url)
-    with (
-        object_server.refusing("GET", status, code),
-        pytest.raises(AccessDeniedError, match=message) as caught,
-    ):
-        place.read("a", 9)
-    assert "AKIATEST" not in str(caught.value)
-    assert "http:" not in str(caught.value)
+    for attempt in (lambda: place.read("a", 9), lambda: place.names()):
+        with (
+            object_server.refusing("GET", status, code),
+            pytest.raises(AccessDeniedError, match=message) as caught,
+        ):
+            attempt()
+        assert "AKIATEST" not in str(caught.value)
+        assert "http:" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", ["500 Internal Server Error", "503 Slow Down"])

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +20,7 @@ from tests.object_server import ObjectServer
 from tests.stores import make_rows, new_manifest, open_writer, write_groups, write_store
 
 
-@pytest.fixture(autouse=True)
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files of this test, and of the processes that it starts."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
+pytestmark = pytest.mark.usefixtures("scratch")
 
 
 @pytest.fixture

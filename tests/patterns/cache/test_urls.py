@@ -22,6 +22,8 @@ from tests.patterns.cache.pictures import cache, kinds, make_folder, make_photo,
 
 PHOTOS = 40
 
+pytestmark = pytest.mark.usefixtures("scratch")
+
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from tests.workspace import inside
 
 KEY = b"secret-of-the-tests"
 
+pytestmark = pytest.mark.usefixtures("scratch")
+
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,9 +19,12 @@ _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _STATUS = re.compile(r"\b([45]\d\d) [A-Z][a-z]+")
 
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
-_EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "AuthenticationFailed"}
+_EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "RequestExpired"}
 _CLOCK = {"RequestTimeTooSkewed"}
-_UNKNOWN_KEY = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}
+# Azure has one code for a wrong key and for an expired token.
+_UNKNOWN_KEY = {
+    *("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed"),
+}
 _REDIRECTED = {"PermanentRedirect", "AuthorizationHeaderMalformed"}
 
 
@@ -57,12 +60,13 @@ def explain(error: Exception, url: str, what: str) -> StoreError:
         return StoreError(
             f"{start}: the bucket is in another region ({shown}). Set AWS_REGION to it."
         )
-    if code in _UNKNOWN_KEY or isinstance(error, UnauthenticatedError):
+    # When it lists, obstore has one kind of error for every answer.
+    if code in _UNKNOWN_KEY or isinstance(error, UnauthenticatedError) or status == "401":
         return AccessDeniedError(
             f"{start}: the server does not accept these credentials ({shown or 'unauthorized'}). "
             "Check them in the environment or the provider's own files."
         )
-    if isinstance(error, PermissionDeniedError):
+    if isinstance(error, PermissionDeniedError) or status == "403":
         return AccessDeniedError(
             f"{start}: access is denied ({shown or 'forbidden'}). Check that there are credentials "
             "and that they allow it."

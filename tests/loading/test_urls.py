@@ -100,13 +100,16 @@ def test_rows_alone_are_fetched_from_a_store_larger_than_the_cache(
     }
 
 
-def test_forked_workers_of_pytorch_read_urls(samples: Path, roomy: dict[str, Any]) -> None:
+def test_forked_workers_of_pytorch_read_urls(
+    samples: Path, roomy: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
     def places(**given: Any) -> list[int]:
         dataset = PreprocessedLSTMDataset(**given, batch_size=8)
         loader = DataLoader(dataset, 8, num_workers=2, multiprocessing_context="fork")
         return flat(places_of(loader))
 
     assert places(**roomy) == places(preprocessed_dir=samples)
+    assert "Warning" not in capfd.readouterr().err  # of the processes that read for them
 
 
 def test_an_epoch_survives_a_server_that_is_gone_for_a_while(

@@ -19,7 +19,6 @@ from tests.forking import fork
 from tests.object_server import ObjectServer
 from tests.stores import make_rows, new_manifest, open_writer, write_groups, write_store
 
-
 pytestmark = pytest.mark.usefixtures("scratch")
 
 

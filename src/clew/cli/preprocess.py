@@ -8,7 +8,7 @@ from rich.table import Table
 
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
-from clew.cli.options import Spelling
+from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.foreign_text import for_shell
@@ -33,6 +33,7 @@ COMMAND = Command(
         ),
         "Splits": ("split", "split_by"),
         "Hardware": ("workers", "cluster"),
+        **CACHE,
     },
     spelling=Spelling(
         flags={"workers": ("--workers", "--threads")},

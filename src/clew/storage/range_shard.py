@@ -78,6 +78,11 @@ class RangeShard:
             )
         return self.read_columns([name]).column(0)
 
+    def count_missing(self, name: str) -> int:
+        """The rows of a column that have no value, without a request."""
+        found = [plan.valid for plan in self.plans(name)]
+        return sum(int((~valid).sum()) for valid in found if valid is not None)
+
     def read_row(self, batch: int, row: int) -> tuple[pa.RecordBatch, int]:
         """A batch that has only this row, in one round trip, and which of its rows it is."""
         names = self.schema.names

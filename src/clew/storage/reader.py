@@ -118,6 +118,10 @@ class ShardReader:
         """Some columns of the whole shard, without copying."""
         return pa.table({name: self.read_column(name) for name in names})
 
+    def count_missing(self, name: str) -> int:
+        """The rows of a column that have no value."""
+        return self.read_column(name).null_count
+
     def read_row(self, batch: int, row: int) -> tuple[pa.RecordBatch, int]:
         """A batch that has the row, and which of its rows it is."""
         return self.record_batch(batch), row

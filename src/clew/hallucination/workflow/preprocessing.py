@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from clew import urls
 from clew.progress import Reporter
 from clew.run_file import repeatable
-from clew.settings import as_path
+from clew.settings import as_path, read_size
 
 if TYPE_CHECKING:
     from clew.hallucination.samples.making import PreprocessResult
@@ -35,6 +35,8 @@ def preprocess(
     heads: bool = True,
     workers: int | None = None,
     cluster: str | None = None,
+    cache_dir: str | Path | None = None,
+    cache_size: str | int | None = None,
     reporter: Reporter | None = None,
 ) -> "PreprocessResult":
     """Turn traces and their scores into samples for detectors, split by question.
@@ -66,6 +68,9 @@ def preprocess(
         workers: Number of shards to process at once. [default: one per core]
         cluster: Process them on Ray: ray (the cluster of RAY_ADDRESS, one that runs here, or a new
             one on this machine) or ray://host:port. Requires "clew[ray]".
+        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
+        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
+            or 64 GB, at most half of the free space]
         reporter: Called with progress events. [default: the log]
 
     Returns:
@@ -102,6 +107,8 @@ def preprocess(
         score_column=score_column,
         higher_is=higher_is,
         spans_file=as_path(spans_file),
+        cache_dir=as_path(cache_dir),
+        cache_size=None if cache_size is None else read_size("cache_size", cache_size),
     )
     where = None if cluster is None else choose_spread(cluster, workers, threads=1, device="cpu")
     return preprocess_store(config, reporter, where)

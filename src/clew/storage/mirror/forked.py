@@ -67,7 +67,8 @@ class _Helper:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            serve = f"from {__name__} import serve; serve({theirs.fileno()})"
+            command = [sys.executable, "-c", serve]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
             self._pipe: Connection = Connection(os.dup(ours.fileno()))
         self._numbers, self._lock = count(), threading.Lock()
@@ -106,8 +107,9 @@ def _helper() -> _Helper:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _serve(pipe: Connection) -> None:
-    lock = threading.Lock()
+def serve(descriptor: int) -> None:
+    """What the other process does: answers the calls that come through this socket."""
+    pipe, lock = Connection(descriptor), threading.Lock()
 
     def answer(number: int, url: str, method: str, *arguments: Any) -> None:
         try:
@@ -125,7 +127,3 @@ def _serve(pipe: Connection) -> None:
             except EOFError:
                 return
             threads.submit(answer, *request)
-
-
-if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])))

@@ -12,6 +12,8 @@ from clew.storage import read_manifest
 from clew.storage.manifest import start_manifest, update_manifest
 from clew.storage.places import Place, as_path, open_place
 from tests.hallucination.samples.making.making import tiny_preprocess
+from tests.hallucination.samples.making.test_resume import assert_same_samples
+from tests.object_server import upload
 
 KINDS = ("sequences", "graphs", "answers")
 
@@ -48,6 +50,21 @@ def test_samples_at_a_url_equal_those_in_a_folder(
         forget_first_shard(out / kind)
     assert preprocess_store(config).made == 20
     assert read_folder(out) == expected
+
+
+def test_traces_at_a_url_are_read_through_the_cache_that_was_chosen(
+    s3_url: str, tmp_path: Path, compact_store: Path, scores_file: Path, samples: Path
+) -> None:
+    upload(compact_store, s3_url)
+    sizes = {path.name: path.stat().st_size for path in compact_store.iterdir()}
+    shards = [size for name, size in sizes.items() if name.startswith("batch_")]
+    room = sum(sizes.values()) - sum(shards) + max(shards) + 20_000
+    out, cache_dir = tmp_path / "samples", tmp_path / "chosen"
+    config = tiny_preprocess(as_path(s3_url), scores_file, out, workers=1)
+    preprocess_store(replace(config, cache_dir=cache_dir, cache_size=room))
+    assert_same_samples(out, samples)
+    used = sum(path.stat().st_size for path in cache_dir.rglob("*") if path.is_file())
+    assert 0 < used <= room < sum(shards) and [*cache_dir.rglob("batch_*.arrow")]
 
 
 def test_samples_are_not_written_into_a_store_at_a_url(

@@ -29,7 +29,8 @@ SplitBy = Literal["question", "file"]
 @dataclass(frozen=True, kw_only=True)
 class PreprocessConfig:
     """Settings of `preprocess_store`; None for `top_k` and `node_dim` means all that is stored.
-    "heads" require traces with full attention maps."""
+    "heads" require traces with full attention maps. Traces at a URL are read through `cache_dir`,
+    which may take `cache_size` bytes (see `open_folder`)."""
 
     store: Path
     scores_file: Path
@@ -47,6 +48,8 @@ class PreprocessConfig:
     score_column: str | None = None
     higher_is: Literal["correct", "hallucinated"] | None = None
     spans_file: Path | None = None  # None: the one beside the scores file, if it exists
+    cache_dir: Path | None = None
+    cache_size: int | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)

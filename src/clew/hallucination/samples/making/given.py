@@ -28,6 +28,7 @@ from clew.hallucination.samples.making.source import NUMBERS, TOKEN_LABELS, Trac
 from clew.hallucination.samples.making.store import SampleStore
 from clew.hallucination.traces.schema import BY_HEAD, DIAGONALS, EIGENVALUES
 from clew.storage.manifest import has_manifest
+from clew.storage.mirror import open_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,9 @@ class SampleInput:
 
 
 def read_input(config: PreprocessConfig) -> SampleInput:
-    source = TraceSource(config.store)
+    source = TraceSource(
+        open_folder(config.store, cache_dir=config.cache_dir, cache_size=config.cache_size)
+    )
     spans = _read_spans(config, source)
     shape = choose_shape(config, source, with_spans=spans is not None)
     config = choose_kinds(config, shape)

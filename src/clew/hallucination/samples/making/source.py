@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from jaxtyping import Int
 
 from clew.errors import InputError, StoreError
@@ -32,9 +31,12 @@ from clew.hallucination.traces.schema import (
 from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.hashing import hash_file, hash_text
 from clew.storage.manifest import Manifest
+from clew.storage.range_shard import RangeShard
 from clew.storage.reading import read_bounded
 from clew.storage.scratch import fetched, placing
 from clew.storage.writing import replace_file
+
+Reader = TypeVar("Reader", ShardReader, RangeShard, ShardReader | RangeShard)
 
 MAPS = "attentions"
 # Eigenvalues per head from traces that store the Laplacian's diagonal for every token.
@@ -95,7 +97,7 @@ class TraceSource:
     """A trace store; raises StoreError if it is not one, InputError if it is empty."""
 
     def __init__(self, path: Path) -> None:
-        self._store = store = StoreReader(path, check=check_traces)
+        self._store = store = StoreReader(path, max_open=1, check=check_traces)
         self.path, self.manifest = store.path, store.manifest
         if self.manifest.kind != "traces":
             raise InputError(
@@ -110,7 +112,13 @@ class TraceSource:
 
     def open(self, entry: ShardEntry) -> ShardReader:
         """The reader of a shard; raises StoreError if it lacks what samples are built from."""
-        reader = self._store.open(entry)
+        return self._refuse_lacking(self._store.open(entry))
+
+    def _peek(self, entry: ShardEntry) -> ShardReader | RangeShard:
+        """As `open`, to read little of it: it need not be downloaded."""
+        return self._refuse_lacking(self._store.peek(self._store.shards.index(entry)))
+
+    def _refuse_lacking(self, reader: Reader) -> Reader:
         missing = [name for name in ARRAY_COLUMNS if name not in reader.schema.names]
         if missing:
             raise StoreError(
@@ -121,7 +129,7 @@ class TraceSource:
 
     @cached_property
     def shape(self) -> SourceShape:
-        schema, found = self.open(self.shards[0]).schema, self._find_extras()
+        schema, found = self._peek(self.shards[0]).schema, self._find_extras()
         sizes = read_shape(schema)
         return SourceShape(
             layers=sizes.layers,
@@ -140,7 +148,7 @@ class TraceSource:
         """Shard by shard: a large store has too many files to open at once."""
         found = {*TEXTS, *NUMBERS, *BY_HEAD, *DIAGONALS, *EVALUATION, MAPS, TOKEN_ENDS}
         for entry in self.shards:
-            reader = self.open(entry)
+            reader = self._peek(entry)
             found = {name for name in found if _holds(reader, name)}
         return frozenset(found)
 
@@ -174,19 +182,21 @@ class TraceSource:
         return [self._read_table(entry) for entry in self.shards]
 
     def _read_table(self, entry: ShardEntry) -> ShardTable:
-        reader = self.open(entry)
-        parts = [lengths(column) for column in reader.read_column("tokens").chunks]
-        tokens = np.concatenate(parts)
-        prompts = reader.read_column("prompt_length").fill_null(0).to_numpy()
+        reader = self._peek(entry)
+        texts = [name for name in TEXTS if name in reader.schema.names]
+        names = ("global_example_id", "question_id", "tokens", "prompt_length")
+        rows = reader.read_columns([*names, *texts])
+        tokens = np.concatenate([lengths(column) for column in rows["tokens"].chunks])
+        prompts = rows["prompt_length"].fill_null(0).to_numpy()
         return ShardTable(
             entry=entry,
-            global_example_id=_to_numpy(reader.read_column("global_example_id")),
-            question_id=reader.read_column("question_id").to_pylist(),
-            question=reader.read_column("question").to_pylist(),
-            answer=reader.read_column("answer").to_pylist(),
+            global_example_id=rows["global_example_id"].to_numpy(),
+            question_id=rows["question_id"].to_pylist(),
+            question=rows["question"].to_pylist(),
+            answer=rows["answer"].to_pylist(),
             tokens=tokens,
             answer_tokens=count_answer(tokens, prompts),
-            text_bytes=_count_text(reader),
+            text_bytes=rows.select(texts).nbytes,
         )
 
 
@@ -200,17 +210,8 @@ def count_answer(tokens: Int[np.ndarray, " rows"], prompts: np.ndarray) -> np.nd
     return tokens - np.clip(prompts, 0, tokens)
 
 
-def _holds(reader: ShardReader, name: str) -> bool:
+def _holds(reader: ShardReader | RangeShard, name: str) -> bool:
     """Whether a shard has the column without missing rows."""
     if name not in reader.schema.names:
         return False
-    return name in (*TEXTS, MAPS) or not reader.read_column(name).null_count
-
-
-def _count_text(reader: ShardReader) -> int:
-    names = [name for name in TEXTS if name in reader.schema.names]
-    return sum(reader.read_column(name).nbytes for name in names)
-
-
-def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    return column.to_numpy()
+    return name in (*TEXTS, MAPS) or not reader.count_missing(name)

@@ -32,6 +32,7 @@ def run_on_cluster(
         scores_file=resolved(config.scores_file),
         out=resolved(config.out),
         spans_file=None if config.spans_file is None else resolved(config.spans_file),
+        cache_dir=None if config.cache_dir is None else resolved(config.cache_dir),
     )
     setup = functools.partial(_open_jobs, worker)
     numbers = [job.entry.batch_number for job in jobs]

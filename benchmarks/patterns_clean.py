@@ -110,20 +110,36 @@ def crop(photo):
     return photo.crop((left, top, left + round(0.95 * width), top + round(0.95 * height)))
 
 
+def in_other_light(photo):
+    warm = np.asarray(photo) * [1.15, 1.0, 0.8]
+    return recompress(Image.fromarray(warm.clip(0, 255).astype(np.uint8)))
+
+
+def dye_middle(photo):
+    """The hues in the middle of the photo turned around: another color of what it shows."""
+    hues = np.array(photo.convert("HSV"))
+    rows, columns = (slice(side // 4, 3 * side // 4) for side in hues.shape[:2])
+    hues[rows, columns, 0] += 128
+    return Image.fromarray(hues, "HSV").convert("RGB")
+
+
 CHANGES = {
     "resized to 60%": lambda photo: photo.resize([round(0.6 * side) for side in photo.size]),
     "recompressed": recompress,
     "cropped by 5%": crop,
     "mirrored": ImageOps.mirror,
+    "white-balanced and recompressed": in_other_light,
     "all but mirrored": lambda photo: recompress(crop(photo.resize([80, 80]))),
 }
+# Not the same photo: it must not be found.
+OTHER = "another color in the middle"
 
 
 def measure_copies(data, work):
     planted = plant_copies(data, work / "planted")
     looked = look(work / "planted", work / "planted-cache")
     started = time.perf_counter()
-    pairs = find_duplicates(looked.gray)
+    pairs = find_duplicates(looked.small)
     seconds = time.perf_counter() - started
     names = [photo.name for photo in looked.photos]
     found = {frozenset((names[pair.first], names[pair.second])) for pair in pairs}
@@ -142,12 +158,13 @@ def plant_copies(data, target):
     for photo in photos:
         (target / photo.name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(photo.path, target / photo.name)
-    chosen = random.choice(len(photos), COPIES * len(CHANGES), replace=False)
-    planted = {change: [] for change in CHANGES}
+    changes = {**CHANGES, OTHER: dye_middle}
+    chosen = random.choice(len(photos), COPIES * len(changes), replace=False)
+    planted = {change: [] for change in changes}
     for number, place in enumerate(chosen):
-        change = list(CHANGES)[number % len(CHANGES)]
+        change = list(changes)[number % len(changes)]
         name = f"{Path(photos[place].name).parent}/copy{number}.png"
-        CHANGES[change](Image.open(photos[place].path).convert("RGB")).save(target / name)
+        changes[change](Image.open(photos[place].path).convert("RGB")).save(target / name)
         planted[change].append((photos[place].name, name))
     return planted
 
@@ -158,7 +175,7 @@ def measure_pairs(looked):
     while len(pairs) < RANDOM_PAIRS:
         of_class = np.flatnonzero(looked.labels == random.integers(len(looked.folder.classes)))
         pairs.append(random.choice(of_class, 2, replace=False))
-    found = compare_pairs(looked.gray, np.sort(np.array(pairs), axis=1))
+    found = compare_pairs(looked.small, np.sort(np.array(pairs), axis=1))
     share = len({(pair.first, pair.second) for pair in found}) / RANDOM_PAIRS
     print(f"of {RANDOM_PAIRS:,} random pairs of one class called duplicates: {share:.1%}")
 

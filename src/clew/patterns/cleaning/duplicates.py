@@ -1,5 +1,6 @@
 """Near duplicates: the same photo resized, recompressed, cropped a little, or mirrored. Features
-propose pairs; pixels decide, after one image has been aligned with the other."""
+propose pairs; pixels decide, in gray and then in color, after one image has been aligned with the
+other."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from jaxtyping import Bool, Float, Float32, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from clew.patterns.cleaning.colors import have_same_colors
 from clew.patterns.cleaning.neighbors import Neighbors, find_neighbors, unit_rows
 
 SIDE = 48  # of the gray images that are compared
+COLOR_SIDE = 16  # of those in color
 _SMALL = 24  # of those that are aligned first, and of those that propose pairs
 _TINY = 8
 # The correlation of details, after alignment, from which on two images are one photo; images that
@@ -38,36 +41,60 @@ class DuplicatePair:
     mirrored: bool
 
 
-def make_gray(
-    images: UInt8[np.ndarray, "photos size size 3"],
-) -> UInt8[np.ndarray, "photos 48 48"]:
-    """The images as they are compared."""
-    values = torch.from_numpy(images).permute(0, 3, 1, 2).float().mean(1, keepdim=True)
-    small = F.interpolate(values, (SIDE, SIDE), mode="bilinear", antialias=True)
-    return small[:, 0].round().clamp(0, 255).byte().numpy()
+@dataclass(frozen=True, kw_only=True)
+class SmallImages:
+    """Photos as they are compared."""
+
+    gray: UInt8[np.ndarray, "photos 48 48"]
+    color: UInt8[np.ndarray, "photos 16 16 3"]
+
+    def __len__(self) -> int:
+        return len(self.gray)
+
+    def mirrored(self) -> "SmallImages":
+        return SmallImages(gray=self.gray[:, :, ::-1], color=self.color[:, :, ::-1])
 
 
-def find_duplicates(
-    gray: UInt8[np.ndarray, "photos 48 48"], *likely: Neighbors
-) -> list[DuplicatePair]:
+def make_small(images: UInt8[np.ndarray, "photos size size 3"]) -> SmallImages:
+    values = torch.from_numpy(images).permute(0, 3, 1, 2).float()
+    return SmallImages(
+        gray=_shrink(values.mean(1, keepdim=True), SIDE)[..., 0],
+        color=_shrink(values, COLOR_SIDE),
+    )
+
+
+def join_small(parts: Sequence[SmallImages]) -> SmallImages:
+    return SmallImages(
+        gray=np.concatenate([part.gray for part in parts]),
+        color=np.concatenate([part.color for part in parts]),
+    )
+
+
+def _shrink(
+    values: Float[Tensor, "photos channels size size"], side: int
+) -> UInt8[np.ndarray, "photos side side channels"]:
+    small = F.interpolate(values, (side, side), mode="bilinear", antialias=True)
+    return small.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
+
+
+def find_duplicates(photos: SmallImages, *likely: Neighbors) -> list[DuplicatePair]:
     """The pairs of photos that show the same image, the most alike first. Besides photos that are
     alike at a glance, the neighbors in `likely` are compared."""
-    turned = gray[:, :, ::-1]
-    return compare_pairs(gray, _propose(gray, gray, likely), _propose(gray, turned, likely))
+    gray, turned = photos.gray, photos.mirrored().gray
+    return compare_pairs(photos, _propose(gray, gray, likely), _propose(gray, turned, likely))
 
 
 def compare_pairs(
-    gray: UInt8[np.ndarray, "photos 48 48"],
+    photos: SmallImages,
     plain: Int64[np.ndarray, "pairs 2"],
     mirrored: Int64[np.ndarray, "pairs 2"] | None = None,
 ) -> list[DuplicatePair]:
     """Those of the pairs that show the same image, the most alike first. The second photos of
     `mirrored` (the same pairs, if None) are compared mirrored."""
+    turned = plain if mirrored is None else mirrored
     found = [
-        *_compare_all(gray, gray, plain, mirrored=False),
-        *_compare_all(
-            gray, gray[:, :, ::-1], plain if mirrored is None else mirrored, mirrored=True
-        ),
+        *_compare_all(photos, photos, plain, mirrored=False),
+        *_compare_all(photos, photos.mirrored(), turned, mirrored=True),
     ]
     best: dict[tuple[int, int], DuplicatePair] = {}
     for pair in sorted(found, key=lambda pair: pair.likeness):
@@ -102,25 +129,37 @@ def _glance(gray: UInt8[np.ndarray, "photos 48 48"]) -> Float32[np.ndarray, "pho
 
 
 def _compare_all(
-    gray: UInt8[np.ndarray, "photos 48 48"],
-    others: UInt8[np.ndarray, "photos 48 48"],
+    photos: SmallImages,
+    others: SmallImages,
     pairs: Int64[np.ndarray, "pairs 2"],
     *,
     mirrored: bool,
 ) -> Iterator[DuplicatePair]:
     for first in range(0, len(pairs), _AT_ONCE):
         some = pairs[first : first + _AT_ONCE]
-        ones, seconds = _as_tensor(gray[some[:, 0]]), _as_tensor(others[some[:, 1]])
+        ones, seconds = _as_tensor(photos.gray[some[:, 0]]), _as_tensor(others.gray[some[:, 1]])
         close = _are_close(ones, seconds)
         some = some[close.numpy()]
         if not len(some):
             continue
-        likeness = compare_images(ones[close], seconds[close])
-        for place in torch.nonzero(likeness >= _SAME)[:, 0].tolist():
+        likeness, shape = compare_images(ones[close], seconds[close])
+        is_same = likeness >= _SAME
+        some, likeness = some[is_same.numpy()], likeness[is_same]
+        colored = _as_colors(photos, some[:, 0]), _as_colors(others, some[:, 1])
+        inside = _inside(COLOR_SIDE)
+        aligned = [colored[0], _warp(colored[1], shape[is_same])]
+        have_same = have_same_colors(*(images[:, :, inside, inside] for images in aligned))
+        for place in torch.nonzero(have_same)[:, 0].tolist():
             one, other = some[place].tolist()
             yield DuplicatePair(
                 first=one, second=other, likeness=float(likeness[place]), mirrored=mirrored
             )
+
+
+def _as_colors(
+    photos: SmallImages, places: Int64[np.ndarray, " pairs"]
+) -> Float[Tensor, "pairs 3 side side"]:
+    return torch.from_numpy(np.ascontiguousarray(photos.color[places])).permute(0, 3, 1, 2).float()
 
 
 def _are_close(
@@ -138,19 +177,26 @@ def _as_tensor(images: UInt8[np.ndarray, "pairs side side"]) -> Float[Tensor, "p
 @torch.inference_mode()
 def compare_images(
     ones: Float[Tensor, "pairs 1 side side"], others: Float[Tensor, "pairs 1 side side"]
-) -> Float[Tensor, " pairs"]:
+) -> tuple[Float[Tensor, " pairs"], Float[Tensor, "pairs 4"]]:
     """The correlation of the details of two images (up to 1), the second aligned with the first by
-    a shift and a scale in each direction (Lucas and Kanade's method)."""
-    likeness = _correlate(ones, others)
+    a shift and a scale in each direction (Lucas and Kanade's method), which are returned too."""
+    best = _correlate(ones, others), torch.zeros(len(ones), 4)
     halves = [F.avg_pool2d(images, SIDE // _SMALL) for images in (ones, others)]
-    shape = _align(halves[0], halves[1], torch.zeros(len(ones), 4), _STEPS)
-    likeness = torch.maximum(likeness, _correlate(ones, _warp(others, shape)))
-    close = torch.nonzero((likeness >= _CLOSE) & (likeness < _SAME))[:, 0]
+    shape = _align(halves[0], halves[1], best[1], _STEPS)
+    best = _better(best, (_correlate(ones, _warp(others, shape)), shape))
+    close = torch.nonzero((best[0] >= _CLOSE) & (best[0] < _SAME))[:, 0]
     if len(close):
-        better = _align(ones[close], others[close], shape[close], _MORE_STEPS)
-        again = _correlate(ones[close], _warp(others[close], better))
-        likeness[close] = torch.maximum(likeness[close], again)
-    return likeness
+        finer = _align(ones[close], others[close], shape[close], _MORE_STEPS)
+        again = _correlate(ones[close], _warp(others[close], finer)), finer
+        for whole, part in zip(best, _better((best[0][close], best[1][close]), again), strict=True):
+            whole[close] = part
+    return best
+
+
+def _better(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The likeness and shape of either, for each pair."""
+    is_better = other[0] > one[0]
+    return torch.maximum(one[0], other[0]), torch.where(is_better[:, None], other[1], one[1])
 
 
 def _align(
@@ -172,8 +218,8 @@ def _grid(side: int) -> Float[Tensor, " side"]:
 
 
 def _warp(
-    images: Float[Tensor, "pairs 1 side side"], shape: Float[Tensor, "pairs 4"]
-) -> Float[Tensor, "pairs 1 side side"]:
+    images: Float[Tensor, "pairs channels side side"], shape: Float[Tensor, "pairs 4"]
+) -> Float[Tensor, "pairs channels side side"]:
     line = _grid(images.shape[-1])
     across = shape[:, :1] + (1 + shape[:, 1:2]) * line
     down = shape[:, 2:3] + (1 + shape[:, 3:]) * line

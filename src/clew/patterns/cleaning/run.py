@@ -13,7 +13,13 @@ from clew.cores import count_cores
 from clew.errors import InputError
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos, choose_size
-from clew.patterns.cleaning.duplicates import DuplicatePair, find_duplicates, make_gray
+from clew.patterns.cleaning.duplicates import (
+    DuplicatePair,
+    SmallImages,
+    find_duplicates,
+    join_small,
+    make_small,
+)
 from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind, Overlap
 from clew.patterns.cleaning.labels import FEWEST_PHOTOS, find_overlaps, find_suspects
 from clew.patterns.cleaning.leave_one_out import join_features, predict_left_out
@@ -52,7 +58,7 @@ class LookedAt:
     folder: PhotoFolder
     cached: CachedPhotos
     features: PhotoFeatures
-    gray: UInt8[np.ndarray, "photos 48 48"]
+    small: SmallImages
     light: Light
     labels: Int64[np.ndarray, " photos"]
 
@@ -73,11 +79,11 @@ def look_at(
     """
     folder = find_classes(settings.data, at_least=1)
     cached, features = compute_set_features(settings, reporter, should_stop, folder=folder)
-    gray, light = _look_at_pixels(cached)
+    small, light = _look_at_pixels(cached)
     places = {name: place for place, name in enumerate(folder.classes)}
     labels = np.array([places[photo.label or ""] for photo in cached.photos], np.int64)
     return LookedAt(
-        folder=folder, cached=cached, features=features, gray=gray, light=light, labels=labels
+        folder=folder, cached=cached, features=features, small=small, light=light, labels=labels
     )
 
 
@@ -121,12 +127,12 @@ def choose_features(cached: CachedPhotos) -> FeatureSettings:
     return FeatureSettings(size=_TINY_SIZE if cached.size <= _TINY_PHOTO else _FEATURE_SIZE)
 
 
-def _look_at_pixels(cached: CachedPhotos) -> tuple[UInt8[np.ndarray, "photos 48 48"], Light]:
-    gray, light = [], []
+def _look_at_pixels(cached: CachedPhotos) -> tuple[SmallImages, Light]:
+    small, light = [], []
     for images in read_images(cached):
-        gray.append(make_gray(images))
+        small.append(make_small(images))
         light.append(measure_light(images))
-    return np.concatenate(gray), join_light(light)
+    return join_small(small), join_light(light)
 
 
 def read_images(
@@ -258,7 +264,7 @@ def _duplicate_findings(looked: LookedAt) -> Iterator[Finding]:
     likely = []
     if len(looked.photos) <= _MOST_BY_FEATURES:
         likely = [find_neighbors(unit_rows(looked.features.embedding), _NEIGHBORS)]
-    pairs = find_duplicates(looked.gray, *likely)
+    pairs = find_duplicates(looked.small, *likely)
     for digest, copies in looked.cached.copies.items():
         yield from _copy_findings(copies, digest)
     for pair in pairs:

@@ -8,7 +8,8 @@ import pytest
 
 from clew.errors import InputError, StoreLockedError
 from clew.storage import Part, read_intact_batches, read_manifest, verify_store, writer_lock
-from clew.storage.places import open_place
+from clew.storage.places import as_path, open_place
+from clew.storage.uploading import numbers_with_pieces
 from tests.hallucination.capture.processes import ClewProcess
 from tests.object_server import ObjectServer
 from tests.stores import after_one_batch, assert_same_store
@@ -103,7 +104,7 @@ def test_a_killed_capture_at_a_url_is_finished_by_processes_that_join(
     url, store = object_server.new_url(), tmp_path / "fetched"
     variables = object_server.environment
     with start(url, **variables) as first:
-        assert first.wait_until(lambda: has_pieces(object_server)), first.output
+        assert first.wait_until(lambda: numbers_with_pieces(as_path(url)) != []), first.output
         first.send(signal.SIGKILL)
         first.wait()
     with (
@@ -117,10 +118,6 @@ def test_a_killed_capture_at_a_url_is_finished_by_processes_that_join(
         open_place(url).fetch(name, store / name)
     assert open_place(url).child(".work").names() == []
     assert_whole(store, compact_store)
-
-
-def has_pieces(server: ObjectServer) -> bool:
-    return any(path.endswith(".part") for method, path in server.requests if method == "PUT")
 
 
 def test_join_and_part_are_refused_together(capture: Any) -> None:

@@ -65,7 +65,7 @@ def test_resume_after_a_kill_gives_the_same_store(
         assert second.wait() == 0, second.output
         assert "traces recovered from an interrupted run" in second.output
     found = files_at(started)
-    assert b"s3://" in found.pop("run.toml")
+    assert str(started).encode() in found.pop("run.toml")
     assert found == files_at(compact_store)
     assert numbers_with_pieces(started) == []
 

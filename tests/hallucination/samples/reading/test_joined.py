@@ -1,9 +1,11 @@
 """Samples of several folders as one dataset."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -130,6 +132,17 @@ def test_fields_in_memory_are_those_of_the_files(folders: list[Path]) -> None:
             assert found.dtype == np.float32 and np.array_equal(found, expected)
     kept.read("sequence", "train")[:] = 0  # a copy: methods scale in place
     assert np.array_equal(kept.read("sequence", "train"), plain.read("sequence", "train"))
+
+
+def test_fields_are_not_kept_when_other_processes_have_taken_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory, field = FieldMemory(1000), np.zeros(100, np.uint8)
+    free = SimpleNamespace(available=150)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    assert memory.take("first", field.nbytes, lambda: field) is None
+    free.available = 200
+    assert memory.take("second", field.nbytes, lambda: field) is field
 
 
 def test_fields_of_different_shapes_are_not_mixed(folders: list[Path], tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # the process that only distributes the tests need not load t
 
     from clew.hallucination.capture import LoadedModel
     from tests.object_server import ObjectServer
+    from tests.pages.driving import Browser, Chromium
 
 
 def pytest_collection_finish() -> None:
@@ -165,3 +166,19 @@ def object_server() -> "Iterator[ObjectServer]":
 def s3_url(object_server: "ObjectServer") -> str:
     """`s3://bucket/prefix`, empty, on that server."""
     return object_server.new_url()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Chromium]":
+    """A real browser, started once: that takes a second."""
+    from tests.pages.driving import start_chromium
+
+    with start_chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: "Chromium") -> "Iterator[Browser]":
+    """A tab of it, with storage of its own."""
+    with chromium.open_tab() as tab:
+        yield tab

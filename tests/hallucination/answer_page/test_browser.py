@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.hallucination.answer_page.making import make_picture, write_scores
-from tests.pages.browser import measure_layout, needs_chromium, open_page
+from tests.pages.driving import Browser, needs_chromium
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -38,12 +38,12 @@ def page(compact_store: Path, tmp_path: Path) -> Path:
     return tmp_path / "a.html"
 
 
-def test_layers_and_the_folded_prompt_can_be_opened(page: Path) -> None:
+def test_layers_and_the_folded_prompt_can_be_opened(browser: Browser, page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     page.write_text(text.replace("</body>", f"{ACTIONS}</body>"), encoding="utf-8")
-    document, complaints = open_page(page)
+    document = browser.read_page(page)
     outcome = re.search(r'data-outcome="([^"]*)"', document)
-    assert complaints == "" and outcome
+    assert browser.complaints == [] and outcome
     assert outcome[1] == "2 2 true true true true"
 
 
@@ -53,6 +53,8 @@ def test_without_the_script_the_arcs_of_the_first_layer_are_drawn(page: Path) ->
 
 
 @pytest.mark.parametrize("width", [1400, 800, 500])
-def test_nothing_crosses_the_left_margin_or_the_window(page: Path, width: int) -> None:
-    layout = measure_layout(page, width=width)
+def test_nothing_crosses_the_left_margin_or_the_window(
+    browser: Browser, page: Path, width: int
+) -> None:
+    layout = browser.measure_layout(page, width=width)
     assert layout.fits, layout

@@ -7,21 +7,12 @@ import pytest
 
 from clew.patterns.cleaning.preparing import CleanPlace, open_cleaning
 from clew.patterns.cleaning.session import Cleaning
-from tests.pages.driving import CHROMIUM, Browser, open_browser
+from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.cleaning.making import list_files, make_finding, make_findings, write_set
 from tests.patterns.cleaning.test_session import serve
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium"),
-]
+pytestmark = [pytest.mark.slow, needs_chromium]
 ASKING = '!document.querySelector("#asking").hidden'
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from clew.patterns.identification.results import Identified
 from clew.patterns.identification.run import IdentifyResult, identify_photos
 from clew.patterns.identification.sheets import ContactSheets
 from clew.patterns.trained.model import PatternModel
-from tests.pages.browser import needs_chromium, open_page
+from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.identification.making import draw_doubtful, make_folder
 
 # What a person would do: type part of a name, look at what is left, clear it.
@@ -53,13 +53,13 @@ def test_page_is_self_contained_and_names_never_become_markup(result: IdentifyRe
 @needs_chromium
 @pytest.mark.parametrize("width", [1200, 420])
 def test_page_opens_without_console_messages_and_finds_photos(
-    result: IdentifyResult, width: int
+    browser: Browser, result: IdentifyResult, width: int
 ) -> None:
     text = result.page.read_text(encoding="utf-8").replace("</body>", f"{ACTIONS}</body>")
     result.page.write_text(text, encoding="utf-8")
-    document, complaints = open_page(result.page, f"--window-size={width},900")
+    document = browser.read_page(result.page, width=width)
     outcome = re.search(r'data-outcome="([^"]*)"', document)
-    assert complaints == "" and outcome is not None
+    assert browser.complaints == [] and outcome is not None
     # The list of unreadable files stays: it has no photos.
     assert outcome[1] == "11 1 2 11 true"
 

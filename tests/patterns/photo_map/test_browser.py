@@ -10,7 +10,7 @@ from clew.pages.markup import Html, tag
 from clew.pages.shell import Section, wrap_page
 from clew.patterns.photo_map.block import Coloring, PhotoMap, draw_map, map_script, map_style
 from clew.patterns.photo_map.thumbnails import draw_sheet, embed_sheet
-from tests.pages.browser import needs_chromium, open_page
+from tests.pages.driving import Browser, needs_chromium
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -34,7 +34,7 @@ ACTIONS = """
 """
 
 
-def test_the_photo_under_the_pointer_is_shown(tmp_path: Path) -> None:
+def test_the_photo_under_the_pointer_is_shown(browser: Browser, tmp_path: Path) -> None:
     shown = PhotoMap(
         positions=np.array([[0, 0], [0.5, 0.5], [1, 1]], np.float32),
         names=["a.png", "<i>b</i>.png", "c.png"],
@@ -51,8 +51,8 @@ def test_the_photo_under_the_pointer_is_shown(tmp_path: Path) -> None:
         title="map", header=Html(), sections=[section], footer=Html(), style=map_style()
     )
     page.write_text(text.replace("</body>", f"{ACTIONS}</body>"), encoding="utf-8")
-    document, complaints = open_page(page)
+    document = browser.read_page(page)
     outcome = re.search(r'data-outcome="([^"]*)"', document)
-    assert complaints == "" and outcome
+    assert browser.complaints == [] and outcome
     words = "&lt;i&gt;b&lt;/i&gt;.pngclass: dogmistakes: correct"
     assert outcome[1] == f"{words} | true | 1 | correct2,wrong1 | wrong1"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clew.patterns.report import write_report
-from tests.pages.browser import measure_layout, needs_chromium, open_page
+from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.report.making import make_run
 
 pytestmark = [
@@ -42,19 +42,26 @@ ACTIONS = """
 """
 
 
-def test_page_opens_sorts_and_explains_its_cells(tmp_path: Path) -> None:
+def test_page_opens_sorts_and_explains_its_cells(browser: Browser, tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "out"), device="cpu")
     text = page.read_text(encoding="utf-8")
     page.write_text(text.replace("</body>", f"{ACTIONS}</body>"), encoding="utf-8")
-    document, complaints = open_page(page)
+    document = browser.read_page(page)
     outcome = re.search(r'data-outcome="([^"]*)"', document)
-    assert complaints == "" and outcome
+    assert browser.complaints == [] and outcome
     assert outcome[1] == "dog cat dog/cat true true 31"
 
 
-@pytest.mark.parametrize("width", [1400, 800, 500])
-def test_nothing_crosses_the_left_margin_or_the_window(tmp_path: Path, width: int) -> None:
+@pytest.fixture(scope="module")
+def wide_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     classes = [f"a class with a long name {number}" for number in range(45)]
-    page = write_report(make_run(tmp_path / "out", classes=classes, test=1), device="cpu")
-    layout = measure_layout(page, width=width)
+    run = make_run(tmp_path_factory.mktemp("run") / "out", classes=classes, test=1)
+    return write_report(run, device="cpu")
+
+
+@pytest.mark.parametrize("width", [1400, 800, 500])
+def test_nothing_crosses_the_left_margin_or_the_window(
+    browser: Browser, wide_page: Path, width: int
+) -> None:
+    layout = browser.measure_layout(wide_page, width=width)
     assert layout.fits, layout

@@ -7,23 +7,14 @@ import pytest
 
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import Review
-from tests.pages.driving import CHROMIUM, Browser, open_browser
+from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.review.making import NAMES, identify, list_photos, make_set, reviewing
 from tests.patterns.review.serving import Served, serve
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium"),
-]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 ASKING = '!document.querySelector("#asking").hidden && !document.querySelector(".waiting")'
 DONE = '!document.querySelector("#done").hidden'
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture

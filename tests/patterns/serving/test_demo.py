@@ -15,7 +15,7 @@ from clew.errors import InputError
 from clew.patterns.serving.demo import export_demo
 from clew.patterns.serving.runtime import fetch_runtime
 from clew.patterns.trained.model import PatternModel
-from tests.pages.driving import CHROMIUM, open_browser
+from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.identification.making import draw_doubtful, draw_photo
 from tests.patterns.serving.serving import photo_of_noise
 from tests.patterns.serving.test_page import READY, drop, finished
@@ -62,16 +62,16 @@ def demo(color_model: PatternModel, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium")
+@needs_chromium
 def test_the_browser_gives_the_probabilities_of_the_classifier(
-    demo: Path, color_model: PatternModel, tmp_path: Path
+    demo: Path, color_model: PatternModel, browser: Browser, tmp_path: Path
 ) -> None:
     photos = [
         draw_photo(tmp_path / "a.png", "red", sides=(300, 77)),
         draw_doubtful(tmp_path / "b.png"),
     ]
     expected = color_model.predict(photos)
-    with http_server(demo) as address, open_browser(tmp_path / "profile") as browser:
+    with http_server(demo) as address:
         browser.open(address, READY)
         for number, (photo, wanted) in enumerate(zip(photos, expected, strict=True), 1):
             drop(browser, photo.read_bytes(), photo.name)

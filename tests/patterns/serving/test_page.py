@@ -2,19 +2,15 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clew.patterns.trained.model import PatternModel
-from tests.pages.driving import CHROMIUM, Browser, open_browser
+from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.serving.serving import ServedPhotos, photo_of, photo_of_noise, serving
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium"),
-]
+pytestmark = [pytest.mark.slow, needs_chromium]
 KEY = "sk-a-key-of-a-test"
 READY = 'document.querySelectorAll("#classes option").length === 3'
 _DROP = """(() => {
@@ -24,13 +20,6 @@ _DROP = """(() => {
   const options = { dataTransfer: carried, bubbles: true, cancelable: true };
   document.querySelector("#drop").dispatchEvent(new DragEvent("drop", options));
 })()"""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    camera = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
-    with open_browser(tmp_path_factory.mktemp("profile"), *camera) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.hallucination.comparison.report.making import make_comparison
 from tests.hallucination.comparison.report.reading import read_page
 from tests.hallucination.comparison.report.test_ugly import TEXTS
-from tests.pages.browser import measure_layout, needs_chromium, open_page
+from tests.pages.driving import Browser, needs_chromium
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -38,25 +38,27 @@ ACTIONS = """
 """
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Path:
-    page = tmp_path / "report.html"
-    folder = make_comparison(tmp_path / "out", test=60, texts=TEXTS)
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared: do not modify."""
+    page = tmp_path_factory.mktemp("page") / "report.html"
+    folder = make_comparison(page.with_name("out"), test=60, texts=TEXTS)
     page.write_text(read_page(folder).markup, encoding="utf-8")
     return page
 
 
-def test_page_opens_without_console_messages(page: Path) -> None:
-    document, complaints = open_page(page)
-    assert complaints == ""
+def test_page_opens_without_console_messages(browser: Browser, page: Path) -> None:
+    document = browser.read_page(page)
+    assert browser.complaints == []
     assert re.search(r"<title>clew: .* on facts</title>", document)
 
 
-def test_sorting_picking_and_hovering_work(page: Path) -> None:
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{ACTIONS}</body>"))
-    document, complaints = open_page(page)
+def test_sorting_picking_and_hovering_work(browser: Browser, page: Path, tmp_path: Path) -> None:
+    used = tmp_path / "used.html"
+    used.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{ACTIONS}</body>"))
+    document = browser.read_page(used)
     outcome = re.search(r'data-outcome="([^"]*)"', document)
-    assert complaints == "" and outcome
+    assert browser.complaints == [] and outcome
     dearest, cheapest, before, after, is_lit, hidden, picked = outcome[1].split()
     assert dearest in ("gnn_det", "lstm", "gvae", "act_vit") and cheapest not in ("gnn_det", "lstm")
     assert (int(before), int(after), is_lit) == (3, 0, "true")
@@ -64,6 +66,8 @@ def test_sorting_picking_and_hovering_work(page: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [1400, 800, 500])
-def test_nothing_crosses_the_left_margin_or_the_window(page: Path, width: int) -> None:
-    layout = measure_layout(page, width=width)
+def test_nothing_crosses_the_left_margin_or_the_window(
+    browser: Browser, page: Path, width: int
+) -> None:
+    layout = browser.measure_layout(page, width=width)
     assert layout.fits, layout

@@ -1,6 +1,5 @@
 """The review page in a real browser, with real keys."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,20 +7,11 @@ import pytest
 from clew.hallucination.labels.review import LabelReview
 from clew.storage.text_files import read_csv
 from tests.hallucination.labels.review.conftest import NASTY, Served
-from tests.pages.driving import CHROMIUM, Browser, open_browser
+from tests.pages.driving import Browser, needs_chromium
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium"),
-]
+pytestmark = [pytest.mark.slow, needs_chromium]
 ASKING = '!document.querySelector("#asking").hidden'
 DONE = '!document.querySelector("#done").hidden'
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -7,12 +7,9 @@ import pytest
 from clew.hallucination.live.page.files import BrowsedStore, PageFiles
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import Served, serving
-from tests.pages.driving import CHROMIUM, Browser, open_browser
+from tests.pages.driving import Browser, needs_chromium
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium"),
-]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 READY = 'document.querySelector("#served")?.textContent'
 ANSWERED = 'document.querySelector(".asked .foot") && !document.querySelector(".pending")'
@@ -23,12 +20,6 @@ FIGURE = 'document.querySelector(".asked .figure").textContent'
 DIAL = 'document.querySelector(".asked .dial").getAttribute("aria-label")'
 VERDICTS = ("Likely hallucinated", "Likely correct", "Out of distribution")
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,35 @@ def test_network_round_trips(tmp_path: Path) -> None:
     assert saved.about == read_about(path) == {"settings": {"size": 3}}
 
 
+class Tables(nn.Linear):
+    """Has a buffer that is not stored, a tensor as an attribute, and others in a list."""
+
+    def __init__(self, *, buffer: bool = False, attribute: bool = False, many: bool = False):
+        super().__init__(2, 3)
+        self.attribute = torch.ones(2) if attribute else None
+        self.many = [torch.ones(2) if many else None]
+        if buffer:
+            self.register_buffer("table", torch.ones(2), persistent=False)
+
+
+@pytest.mark.parametrize("kept", ["", "buffer", "attribute", "many"])
+def test_built_network_has_the_weights_of_the_file_and_its_own_tensors(
+    tmp_path: Path, kept: str
+) -> None:
+    before = Tables()
+    write_model(tmp_path / "a", before.state_dict(), {})
+    options = {kept: True} if kept else {}
+    network = read_model(tmp_path / "a").build(lambda: Tables(**options), name="tables")
+    assert isinstance(network, Tables)
+    torch.testing.assert_close(network.weight, before.weight)
+    assert network.weight.requires_grad and network.bias.tolist() == before.bias.tolist()
+    own = {"buffer": getattr(network, "table", None), "many": network.many[0]}
+    own["attribute"] = network.attribute
+    assert {name: None if value is None else value.tolist() for name, value in own.items()} == {
+        name: [1, 1] if name == kept else None for name in own
+    }
+
+
 def test_tied_weights_are_written_twice(tmp_path: Path) -> None:
     shared = torch.arange(6.0)
     write_model(tmp_path / "a", {"a": shared, "b": shared[:3], "c": shared}, {})

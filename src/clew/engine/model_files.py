@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import psutil
 import torch
@@ -23,6 +23,8 @@ from clew.wording import bytes_text
 
 # What a header must have: the type of each value, as for `read_as`, or the names to choose from.
 Wanted = Mapping[str, Any]
+
+Network = TypeVar("Network", bound=nn.Module)
 
 _HEADER = "clew"
 _REASON_LETTERS = 300
@@ -67,7 +69,7 @@ class ModelFile:
         except (RuntimeError, TypeError, ValueError) as error:
             raise misfit(self.path, name, error) from None
         self.check(outline, name=name, prefix=prefix)
-        network = make()
+        network = allocate(outline) if _consists_of_weights(outline) else make()
         self.load_into(network, name=name, prefix=prefix)
         return network
 
@@ -101,6 +103,32 @@ class ModelFile:
                     f"{key} has shape {shortened(list(there.shape))} and type {there.dtype} "
                     f"instead of {list(needed.shape)} and {needed.dtype}",
                 )
+
+
+def allocate(outline: Network) -> Network:
+    """Memory for a network built on the device "meta", whose weights are to be loaded: random ones
+    would take longer than loading them."""
+    return outline.to_empty(device="cpu")
+
+
+def _consists_of_weights(network: nn.Module) -> bool:
+    """Whether all its tensors are in its state dict, each under one name."""
+    tensors = [*network.parameters(), *network.buffers()]
+    kept = [id(value) for value in network.state_dict(keep_vars=True).values()]
+    attributes = [
+        value
+        for module in network.modules()
+        for name, value in vars(module).items()
+        if name not in ("_parameters", "_buffers")
+    ]
+    return sorted(map(id, tensors)) == sorted(kept) and not any(map(_holds_tensor, attributes))
+
+
+def _holds_tensor(value: object) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    inside = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(one, Tensor) for one in inside)
 
 
 def refuse_non_finite(path: Path, network: nn.Module) -> None:

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,7 @@ def plan_features(
     return FeaturePlan(minutes=minutes, seconds=seconds, reason=reason, threads=threads)
 
 
+@lru_cache(maxsize=8)
 @torch.inference_mode()
 def _time_image(size: int) -> float:
     frozen = FrozenLite0(EfficientNetLite0(classes=1), choose_form(torch.device("cpu")))

@@ -58,7 +58,8 @@ class EfficientNetLite0(nn.Module):
         self._bn1 = _norm(FEATURES)
         self._dropout = nn.Dropout(_DROPOUT)
         self._fc = nn.Linear(FEATURES, classes)
-        _initialize(self)
+        _initialize_convolutions(self)
+        self.initialize_head()
 
     def forward(
         self, images: Float[Tensor, "batch 3 height width"]
@@ -93,6 +94,11 @@ class EfficientNetLite0(nn.Module):
         self, features: Float[Tensor, "batch 1280 rows columns"]
     ) -> Float[Tensor, "batch classes"]:
         return self._fc(self._dropout(features.mean(dim=(2, 3))))
+
+    def initialize_head(self) -> None:
+        """Gives the last layer random weights."""
+        nn.init.trunc_normal_(self._fc.weight, std=0.02, a=-0.04, b=0.04)
+        nn.init.zeros_(self._fc.bias)
 
 
 class MBConv(nn.Module):
@@ -243,12 +249,9 @@ def _norm(width: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(width, eps=1e-3, momentum=0.01)
 
 
-def _initialize(network: nn.Module) -> None:
+def _initialize_convolutions(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             fan_out = module.weight[:, 0].numel() / module.groups
             std = math.sqrt(2 / fan_out)
             nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-        elif isinstance(module, nn.Linear):
-            nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
-            nn.init.zeros_(module.bias)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clew.engine.model_files import read_model, write_model
+from clew.engine.model_files import allocate, read_model, write_model
 from clew.errors import InputError, StoreError
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.wheels import WeightsWheel, convert_once, models_folder
@@ -41,7 +41,8 @@ def load_lite0(classes: int, cache: Path | None = None) -> EfficientNetLite0:
     """The network with ImageNet weights and a new, random classifier for `classes` classes. Raises
     InputError as `pretrained_lite0` does."""
     saved = read_model(pretrained_lite0(cache))
-    network = EfficientNetLite0(classes)
+    network = _allocate(classes)
+    network.initialize_head()
     weights = network.state_dict()
     weights |= saved.read(name for name in weights if name not in _HEAD)
     network.load_state_dict(weights)
@@ -52,9 +53,15 @@ def load_imagenet_classifier(cache: Path | None = None) -> EfficientNetLite0:
     """The network with all its ImageNet weights: logits `[batch, 1000]`. Raises InputError as
     `pretrained_lite0` does."""
     saved = read_model(pretrained_lite0(cache))
-    network = EfficientNetLite0(IMAGENET_CLASSES)
+    network = _allocate(IMAGENET_CLASSES)
     saved.load_into(network, name="lite0")
     return network
+
+
+def _allocate(classes: int) -> EfficientNetLite0:
+    with torch.device("meta"):
+        outline = EfficientNetLite0(classes)
+    return allocate(outline)
 
 
 def _is_complete(folder: Path) -> bool:

@@ -98,6 +98,8 @@ def _control_groups(root: Path) -> Iterator[Path]:
     """Folders of the groups, innermost first. A container often sees its own group as the root."""
     for line in _read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
+        if controllers and not {"cpu", "memory"} & {*controllers.split(",")}:
+            continue
         names = [controllers, *controllers.split(",")] if controllers else ["", "unified"]
         for top in (root / "sys/fs/cgroup" / name for name in names):
             inner = top / path.strip("/")

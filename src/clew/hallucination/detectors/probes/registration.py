@@ -1,8 +1,11 @@
 """Methods from outside clew: those of installed packages (entry points of the group
 "clew.methods"), and those that Python code registers."""
 
+import os
 import re
+import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
@@ -77,7 +80,7 @@ def find_own_methods() -> dict[str, OwnMethod | UnusableMethod]:
         name: OwnMethod(given=given) for name, given in _REGISTERED.items()
     }
     built_in = _list_built_in()
-    for point in sorted(entry_points(group=GROUP), key=lambda one: (one.name, _package(one))):
+    for point in _list_points(tuple((place, _changed(place)) for place in sys.path)):
         method = _load(point)
         if method.name in built_in or method.name in found:
             reason = (
@@ -86,6 +89,20 @@ def find_own_methods() -> dict[str, OwnMethod | UnusableMethod]:
             method = UnusableMethod(name=f"{method.name} ({_package(point)})", reason=reason)
         found[method.name] = method
     return found
+
+
+@lru_cache(maxsize=1)
+def _list_points(_places: tuple[tuple[str, int], ...]) -> list[EntryPoint]:
+    """Looking at every installed package takes long, so it is done once until one of the places
+    changes, as when a package is installed."""
+    return sorted(entry_points(group=GROUP), key=lambda one: (one.name, _package(one)))
+
+
+def _changed(place: str) -> int:
+    try:
+        return os.stat(place or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def find_keepable(scorer: Any) -> DetectionMethod | None:

@@ -1,6 +1,10 @@
 """Sample stores for tests, with values that identify their sample."""
 
-from collections.abc import Mapping
+import atexit
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,26 @@ class SampleSizes:
     eigenvalues: int = 25
 
 
+def made_once(make: Callable[..., Path]) -> Callable[..., Path]:
+    """Decorates `make(folder, **options)`: each process makes a folder once per options, and then
+    copies it, unless a test has replaced the functions that the values follow from."""
+    made: dict[str, Path] = {}
+
+    @functools.wraps(make)
+    def copy(folder: Path, **options: Any) -> Path:
+        if (label, question_id, sequence_of, graph_of, answer_of, heads_of) != _VALUES:
+            return make(folder, **options)
+        wanted = repr(sorted(options.items()))
+        if wanted not in made:
+            place = Path(tempfile.mkdtemp(prefix="clew-samples-"))
+            atexit.register(shutil.rmtree, place, ignore_errors=True)
+            made[wanted] = make(place / "made", **options)
+        return Path(shutil.copytree(made[wanted], folder, dirs_exist_ok=True))
+
+    return copy
+
+
+@made_once
 def write_samples(
     folder: Path,
     *,
@@ -346,3 +370,6 @@ def _write(store, kind, schema, columns, shards, rows, batch_rows) -> Path:  # t
             writer.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
         add_shard(store, writer.finish())
     return store
+
+
+_VALUES = (label, question_id, sequence_of, graph_of, answer_of, heads_of)

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
+from tests.samples import made_once
+
 # name, title, family, how far apart the two classes lie (in standard deviations).
 METHODS = (
     ("length", "Answer length only", "baseline", 0.35),
@@ -50,6 +52,7 @@ FINDINGS = {
 }
 
 
+@made_once
 def make_comparison(
     folder: Path,
     *,

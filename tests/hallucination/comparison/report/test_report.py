@@ -1,6 +1,7 @@
 """What a reader of report.html gets, from a whole comparison."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,7 @@ def test_outdated_figure_is_removed(folder: Path) -> None:
 
 def test_transfer_has_a_heat_map_per_method(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=20)
+    shutil.rmtree(folder / "networks")  # whose losses would be drawn too
     names = [name for name, *_ in METHODS[:6]]
     table = [[0.91, 0.62], [None, 0.88]]
     transfer = {
@@ -125,7 +127,8 @@ def test_transfer_has_a_heat_map_per_method(tmp_path: Path) -> None:
         "titles": names,
         "auroc": [table] * len(names),
     }
-    change_results(folder, transfer=transfer)
+    rows = [{**row, "by_layer": None} for row in read_results(folder)["methods"][:6]]
+    change_results(folder, transfer=transfer, methods=rows, best={"method": names[0]})
     part = Page(write_report(folder).read_text(encoding="utf-8")).section("transfer")
     assert part.count("<svg") == len(names)
     assert "trained on facts, tested on nq: AUROC 0.620" in part

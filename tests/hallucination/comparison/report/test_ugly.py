@@ -33,8 +33,6 @@ TEXTS: list[dict[str, Any]] = [
     {"question": "", "answer": None},
 ]
 
-pytestmark = pytest.mark.usefixtures("real_pictures")
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -47,8 +45,17 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "out"))
 
 
+def keep_logs(folder: Path, *names: str) -> None:
+    """Drawing the losses of every network takes seconds."""
+    for path in (folder / "networks").iterdir():
+        if path.name not in names:
+            shutil.rmtree(path)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("real_pictures")
 def test_texts_never_become_markup(folder: Path) -> None:
+    keep_logs(folder, "gnn_det")
     results = read_results(folder)
     results["left_out"] = [{"method": EVIL, "title": EVIL, "reason": EVIL}]
     results["methods"][0]["title"] = results["methods"][-3]["title"] = EVIL
@@ -91,7 +98,9 @@ def test_answers_with_one_label_give_no_curves_and_the_reason(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("real_pictures")
 def test_missing_figures_are_dashes(folder: Path) -> None:
+    keep_logs(folder)
     kept = ("method", "title", "family")
     bare = [{name: row[name] for name in kept} for row in read_results(folder)["methods"]]
     bare[1] |= {"test_auroc": float("nan"), "test_auroc_ci": [None, None], "chosen": None}

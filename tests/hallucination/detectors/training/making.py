@@ -19,6 +19,7 @@ SMALL = NetworkSettings(lstm_hidden=8, num_lstm_layers=1)
 PLAIN = PlanRequest(device="cpu", calibrate=False, batch_size=16, num_workers=0)
 
 
+@samples.made_once
 def write_learnable(folder: Path, **sizes: Any) -> Path:
     """Samples that almost always reveal whether the answer is hallucinated."""
     plain, plain_graph = samples.sequence_of, samples.graph_of

@@ -1,6 +1,7 @@
 """A capture into a store at a URL makes what it makes in a folder."""
 
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,6 +117,35 @@ def test_credentials_that_expire_in_a_run_cost_nothing_that_was_made(
     leases.delete(*leases.names())
     with one_thread():
         assert extract(config, loaded=loaded).traces_made < 70
+
+
+def test_a_capture_survives_a_server_that_is_gone_for_a_while(
+    started: Path,
+    compact_store: Path,
+    object_server: ObjectServer,
+    loaded: LoadedModel,
+    model_folder: Path,
+    questions_file: Path,
+    scratch: Path,
+) -> None:
+    config = tiny_config(model_folder, questions_file, started)
+    back: list[threading.Timer] = []
+
+    def go_away() -> bool:
+        """Once, after the first batch of answers."""
+        if not back:
+            object_server.stop()
+            back.append(threading.Timer(1, object_server.start, (object_server.port,)))
+            back[0].start()
+        return False
+
+    try:
+        with one_thread():
+            assert extract(config, should_stop=go_away, loaded=loaded).finished
+    finally:
+        back[0].join()
+    assert files_at(started) == files_at(compact_store)
+    assert [path for path in scratch.rglob("*") if path.is_file()] == []
 
 
 def test_a_capture_without_permission_to_delete_finishes(

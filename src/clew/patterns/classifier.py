@@ -13,6 +13,9 @@ from clew.engine import CategoricalLoss, StepOutput
 from clew.patterns.augment import AugmentConfig, Mixup, RandAugment
 from clew.patterns.networks import IMAGENET, InputScaling, input_scaling
 
+# The share of the side that a closer look at a photo shows.
+_CLOSER = 0.8
+
 
 class PatternClassifier(nn.Module):
     """Takes a batch with `image`, uint8 `[batch, side, side, 3]`, and `label`; returns logits
@@ -83,3 +86,17 @@ def normalize(
     """Decoded photos as the input of this network."""
     scaled = Normalize(input_scaling(network)).to(images.device)
     return scaled(images.to(torch.float32) / 255)
+
+
+def look_closer(
+    network: nn.Module, pixels: Float[Tensor, "batch 3 side side"], logits: Tensor
+) -> Float[Tensor, "batch classes"]:
+    """The logits of the mean of two predictions: `logits`, and those for the middle of the images,
+    enlarged. A network that is trained on crops sees things larger than in whole photos (arXiv
+    1906.06423)."""
+    side = pixels.shape[-1]
+    edge = round(side * (1 - _CLOSER) / 2)
+    middle = pixels[:, :, edge : side - edge, edge : side - edge]
+    closer = network(F.interpolate(middle, (side, side), mode="bilinear"))
+    likely = torch.stack([logits.log_softmax(dim=1), closer.log_softmax(dim=1)])
+    return likely.logsumexp(dim=0)

@@ -64,6 +64,15 @@ def test_onnx_gives_the_same_probabilities_for_photos(
     assert batch == 1 or np.ptp(expected, axis=0).max() > 0.05, "they should not be all the same"
 
 
+def test_onnx_looks_closer_as_the_model_does(model: PatternModel, tmp_path: Path) -> None:
+    closer = replace(model, looks_closer=True)
+    exported = export_onnx(closer, tmp_path / "closer.onnx")
+    images, _ = sample_images(model, 3)
+    (found,) = open_file(exported.path).run(["probabilities"], {"image": images})
+    np.testing.assert_allclose(found, closer.probabilities(images), atol=1e-5)
+    assert np.abs(found - model.probabilities(images)).max() > 1e-3
+
+
 def test_onnx_describes_its_input_and_output(path: Path) -> None:
     session = open_file(path)
     (given,), (made,) = session.get_inputs(), session.get_outputs()

@@ -11,6 +11,7 @@ import torch
 from clew.patterns.networks import build_network
 from clew.patterns.trained import load_classifier
 from clew.patterns.trained.exporting import describe_model
+from clew.patterns.trained.program import export_program
 from clew.patterns.workflow import export
 from tests.patterns.identification.making import COLORS, SIZE, save_color_model
 
@@ -28,6 +29,13 @@ def test_a_program_gives_the_same_probabilities(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert json.loads(about["classes"]) == list(COLORS)
     assert json.loads(about["input"])["shape"] == ["batch", SIZE, SIZE, 3]
+
+
+@pytest.mark.slow
+def test_a_program_looks_closer_as_the_model_does(tmp_path: Path) -> None:
+    model = load_classifier(save_color_model(tmp_path / "colors"), "cpu")
+    made = export_program(replace(model, looks_closer=True), tmp_path / "closer.pt2")
+    assert made.difference < 1e-5
 
 
 def test_the_description_says_how_a_network_scales_its_input(tmp_path: Path) -> None:

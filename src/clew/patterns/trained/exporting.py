@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from clew.errors import ClewError, InputError
-from clew.patterns.classifier import Normalize
+from clew.patterns.classifier import Normalize, look_closer
 from clew.patterns.networks import input_scaling
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.trained.model import PatternModel, find_maps, pool_maps, read_results
@@ -61,7 +61,7 @@ class Photographed(nn.Module):
     def __init__(self, model: PatternModel) -> None:
         super().__init__()
         self.normalize, self.network = Normalize(input_scaling(model.network)), model.network
-        self.temperature = model.temperature
+        self.temperature, self.looks_closer = model.temperature, model.looks_closer
         self.typicality = None if model.unknown is None else Typicality(model.unknown)
 
     def forward(
@@ -70,10 +70,15 @@ class Photographed(nn.Module):
         network: Any = self.network
         pixels = self.normalize(image.to(torch.float32) / 255)
         if self.typicality is None:
-            return torch.softmax(network(pixels) / self.temperature, dim=1)
+            return self._judge(pixels, network(pixels))
         maps = find_maps(network, pixels)
-        probabilities = torch.softmax(network.head(maps[-1]) / self.temperature, dim=1)
+        probabilities = self._judge(pixels, network.head(maps[-1]))
         return probabilities, self.typicality(pool_maps(network, maps))
+
+    def _judge(self, pixels: Tensor, logits: Tensor) -> Float[Tensor, "batch classes"]:
+        if self.looks_closer:
+            logits = look_closer(self.network, pixels, logits)
+        return torch.softmax(logits / self.temperature, dim=1)
 
 
 def on_cpu(model: PatternModel) -> PatternModel:

@@ -21,7 +21,7 @@ from clew.engine.folders import BEST, LAST
 from clew.engine.model_files import Wanted, check_about, read_about, read_model
 from clew.errors import InputError, StoreError
 from clew.foreign_text import shortened
-from clew.patterns.classifier import normalize
+from clew.patterns.classifier import look_closer, normalize
 from clew.patterns.networks import build_network, is_network
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.photos.find import find_photos
@@ -73,7 +73,8 @@ class Judged(NamedTuple):
 class PatternModel:
     """A trained photo classifier. `network` is in eval mode on `device`; its logits divided by
     `temperature` give probabilities that were calibrated on the validation photos. Photos are
-    resized to `image_size` x `image_size` pixels. `unknown` says which photos are unlike every
+    resized to `image_size` x `image_size` pixels. With `looks_closer`, a prediction is the mean of
+    those for the photo and for its middle, enlarged. `unknown` says which photos are unlike every
     class; models of earlier versions, and those with very few validation photos, have none."""
 
     folder: Path
@@ -82,6 +83,7 @@ class PatternModel:
     network: nn.Module
     temperature: float
     device: torch.device
+    looks_closer: bool = False
     unknown: UnknownModel | None = None
 
     def predict(
@@ -118,20 +120,18 @@ class PatternModel:
         """Logits `[batch, classes]` of decoded photos, uint8 `[batch, image_size, image_size, 3]`.
         Raises InputError for images of another shape or type, StoreError if the network returns NaN
         or infinity."""
-        pixels = torch.as_tensor(images)
-        self._check(pixels)
-        logits = self.network(normalize(pixels.to(self.device), self.network)).float().cpu().numpy()
+        pixels = self._prepare(images)
+        logits = self._finish(pixels, self.network(pixels))
         self._refuse_non_finite(logits)
         return logits
 
     @torch.no_grad()
     def outputs(self, images: Images) -> Outputs:
         """Logits and features of decoded photos; arguments and errors are those of `logits`."""
-        pixels = torch.as_tensor(images)
-        self._check(pixels)
+        pixels = self._prepare(images)
         network: Any = self.network
-        maps = find_maps(network, normalize(pixels.to(self.device), network))
-        logits = network.head(maps[-1]).float().cpu().numpy()
+        maps = find_maps(network, pixels)
+        logits = self._finish(pixels, network.head(maps[-1]))
         features = pool_maps(network, maps).float().cpu().numpy()
         self._refuse_non_finite(logits, features)
         return Outputs(logits, features)
@@ -155,6 +155,17 @@ class PatternModel:
         """Calibrated probabilities `[batch, classes]` of decoded photos; arguments and errors are
         those of `logits`."""
         return softmax(self.logits(images), self.temperature)
+
+    def _prepare(self, images: Images) -> Float[Tensor, "batch 3 size size"]:
+        """The input of the network."""
+        pixels = torch.as_tensor(images)
+        self._check(pixels)
+        return normalize(pixels.to(self.device), self.network)
+
+    def _finish(self, pixels: Tensor, logits: Tensor) -> Float32[np.ndarray, "batch classes"]:
+        if self.looks_closer:
+            logits = look_closer(self.network, pixels, logits)
+        return logits.float().cpu().numpy()
 
     def _check(self, pixels: Tensor) -> None:
         wanted = (self.image_size, self.image_size, 3)
@@ -226,8 +237,16 @@ def _load(folder: Path, device: str | torch.device | None) -> PatternModel:
         network=network.to(place).eval(),
         temperature=temperature,
         device=place,
+        looks_closer=_was_cropping(settings),
         unknown=read_unknown(folder),
     )
+
+
+def _was_cropping(settings: dict[str, Any]) -> bool:
+    """Whether the network was trained on random crops."""
+    augment = settings.get("augment")
+    crop = augment.get("crop") if isinstance(augment, dict) else None
+    return isinstance(crop, float) and crop < 1
 
 
 def read_model_settings(folder: Path) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
 import torch
 
 from clew.cores import CoresBusy, CoreWatch, Times, find_shortage
-from clew.cpu import Threads, ThreadsChosen
+from clew.cpu import Threads, ThreadsChosen, map_on_cores, time_on_core
 from clew.errors import InputError
 from clew.progress import Event
 from tests.events import notes, pick
@@ -116,3 +117,17 @@ def test_few_busy_cores_of_many_matter_only_if_all_are_to_be_used(
     assert find_shortage(3.0, 8) is None
     busy = find_shortage(3.0, 64)
     assert busy is not None and busy.free == 61
+
+
+def test_every_core_works_with_one_thread_and_all_threads_come_back() -> None:
+    threads = torch.get_num_threads()
+    found = list(map_on_cores(lambda item: (item, torch.get_num_threads()), range(5), 2))
+    assert found == [(item, 1) for item in range(5)]
+    assert torch.get_num_threads() == threads
+    with ThreadPoolExecutor(1) as pool:  # a new thread has as many
+        assert pool.submit(torch.get_num_threads).result() == threads
+
+
+def test_time_on_a_core_is_that_of_the_work() -> None:
+    matrix = torch.randn(200, 200)
+    assert time_on_core(lambda: None) < time_on_core(lambda: torch.linalg.svd(matrix))

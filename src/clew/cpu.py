@@ -2,10 +2,10 @@
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from torch import nn
 from clew.cores import CoresBusy, CoreWatch, find_shortage
 from clew.errors import InputError
 from clew.progress import Event, Note, Reporter
+from clew.threads import map_in_threads
 from clew.wording import counted
 
 # Fewer threads are used if they are faster by this factor.
@@ -20,6 +21,9 @@ _FASTER = 1.1
 # The load of a machine changes quickly; threads do not change with every change.
 _LEAST_SECONDS = 60.0
 _WATCHED_SECONDS = 5.0
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 
 
 def leave_slow_kernels(model: nn.Module | None = None) -> None:
@@ -47,6 +51,39 @@ def fast_convolutions() -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.enabled = before
+
+
+def map_on_cores(
+    work: Callable[[Item], Done], items: Iterable[Item], cores: int
+) -> Generator[Done, None, None]:
+    """Apply `work` to the items, in order, each with one of PyTorch's threads: several small
+    batches at a time are faster than several threads for each, and the number of threads changes no
+    bit."""
+
+    def run(item: Item) -> Done:
+        torch.set_num_threads(1)  # of this thread
+        return work(item)
+
+    threads = torch.get_num_threads()
+    try:
+        yield from map_in_threads(run, items, cores, ahead=cores)
+    finally:
+        torch.set_num_threads(threads)  # threads that are started later inherit it
+
+
+def time_on_core(work: Callable[[], object], *, times: int = 2) -> float:
+    """The CPU time in seconds that one core takes for `work`, whatever other programs do."""
+
+    def measure(_item: None) -> float:
+        work()  # the first time takes longer
+        seconds = []
+        for _ in range(times):
+            started = time.thread_time()
+            work()
+            seconds.append(time.thread_time() - started)
+        return min(seconds)
+
+    return next(map_on_cores(measure, [None], 1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,11 +57,12 @@ def fit(
     folder: Path,
     *,
     minutes: float = 1e-9,
+    augment: AugmentConfig = AUGMENT,
     **options: object,
 ) -> FittedOnFeatures:
     plan = FeaturePlan(minutes=minutes, seconds=1.0, reason="", threads=2)
     return fit_on_features(
-        network, cached, LABELS, SPLITS, folder, plan=plan, augment=AUGMENT, **options
+        network, cached, LABELS, SPLITS, folder, plan=plan, augment=augment, **options
     )  # type: ignore[arg-type]
 
 
@@ -177,6 +178,29 @@ def kill_in_second_epoch() -> Reporter:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return report
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_fine_tuning_mixes_photos_as_asked_for(
+    cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.patterns.features.tuning._MOST_EPOCHS", 2)
+    monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
+    losses = []
+    for mixup in (0.0, 0.0, 1.0):
+        network, augment = load_lite0(classes=2), replace(AUGMENT, mixup=mixup)
+        fitted = fit(cached, network, tmp_path / "features", minutes=60, augment=augment)
+        losses.append(fitted.history[-1]["train_loss"])
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_evaluation_and_what_was_spent_are_part_of_the_time() -> None:
+    plan = plan_features(100, 64, minutes=5, threads=2, spent_seconds=20)
+    assert plan.evaluating_seconds > 0
+    assert plan.training_seconds + plan.evaluating_seconds == pytest.approx(280)
+    assert plan.seconds == pytest.approx(280)
+    short = replace(plan, minutes=0.1)
+    assert short.training_seconds == pytest.approx(3)
 
 
 def test_classes_with_few_photos_are_named(cached: CachedPhotos, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from clew import wheels
@@ -76,6 +77,25 @@ def test_trained_lite0_is_an_ordinary_model(
     assert isinstance(model.network, EfficientNetLite0)
     [prediction, *_] = model.predict(photos)
     assert prediction.label in model.classes
+
+
+@pytest.mark.usefixtures("random_lite0")
+def test_network_trained_on_crops_also_looks_at_the_enlarged_middle(
+    on_features: Path, photos: Path, tmp_path: Path
+) -> None:
+    assert not load_classifier(on_features, device="cpu").looks_closer
+    augment = AugmentConfig(ops=0, flip=False, crop=0.5)
+    train_patterns(quick_run(photos, tmp_path / "out", augment=augment))
+    model = load_classifier(tmp_path / "out", device="cpu")
+    assert (model.image_size, model.looks_closer) == (32, True)
+    closer = np.full((1, 32, 32, 3), 200, np.uint8)
+    whole = np.random.default_rng(0).integers(0, 256, closer.shape, dtype=np.uint8)
+    whole[:, 2:30, 2:30] = 200  # the middle has one color, however much it is enlarged
+    alone = replace(model, looks_closer=False, temperature=1.0)
+    expected = (alone.probabilities(whole) + alone.probabilities(closer)) / 2
+    found = replace(model, temperature=1.0).probabilities(whole)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(model.logits(whole), model.outputs(whole).logits, atol=1e-5)
 
 
 def test_fine_tuned_run_is_resumed_without_the_pretrained_weights(

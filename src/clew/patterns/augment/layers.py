@@ -69,9 +69,9 @@ class RandAugment(nn.Module):
 
 
 class Mixup(nn.Module):
-    """Mixup (arXiv 1710.09412) of each image with its neighbor in the batch, with weights drawn per
-    image from Beta(alpha, alpha). Batches are in random order, so the neighbor is a random
-    partner."""
+    """Mixup (arXiv 1710.09412) of each image, or its feature map, with its neighbor in the batch,
+    with weights drawn per image from Beta(alpha, alpha). Batches are in random order, so the
+    neighbor is a random partner."""
 
     weights: Tensor
 
@@ -86,9 +86,9 @@ class Mixup(nn.Module):
 
     def forward(
         self,
-        images: Float[Tensor, "batch side side 3"],
+        images: Float[Tensor, "batch side side channels"],
         targets: Float[Tensor, "batch classes"],
-    ) -> tuple[Float[Tensor, "batch side side 3"], Float[Tensor, "batch classes"]]:
+    ) -> tuple[Float[Tensor, "batch side side channels"], Float[Tensor, "batch classes"]]:
         drawn = torch.rand(len(images), device=images.device)
         share = 1 - self.weights[(drawn * _DRAWN_WEIGHTS).long()]
         return _lay_over(images, share), _lay_over(targets, share)

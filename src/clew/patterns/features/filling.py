@@ -2,7 +2,6 @@
 loses at most the last batches, and the same call resumes with the same bits."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from clew.cpu import fast_convolutions
+from clew.cpu import fast_convolutions, map_on_cores
 from clew.errors import TrainingStoppedError
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples
@@ -50,7 +49,7 @@ class Filling:
     ) -> None:
         self._store, self._source, self._look, self._reporter = store, source, look, reporter
         self._on_cpu = torch.device(device).type == "cpu"
-        self._threads = threads if self._on_cpu else 1
+        self._threads = threads
         self._at_once = _AT_ONCE if self._on_cpu else _AT_ONCE_ON_GPU
         cached = source.cached
         labels = np.zeros(len(cached.photos), np.int64)
@@ -60,7 +59,7 @@ class Filling:
     def run(self, keys: Sequence[Key], should_stop: Callable[[], bool]) -> None:
         """Raises TrainingStoppedError when `should_stop` returns true, and whatever writing a store
         raises."""
-        with self._store.locked(), fast_convolutions(), _threads_as_before():
+        with self._store.locked(), fast_convolutions():
             self._store.heal()
             there = self._store.keys()
             known = set(there)
@@ -102,14 +101,14 @@ class Filling:
     def _compute(self, keys: Sequence[Key]) -> Iterator[tuple[Sequence[Key], list[np.ndarray]]]:
         firsts = range(0, len(keys), self._at_once)
         batches = [keys[first : first + self._at_once] for first in firsts]
-        found = map_in_threads(self._look_at, batches, self._threads, ahead=self._threads)
+        if self._on_cpu:
+            found = map_on_cores(self._look_at, batches, self._threads)
+        else:
+            found = map_in_threads(self._look_at, batches, 1, ahead=1)
         yield from zip(batches, found, strict=True)
 
     def _look_at(self, keys: Sequence[Key]) -> list[np.ndarray]:
-        """The rows of one batch, computed by one thread: several batches at a time are faster than
-        several threads for each, and the number of threads changes no bit."""
-        if self._on_cpu:
-            torch.set_num_threads(1)  # of this thread
+        """The rows of one batch."""
         arrays = self._look(self._read(keys))
         return [values[: len(keys)].cpu().numpy() for values in arrays]
 
@@ -125,13 +124,3 @@ class Filling:
             self._source.views.make(seen, keys) if any(view for _, view in keys) else seen
         )
         return batch
-
-
-@contextmanager
-def _threads_as_before() -> Iterator[None]:
-    """Threads that are started later compute with as many threads as before."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -4,7 +4,7 @@ then the last blocks fine-tuned on the maps for as long as there is time."""
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clew.cores import count_cores
-from clew.cpu import fast_convolutions
+from clew.cpu import fast_convolutions, time_on_core
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import CachedPhotos
 from clew.patterns.features.filling import PhotoSource
@@ -33,11 +33,9 @@ from clew.wording import counted, duration_text, list_some
 
 # Of the time, this share is for the feature maps; a few augmented views of each photo are enough.
 _MAPS_SHARE, _MOST_VIEWS, _MEMORY_SHARE = 0.45, 4, 0.25
-# Of the rest, this share is for the steps: the test photos are evaluated afterwards.
-_STEPS_SHARE = 0.9
-# Afterwards the whole network looks at the photos once more, and the report is drawn: this many
-# times as long as their features.
-_EVALUATING = 2.0
+# Afterwards the whole network looks at the photos once more, which takes this many times as long as
+# their features, and the report is drawn. Both are part of the time, up to this share of it.
+_EVALUATING, _REPORTING_SECONDS, _MOST_EVALUATING = 2.3, 8.0, 0.5
 _TIMED_IMAGES = 4
 _FEW = 5
 
@@ -45,41 +43,60 @@ _FEW = 5
 @dataclass(frozen=True, kw_only=True)
 class FeaturePlan:
     """How long training on features will take, in seconds, and what it consists of; `minutes` is
-    the time that was asked for."""
+    the time that was asked for, of which `spent_seconds` were over before. The evaluation
+    afterwards, in `evaluating_seconds`, is part of it."""
 
     minutes: float
     seconds: float
     reason: str
     threads: int
+    spent_seconds: float = 0.0
+    evaluating_seconds: float = 0.0
+
+    @property
+    def training_seconds(self) -> float:
+        """The time for features and fine-tuning."""
+        whole = 60 * self.minutes
+        left = whole - self.spent_seconds - self.evaluating_seconds
+        return max(left, (1 - _MOST_EVALUATING) * whole)
 
 
 def plan_features(
-    photos: int, size: int, *, minutes: float, threads: int | None = None
+    photos: int,
+    size: int,
+    *,
+    minutes: float,
+    threads: int | None = None,
+    spent_seconds: float = 0.0,
 ) -> FeaturePlan:
     """Plan the training on this many photos of `size` pixels, after measuring how long the network
     takes for one."""
     threads = threads or count_cores()
     base = photos * _time_image(size) / threads
-    seconds = max(60 * minutes, base) + _EVALUATING * base
+    evaluating = _EVALUATING * base + _REPORTING_SECONDS
     reason = (
         f"there is no GPU: features of {counted(photos, 'photo')} ({duration_text(base)}), then "
         "the last blocks are fine-tuned on them"
     )
     if base > _MAPS_SHARE * 60 * minutes:
         reason += f"; {minutes:g} minutes are short for so many photos, give more `minutes`"
-    return FeaturePlan(minutes=minutes, seconds=seconds, reason=reason, threads=threads)
+    plan = FeaturePlan(
+        minutes=minutes,
+        seconds=0.0,
+        reason=reason,
+        threads=threads,
+        spent_seconds=spent_seconds,
+        evaluating_seconds=evaluating,
+    )
+    return replace(plan, seconds=max(plan.training_seconds, base) + evaluating)
 
 
 @lru_cache(maxsize=8)
-@torch.inference_mode()
 def _time_image(size: int) -> float:
     frozen = FrozenLite0(EfficientNetLite0(classes=1), choose_form(torch.device("cpu")))
     images = torch.zeros(_TIMED_IMAGES, size, size, 3, dtype=torch.uint8)
     with fast_convolutions():
-        frozen.maps_before(images, FIRST_BLOCK)
-        started = time.process_time()
-        frozen.maps_before(images, FIRST_BLOCK)
-    return (time.process_time() - started) / _TIMED_IMAGES
+        return time_on_core(lambda: frozen.maps_before(images, FIRST_BLOCK)) / _TIMED_IMAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,15 +147,24 @@ def fit_on_features(
         photos = _open_photos(maps, source, labels, splits, saved.progress.views, math.inf)
     else:
         most = _MOST_VIEWS if augment != AugmentConfig.nothing() else 0
-        until = started + _MAPS_SHARE * 60 * plan.minutes
+        until = started + _MAPS_SHARE * plan.training_seconds
         photos = _open_photos(maps, source, labels, splits, most, until)
-    tuning = Tuning(network, photos, loss or F.cross_entropy, seed, reporter, should_stop, file)
+    tuning = Tuning(
+        network,
+        photos,
+        loss or F.cross_entropy,
+        seed,
+        reporter,
+        should_stop,
+        file,
+        mixup=augment.mixup,
+    )
     with fast_convolutions():
         if saved is not None:
             tuning.resume(saved)
         else:
-            left = 60 * plan.minutes - (time.monotonic() - started)
-            tuning.run(max(0.0, _STEPS_SHARE * left), most_seconds=60 * plan.minutes)
+            left = plan.training_seconds - (time.monotonic() - started)
+            tuning.run(max(0.0, left), most_seconds=plan.training_seconds)
     names = sorted({photo.label or "" for photo in cached.photos})
     notes = (*_warn_of_few(labels[splits == SPLITS.index("train")], names), tuning.note)
     done = tuning.progress

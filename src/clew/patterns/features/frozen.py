@@ -1,9 +1,8 @@
 """EfficientNet-Lite0 for inference alone: batch norms folded into the convolutions, in the order of
 memory and with the kernels that are fastest here."""
 
-import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import fuse_conv_bn_weights
 
-from clew.cpu import fast_convolutions
+from clew.cpu import fast_convolutions, time_on_core
 from clew.patterns.classifier import normalize
 from clew.patterns.networks.lite0 import STAGE_BLOCKS, EfficientNetLite0
 
@@ -21,7 +20,7 @@ from clew.patterns.networks.lite0 import STAGE_BLOCKS, EfficientNetLite0
 Form = Literal["products", "convolutions"]
 FORMS: tuple[Form, ...] = get_args(Form)
 _CEILING = 6.0
-_TIMED_SIDE, _TIMED_IMAGES, _TIMES = 160, 2, 2
+_TIMED_SIDE, _TIMED_IMAGES = 160, 2
 
 Maps = Float[Tensor, "batch channels rows columns"]
 Step = Callable[[Maps], Maps]
@@ -148,18 +147,10 @@ def _fastest_on_cpu() -> Form:
     network = EfficientNetLite0(classes=1)
     images = torch.zeros(_TIMED_IMAGES, _TIMED_SIDE, _TIMED_SIDE, 3, dtype=torch.uint8)
     with fast_convolutions():
-        seconds = {form: _time(FrozenLite0(network, form), images) for form in FORMS}
+        seconds = {
+            form: time_on_core(partial(FrozenLite0(network, form).maps, images)) for form in FORMS
+        }
     return min(FORMS, key=lambda form: seconds[form])
-
-
-def _time(frozen: FrozenLite0, images: Tensor) -> float:
-    """The processor's seconds: other programs do not count."""
-    times = []
-    for _ in range(_TIMES + 1):  # the first time takes longer
-        started = time.process_time()
-        frozen.maps(images)
-        times.append(time.process_time() - started)
-    return min(times)
 
 
 def _mean(found: Maps) -> Float[Tensor, "batch channels"]:

@@ -5,14 +5,17 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn import functional as F
 
 from clew.engine.seeding import seed_epoch
 from clew.errors import TrainingStoppedError
+from clew.patterns.augment import Mixup
 from clew.patterns.features.heads import LinearHead, choose_head
 from clew.patterns.features.last_blocks import LastBlocks
 from clew.patterns.features.tuning_file import Progress, Row, SavedTuning, TuningFile
@@ -55,11 +58,14 @@ class Tuning:
         reporter: Reporter,
         should_stop: Callable[[], bool],
         file: TuningFile | None = None,
+        *,
+        mixup: float = 0.0,
     ) -> None:
         self._network, self._photos, self._loss = network, photos, loss
         self._reporter, self._should_stop = reporter, should_stop
         self._file, self._seed, self._draw = file, seed, torch.Generator()
         self._blocks = LastBlocks(network)
+        self._mixup = Mixup(mixup) if mixup else None
         self._best_weights: dict[str, Tensor] = {}
         self.progress = Progress(views=len(photos.train) - 1)
 
@@ -113,24 +119,37 @@ class Tuning:
 
     def _count_epochs(self, seconds: float, most_seconds: float) -> int:
         """How many epochs there is time for; 0 if even the fewest take too long."""
-        steps = _steps(len(self._photos.train_labels))
-        times = []
-        for _ in range(_TIMED_STEPS):
-            started = time.monotonic()
-            self._losses(torch.arange(min(_BATCH, len(self._photos.train_labels)))).backward()
-            times.append(time.monotonic() - started)
+        places = torch.arange(min(_BATCH, len(self._photos.train_labels)))
+        optimizer = self._optimizer()
+        # Without a learning rate, the weights stay as they are.
+        steps = [_time(lambda: self._step(places, optimizer, lr=0.0)) for _ in range(_TIMED_STEPS)]
         self._blocks.zero_grad()
-        each = min(times) * steps
+        each = median(steps) * _steps(len(self._photos.train_labels))
+        each += _time(lambda: self._score(self._photos.validation))
         if _FEWEST_EPOCHS * each > max(seconds, most_seconds):
             return 0
         return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, int(seconds / each)))
 
+    def _step(self, places: Tensor, optimizer: torch.optim.Optimizer, *, lr: float) -> float:
+        """Take one step on these photos; returns their loss."""
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad()
+        loss = self._losses(places)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._blocks.parameters(), _MOST_GRADIENT)
+        optimizer.step()
+        return float(loss.detach())
+
     def _losses(self, places: Tensor) -> Tensor:
-        """The loss of a batch: of each photo, one of its views."""
+        """The loss of a batch: of each photo, one of its views, mixed with that of another."""
         photos = self._photos
         views = torch.randint(len(photos.train), places.shape, generator=self._draw)
-        logits = self._blocks.train()(photos.train[views, places].float())
-        return self._loss(logits, photos.train_labels[places])
+        maps, targets = photos.train[views, places].float(), photos.train_labels[places]
+        if self._mixup is not None:
+            classes = self._blocks.classify.out_features
+            maps, targets = self._mixup(maps, F.one_hot(targets, classes).float())
+        return self._loss(self._blocks.train()(maps), targets)
 
     def _tune(self, optimizer: torch.optim.Optimizer) -> None:
         steps = _steps(len(self._photos.train_labels))
@@ -153,14 +172,8 @@ class Tuning:
         step = epoch * _steps(count)
         self._seed_epoch(epoch + 1)
         for places in torch.randperm(count, generator=self._draw).split(_BATCH):
-            for group in optimizer.param_groups:
-                group["lr"] = _PEAK * _schedule(step / total)
-            optimizer.zero_grad()
-            loss = self._losses(places)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self._blocks.parameters(), _MOST_GRADIENT)
-            optimizer.step()
-            losses.append(float(loss.detach()) * len(places))
+            loss = self._step(places, optimizer, lr=_PEAK * _schedule(step / total))
+            losses.append(loss * len(places))
             step += 1
             self._reporter(WorkAdvanced())
             if self._should_stop():
@@ -178,7 +191,8 @@ class Tuning:
         torch.nn.init.zeros_(self._blocks.classify.bias)
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self._blocks.parameters(), lr=_PEAK, weight_decay=_DECAY)
+        parameters = self._blocks.parameters()
+        return torch.optim.AdamW(parameters, lr=_PEAK, weight_decay=_DECAY, fused=True)
 
     def _describe(self, epoch: int, step: int, loss: float, seconds: float) -> Row:
         """A row of the log, with the metrics of the validation photos."""
@@ -217,6 +231,12 @@ class Tuning:
             name: value.clone() for name, value in self._blocks.state_dict().items()
         }
         self._blocks.write_into(self._network)
+
+
+def _time(work: Callable[[], object]) -> float:
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
 
 
 def _rank(row: Row) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """`train_patterns`: from folders of photos to an evaluated model, in one call that can always be
 repeated."""
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -88,6 +89,7 @@ def _train(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> dict[str, Any]:
+    started = time.monotonic()
     folder = RunFolder(config.out, overwrite=config.overwrite)
     on_gpu = device.type == "cuda"
     with folder.gone_if_refused():
@@ -101,7 +103,8 @@ def _train(
         photos = first_does(
             partial(_prepare, found, settings, folder, start, reporter, should_stop)
         ).read_through(config.cache_dir)
-    task, prepared = decide_task(config, network, photos, start, device)
+    spent = time.monotonic() - started
+    task, prepared = decide_task(config, network, photos, start, device, spent_seconds=spent)
     if is_first_process():
         reporter(prepared)
     classifier = task.build()
@@ -195,6 +198,7 @@ def _wrap(task: Task, classifier: PatternClassifier) -> PatternModel:
         network=classifier.network.eval(),
         temperature=1.0,
         device=next(classifier.parameters()).device,
+        looks_closer=task.augment.is_cropping,
     )
 
 

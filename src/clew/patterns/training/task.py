@@ -162,8 +162,11 @@ def decide_task(
     photos: TrainingPhotos,
     start: Start | None,
     device: torch.device,
+    *,
+    spent_seconds: float = 0.0,
 ) -> tuple[Task, Prepared]:
-    """Decides what is left open, and reports it with its reason."""
+    """Decides what is left open, and reports it with its reason. `spent_seconds` were over before,
+    of the time that was asked for."""
     on_gpu, count = device.type == "cuda", len(photos.places("train"))
     place = _decide_place(photos, config.cache, device)
     fine = network.is_fine_tuned
@@ -178,7 +181,7 @@ def decide_task(
         network=network.name,
         pretrained=network.pretrained,
         is_fine_tuned=fine,
-        quick=_plan_quick(network.minutes, photos),
+        quick=_plan_quick(network.minutes, photos, spent_seconds),
         photos=photos,
         samples=samples,
         start=start,
@@ -198,11 +201,17 @@ def decide_task(
     )
 
 
-def _plan_quick(minutes: float | None, photos: TrainingPhotos) -> FeaturePlan | None:
+def _plan_quick(
+    minutes: float | None, photos: TrainingPhotos, spent_seconds: float
+) -> FeaturePlan | None:
     if minutes is None:
         return None
     return plan_features(
-        len(photos.cached.photos), photos.size.value, minutes=minutes, threads=count_cores()
+        len(photos.cached.photos),
+        photos.size.value,
+        minutes=minutes,
+        threads=count_cores(),
+        spent_seconds=spent_seconds,
     )
 
 

@@ -125,8 +125,8 @@ def train(
         from_scratch: Start from random weights instead of pretrained ones or a set's last model.
         epochs: Number of epochs. [default: 20 for a pretrained network, 30 from scratch, or more
             for few photos]
-        minutes: Time to train for without a GPU. Only for the pretrained network, and if the number
-            of epochs is not given. [default: 5]
+        minutes: Time for training and evaluation without a GPU. Only for the pretrained network,
+            and if the number of epochs is not given. [default: 5]
         lr: Peak learning rate. [default: depends on the batch size]
         patience: Stop after this many epochs without a better validation accuracy; 0 disables early
             stopping. [default: a third of the epochs, at least 20]

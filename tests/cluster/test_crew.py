@@ -1,6 +1,7 @@
 """Workers on Ray share the work, are replaced when they die, and stop in order."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ def test_items_are_spread_and_their_results_stay_in_order(where: Spread, tmp_pat
     assert [*spread(where, setup, range(1, 10), events.append)] == [n**2 for n in range(1, 10)]
     assert len([*tmp_path.glob("dead-*")]) == 2
     assert pick(events, WorkersAdvanced)[-1].workers[0].count > 0
+
+
+def test_more_workers_than_the_cluster_has_room_for_do_not_keep_items_waiting(
+    where: Spread, tmp_path: Path
+) -> None:
+    setup = functools.partial(working.make_square, tmp_path)
+    many = replace(where, workers=6, device="cpu")
+    assert [*spread(many, setup, range(5, 11), [].append)] == [n**2 for n in range(5, 11)]
 
 
 def test_an_error_in_an_item_is_raised_as_it_was(where: Spread, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ _COUNT_SECONDS = 10.0
 # Times that each worker may die without any having done something in between.
 _MOST_DEATHS = 3
 # Then it is worth saying that not all workers have a place yet.
-_LONG_SECONDS = 30.0
+LONG_SECONDS = 60.0
 
 
 @dataclass(kw_only=True)
@@ -92,7 +92,7 @@ class _Crew:
         self._said: set[str] = set()
         self._started: WorkStarted | None = None
         self._made = self._others = self._deaths = 0
-        self._is_stopping = self._has_lost = False
+        self._is_stopping = self._has_lost = self._has_told = False
         self._counted = self._began = time.monotonic()
 
     def run(self, should_stop: Callable[[], bool]) -> list[Outcome]:
@@ -230,6 +230,10 @@ class _Crew:
         self._start(member.number)
 
     def _report(self) -> None:
+        if not self._has_told and time.monotonic() - self._began > LONG_SECONDS:
+            self._has_told = True
+            placeless = [member for member in self._members.values() if not member.host]
+            tell_waiting(len(placeless), self._plan.workers, self._reporter)
         if self._started is None:
             return
         members = sorted(self._members.values(), key=lambda member: member.number)
@@ -245,6 +249,17 @@ class _Crew:
             if others > 0:
                 self._others += others
                 self._reporter(OthersAdvanced(count=others))
+
+
+def tell_waiting(count: int, workers: int, reporter: Reporter) -> None:
+    """Say that some workers have no place on the cluster yet."""
+    if count:
+        reporter(
+            Note(
+                f"{count} of {counted(workers, 'worker')} wait for a place on the cluster: it has "
+                "fewer free cores or GPUs than they need"
+            )
+        )
 
 
 def explain_deaths(deaths: int, error: Exception) -> str:

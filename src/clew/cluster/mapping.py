@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from clew.cluster.connecting import Cluster, connected
-from clew.cluster.crew import explain_deaths
+from clew.cluster.crew import LONG_SECONDS, explain_deaths, tell_waiting
 from clew.cluster.plan import CrewPlan, plan_crew
 from clew.cluster.worker import Outcome
 from clew.errors import ClewError
@@ -72,6 +72,9 @@ class _Doer:
         self._setup, self._threads = setup, threads
         self._function: Callable[[Any], Any] | None = None
 
+    def begin(self) -> None:
+        """Returns when the cluster has a place for it."""
+
     def do(self, item: Any) -> Outcome:
         try:
             if self._function is None:
@@ -100,10 +103,13 @@ class _Spreading(Generic[Item, Result]):
         self._ray, self._plan, self._reporter = cluster.ray, plan, reporter
         self._setup = self._ray.put(setup)
         self._count = count
-        self._running: dict[Any, tuple[int, int]] = {}  # the worker and the number of the item
-        self._actors = {number: self._start() for number in range(plan.workers)}
+        # The worker and the number of the item; None while it waits for a place on the cluster.
+        self._running: dict[Any, tuple[int, int | None]] = {}
+        self._actors: dict[int, Any] = {}
+        for worker in range(plan.workers):
+            self._start(worker)
         self._done = dict.fromkeys(self._actors, 0)
-        self._began, self._deaths = time.monotonic(), 0
+        self._began, self._deaths, self._has_told = time.monotonic(), 0, False
 
     def run(self, items: Sequence[Item], should_stop: Callable[[], bool]) -> Iterator[Result]:
         waiting, ready, first = deque(range(len(items))), dict[int, Result](), 0
@@ -115,8 +121,9 @@ class _Spreading(Generic[Item, Result]):
                 try:
                     outcome: Outcome = self._ray.get(reference)
                 except self._ray.exceptions.RayActorError as error:
-                    waiting.appendleft(number)
-                    self._replace(worker, waiting, error)
+                    self._replace(worker, number, waiting, error)
+                    continue
+                if number is None:
                     continue
                 if outcome.error is not None:
                     raise outcome.error
@@ -131,9 +138,11 @@ class _Spreading(Generic[Item, Result]):
         for actor in self._actors.values():
             self._ray.kill(actor)
 
-    def _start(self) -> Any:
+    def _start(self, worker: int) -> None:
         options = {"num_cpus": self._plan.threads, "num_gpus": self._plan.gpus}
-        return self._ray.remote(_Doer).options(**options).remote(self._setup, self._plan.threads)
+        actor = self._ray.remote(_Doer).options(**options).remote(self._setup, self._plan.threads)
+        self._actors[worker] = actor
+        self._running[actor.begin.remote()] = worker, None
 
     def _give_out(self, items: Sequence[Item], waiting: "deque[int]", first: int) -> None:
         busy = [worker for worker, _ in self._running.values()]
@@ -144,19 +153,23 @@ class _Spreading(Generic[Item, Result]):
                 reference = self._actors[worker].do.remote(items[number])
                 self._running[reference] = worker, number
 
-    def _replace(self, worker: int, waiting: "deque[int]", error: Exception) -> None:
+    def _replace(
+        self, worker: int, number: int | None, waiting: "deque[int]", error: Exception
+    ) -> None:
+        if number is not None:
+            waiting.appendleft(number)
         self._deaths += 1
         if self._deaths >= _MOST_DEATHS * self._plan.workers:
             raise ClewError(explain_deaths(self._deaths, error))
-        for reference, (other, number) in list(self._running.items()):
-            if other == worker:
-                del self._running[reference]
-                waiting.appendleft(number)
         self._reporter(Note(f"worker {worker + 1} died; another one is started"))
-        self._actors[worker] = self._start()
+        self._start(worker)
 
     def _report(self) -> None:
         seconds = max(1.0, time.monotonic() - self._began)
+        if not self._has_told and seconds > LONG_SECONDS:
+            self._has_told = True
+            placeless = [number for _, number in self._running.values() if number is None]
+            tell_waiting(len(placeless), self._plan.workers, self._reporter)
         self._reporter(
             WorkersAdvanced(
                 workers=tuple(

@@ -2,14 +2,17 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from clew.cluster import Cluster, Spread
 from clew.errors import SettingsMismatchError, TrainingStoppedError
 from clew.hallucination.comparison import CompareConfig, compare_methods
+from clew.hallucination.comparison.spreading import split_by_hardware
 from clew.hallucination.detectors.registry import NetworkSettings
 from tests.hallucination.comparison.making import compare_config, describe_capture, write_set
 from tests.hallucination.detectors.training.making import small_act_vit, write_learnable
@@ -35,6 +38,22 @@ def network_config(data: Path, out: Path, **changes: Any) -> CompareConfig:
 def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
     rows = json.loads((folder / "results.json").read_text(encoding="utf-8"))["methods"]
     return {row["method"]: row for row in rows}
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(0, None), (2, "cpu"), (2, None)])
+def test_on_a_cluster_with_gpus_only_networks_are_fitted_there(
+    gpus: int, device: str | None
+) -> None:
+    cluster = Cluster(ray=None, cores=16, gpus=gpus, nodes=1, is_local=True)
+    where = Spread(cluster="ray", device=device)
+    fits = [(0, "lstm"), (0, "robust"), (1, "lstm"), (1, "robust")]
+    parts = split_by_hardware(where, cluster, fits, {"lstm"})
+    if gpus and device is None:
+        networks, others = parts
+        assert networks == (where, [(0, "lstm"), (1, "lstm")])
+        assert others == (replace(where, device="cpu"), [(0, "robust"), (1, "robust")])
+    else:
+        assert parts == [(where, fits)]
 
 
 @pytest.mark.slow

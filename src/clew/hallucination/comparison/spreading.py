@@ -2,10 +2,10 @@
 the comparison itself finds it as it finds that of an earlier run."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from clew.cluster import Spread, spread
+from clew.cluster import Cluster, Spread, connected, spread
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.fitting import score_seeds
 from clew.hallucination.comparison.keeping import save_scorer
@@ -48,7 +48,8 @@ def fit_on_cluster(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> None:
-    """Fit what is missing, networks first: they take longest."""
+    """Fit what is missing, networks first: they take longest. On GPUs only these, then the others
+    on all cores."""
     ordered = sorted(methods, key=lambda method: method.family != "network")
     fits = [
         (n, one) for n, trial in enumerate(plan.trials) for one in ordered if can_run(trial, one)
@@ -69,9 +70,23 @@ def fit_on_cluster(
     )
     setup = functools.partial(_open, worker, make_plan)
     started = WorkStarted(noun="fits", planned=len(fits), done=len(fits) - len(missing))
-    with report_work(reporter, started):
-        for _ in spread(where, setup, missing, reporter, should_stop, noun="fit"):
-            reporter(WorkAdvanced())
+    networks = {one.name for one in methods if one.family == "network"}
+    with report_work(reporter, started), connected(where.cluster) as cluster:
+        for there, some in split_by_hardware(where, cluster, missing, networks):
+            for _ in spread(there, setup, some, reporter, should_stop, noun="fit"):
+                reporter(WorkAdvanced())
+
+
+def split_by_hardware(
+    where: Spread, cluster: Cluster, fits: Sequence[Fit], networks: Collection[str]
+) -> list[tuple[Spread, list[Fit]]]:
+    """Where to fit what, in this order."""
+    if not cluster.gpus or where.device == "cpu":
+        return [(where, list(fits))]
+    on_gpus = [fit for fit in fits if fit[1] in networks]
+    others = [fit for fit in fits if fit[1] not in networks]
+    parts = [(where, on_gpus), (replace(where, device="cpu"), others)]
+    return [part for part in parts if part[1]]
 
 
 def can_run(trial: Trial, method: AnyMethod) -> bool:

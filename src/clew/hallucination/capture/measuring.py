@@ -38,7 +38,8 @@ from clew.storage import Part, read_manifest
 
 SAMPLE = 50
 _STEPS = 4
-_CPU_ROWS = 24
+# Of each prompt, where only steps are timed and passing prompts takes long.
+_SHORT = 8
 # What a weight takes on a GPU, for a model that is measured on a CPU in float32.
 _GPU_WEIGHT_BYTES = 2
 
@@ -166,21 +167,29 @@ class _Watch:
 
 
 def _time_steps(job: Job, rows: int) -> Costs:
-    """Steps of few and of many rows. On a CPU their time grows with the rows, so that fewer show
-    it, and other processes disturb the processor's time less than the clock's."""
-    on_cpu = job.decoder.device.type == "cpu"
-    rows, clock = (min(rows, _CPU_ROWS), time.process_time) if on_cpu else (rows, None)
+    """Steps of few and of many rows. Other processes disturb a CPU's own time less than the
+    clock's. It takes long to pass prompts, and as long for each token of few as of many."""
     few = -(-rows // 4)
-    _, fast = _time(job, few, clock)
-    prompt_token, slow = _time(job, rows, clock)
+    if job.decoder.device.type == "cpu":
+        prompt_token, fast = _time(job, few, time.process_time)
+        _, slow = _time(job, rows, time.process_time, most_tokens=_SHORT)
+    else:
+        _, fast = _time(job, few)
+        prompt_token, slow = _time(job, rows)
     step, row = fit_steps((few, fast), (rows, slow))
     return Costs(prompt_token=prompt_token, step=step, row=row)
 
 
-def _time(job: Job, rows: int, clock: Callable[[], float] | None) -> tuple[float, float]:
+def _time(
+    job: Job,
+    rows: int,
+    clock: Callable[[], float] | None = None,
+    most_tokens: int | None = None,
+) -> tuple[float, float]:
     """Seconds per token of a prompt, and per step, of a batch of `rows`."""
-    prompts = [job.prompts[i % len(job.prompts)] for i in range(rows)]
     shared = len(job.decoder.batch_model.prefix.tokens)
+    end = None if most_tokens is None else shared + most_tokens
+    prompts = [job.prompts[i % len(job.prompts)][:end] for i in range(rows)]
     tokens = sum(len(prompt) - shared for prompt in prompts)
     passed, step = job.decoder.time_batch(prompts, steps=_STEPS, clock=clock)
     return max(passed, 1e-9) / tokens, max(step, 1e-9)

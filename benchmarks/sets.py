@@ -1,0 +1,190 @@
+"""Detection on question sets that no method was trained on: every built-in set and files of
+questions, each tested by detectors trained on all the others.
+
+    python benchmarks/sets.py --work DIR --questions NQ-open.dev.jsonl
+    python benchmarks/sets.py --work DIR --questions NQ-open.dev.jsonl --on-gpu 6 --on-cpu 11
+
+Sets are captured side by side and methods fitted side by side in processes of this machine, into
+the folder of an ordinary comparison: the end is `clew compare --stores`, which only makes the
+table. The same command again resumes. Every fit adds its AUROC to DIR/fits.csv when it ends.
+"""
+
+import argparse
+import csv
+import multiprocessing
+import os
+import queue
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from clew.hallucination.questions.sets import SETS
+
+BUILT_IN = [name for name in SETS if name != "facts-spans"]
+CAPTURE = ("--draws", "5", "--self-evaluation")
+# Fitted first: what a table without the rest would need.
+FIRST = ("robust", "gated", "fusion", "perplexity", "min_probability", "text", "linear_probe")
+COLUMNS = ("method", "set", "validation", "auroc", "low", "high", "answers", "correct", "seconds")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--questions", type=Path, action="append", default=[], help="another set")
+    parser.add_argument("--sets", nargs="+", default=BUILT_IN)
+    parser.add_argument("--num-samples", type=int, help="of each set [default: all]")
+    parser.add_argument("--methods", help="[default: all]")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--captures", type=int, default=6, help="sets to capture at once")
+    parser.add_argument("--on-gpu", type=int, default=0, help="processes that fit networks")
+    parser.add_argument("--on-cpu", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    args = parser.parse_args()
+    started = time.monotonic()
+    sets = {**{name: name for name in args.sets}, **{one.stem: str(one) for one in args.questions}}
+    capture_all(args, sets)
+    print(f"{len(sets)} sets captured after {time.monotonic() - started:.0f} s", flush=True)
+    fit_all(args, list(sets))
+    print(f"fitted after {time.monotonic() - started:.0f} s", flush=True)
+    make_table(args, list(sets))
+    print(f"finished after {time.monotonic() - started:.0f} s", flush=True)
+
+
+def capture_all(args, sets):
+    basis = args.work / "basis"
+    run("extract", "--questions", args.sets[0], "--num-samples", "64", "--out", basis)
+    # Long ones first, so that none is waited for alone.
+    by_size = sorted(sets, key=lambda name: len(SETS[name].make()) if name in SETS else 1e9)
+    with ThreadPoolExecutor(args.captures) as pool:
+        list(pool.map(lambda name: capture(args, name, sets[name], basis), by_size[::-1]))
+
+
+def capture(args, name, questions, basis):
+    traces, samples = args.work / "traces" / name, args.work / "samples" / name
+    scores = traces.with_suffix(".csv")
+    some = ("--num-samples", str(args.num_samples)) if args.num_samples else ()
+    run("extract", "--questions", questions, *some, *CAPTURE, "--basis", basis, "--out", traces)
+    run("label", traces, "--out", scores, "--overwrite")
+    run("preprocess", traces, "--scores-file", scores, "--out", samples)
+
+
+def run(*words):
+    """Run a command of clew; its output appears if it fails."""
+    command = [sys.executable, "-m", "clew", *map(str, words), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def fit_all(args, names):
+    from clew.hallucination.comparison.methods import find_methods
+
+    methods = find_methods(configure(args, names).methods)
+    networks = [one.name for one in methods if one.family == "network"]
+    others = [one.name for one in methods if one.family != "network"]
+    others.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    context = multiprocessing.get_context("spawn")  # CUDA cannot be used after a fork
+    waiting = {"gpu": context.Queue(), "cpu": context.Queue()}
+    for kind, some in (("gpu" if args.on_gpu else "cpu", networks), ("cpu", others)):
+        for method in some:
+            for number in range(len(names)):
+                waiting[kind].put((number, method))
+    results = context.Queue()
+    processes = [
+        context.Process(target=work, args=(args, names, kind, waiting, results))
+        for kind, count in (("gpu", args.on_gpu), ("cpu", args.on_cpu))
+        for _ in range(count)
+    ]
+    for process in processes:
+        process.start()
+    while any(process.is_alive() for process in processes) or not results.empty():
+        try:
+            add_line(args.work / "fits.csv", results.get(timeout=1))
+        except queue.Empty:
+            continue
+
+
+def add_line(path, line):
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, line] if is_new else [line])
+    print(*line, flush=True)
+
+
+def work(args, names, kind, waiting, results):
+    """In a process: fit what is waiting. One with the GPU helps the others in the end."""
+    if kind == "cpu" and args.on_gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import torch
+
+    from clew.hallucination.comparison import run as comparing
+    from clew.hallucination.comparison.methods import find_methods
+    from clew.hallucination.comparison.spreading import can_run
+
+    torch.set_num_threads(1)
+    config = configure(args, names)
+    methods = {one.name: one for one in find_methods(config.methods)}
+    plan = comparing._prepare(config, list(methods.values()))
+    for source in (waiting["gpu"], waiting["cpu"]) if kind == "gpu" else (waiting["cpu"],):
+        while True:
+            try:
+                number, method = source.get(timeout=1)
+            except queue.Empty:
+                break
+            if can_run(plan.trials[number], methods[method]):
+                results.put(fit(plan.trials[number], methods[method]))
+
+
+def fit(trial, method):
+    from clew.hallucination.comparison.rows import measure_method
+    from clew.hallucination.comparison.spreading import find_or_fit
+    from clew.progress import ignore_event
+
+    [test] = trial.tests
+    started = time.monotonic()
+    try:
+        seeds, _ = find_or_fit(method, trial, trial.tests, ignore_event, lambda: False)
+    except Exception as error:  # the table says it again
+        return [method.name, test.name, repr(error)]
+    labels = trial.labels(test)
+    row = measure_method(method, seeds, labels, store=test.name, bytes_=0).row
+    figures = (row["val_auroc"], row["test_auroc"], *row["test_auroc_ci"])
+    counts = len(labels.test), int((labels.test == 0).sum())
+    seconds = round(time.monotonic() - started, 1)
+    return [method.name, test.name, *(f"{one:.4f}" for one in figures), *counts, seconds]
+
+
+def configure(args, names):
+    """What `make_table` asks for on the command line."""
+    from clew.engine import TrainConfig
+    from clew.hallucination.comparison import CompareConfig
+
+    folders = tuple(args.work / "samples" / name for name in names)
+    return CompareConfig(
+        train_on=folders,
+        test_on=folders,
+        out=args.work / "comparison",
+        methods=tuple(args.methods.split(",")) if args.methods else None,
+        seeds=args.seeds,
+        names=tuple(names),
+        pairs=False,
+        keep_detectors="none",
+        train=TrainConfig(epochs=args.epochs, patience=10),
+    )
+
+
+def make_table(args, names):
+    stores = [str(args.work / "samples" / name) for name in names]
+    some = ["--methods", args.methods] if args.methods else []
+    subprocess.run(
+        [sys.executable, "-m", "clew", "compare", "--stores", *stores, "--name", ",".join(names)]
+        + ["--no-pairs", "--keep-detectors", "none", "--seeds", str(args.seeds)]
+        + ["--epochs", str(args.epochs), "--out", str(args.work / "comparison"), *some],
+        check=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
 from clew.errors import InputError
 from clew.metrics import (
@@ -125,6 +126,15 @@ def test_table_row_matches_hand_computed_values() -> None:
     assert row.ece == expected_calibration_error(labels, found)
     assert row.aurc == area_under_risk_coverage(labels, found)
     assert all(type(value) in (float, tuple) for value in dataclasses.astuple(row))
+
+
+def test_measures_match_scikit_learn_also_for_tied_scores() -> None:
+    random = np.random.default_rng(0)
+    labels, found = random.integers(0, 2, 200), random.integers(0, 11, 200) / 10
+    row = measure_scores(labels, found, threshold=0.45, resamples=2)
+    assert row.auprc == pytest.approx(average_precision_score(labels, found), abs=1e-12)
+    assert row.f1 == pytest.approx(f1_score(labels, found > 0.45), abs=1e-12)
+    assert row.accuracy == accuracy_score(labels, found > 0.45)
 
 
 def test_predicting_no_positives_gives_zero_f1() -> None:

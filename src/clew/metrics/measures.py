@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Shaped
+from jaxtyping import Bool, Float64, Int64, Shaped
 
 from clew.metrics.calibration import expected_calibration_error
 from clew.metrics.checks import check_probabilities, check_threshold
@@ -39,21 +39,37 @@ def measure_scores(
     Ranks (AUROC, AUPRC, AURC) come from `scores` if given, because extreme scores round to the same
     probability. Raises InputError for a single class and for non-finite values.
     """
-    from sklearn.metrics import accuracy_score, average_precision_score, f1_score  # slow to import
-
     positive, found = check_probabilities(labels, probabilities)
     called = found > check_threshold(threshold)
     ranked = found if scores is None else scores
     return Measures(
         auroc=auroc(positive, ranked),
         auroc_ci=bootstrap_auroc(positive, ranked, resamples=resamples, seed=seed),
-        auprc=float(average_precision_score(positive, ranked)),
-        f1=float(f1_score(positive, called, zero_division=0.0)),
-        accuracy=float(accuracy_score(positive, called)),
+        auprc=average_precision(positive, ranked),
+        f1=2 * float((positive & called).sum()) / float(positive.sum() + called.sum()),
+        accuracy=float(np.mean(positive == called)),
         ece=expected_calibration_error(positive, found),
         aurc=area_under_risk_coverage(positive, ranked),
         threshold=float(threshold),
     )
+
+
+def average_precision(
+    positive: Bool[np.ndarray, " samples"], scores: Shaped[np.ndarray, " samples"]
+) -> float:
+    """The mean precision over the positive samples, each at the threshold that just includes it;
+    tied scores are included together. At least one sample is positive."""
+    hits, called = _count_called(positive, scores)
+    return float(np.sum(np.diff(hits, prepend=0.0) * hits / called) / hits[-1])
+
+
+def _count_called(
+    positive: Bool[np.ndarray, " samples"], scores: Shaped[np.ndarray, " samples"]
+) -> tuple[Float64[np.ndarray, " values"], Int64[np.ndarray, " values"]]:
+    """With each distinct score as the threshold, the highest first: how many positive samples reach
+    it, and how many samples."""
+    _, group = np.unique(-np.asarray(scores), return_inverse=True)
+    return np.cumsum(np.bincount(group, weights=positive)), np.cumsum(np.bincount(group))
 
 
 def best_threshold(
@@ -69,11 +85,9 @@ def best_threshold(
     one positive sample is enough.
     """
     positive, found = check_probabilities(labels, probabilities, both_classes=both_classes)
-    values, group = np.unique(-found, return_inverse=True)  # highest first
-    hits = np.cumsum(np.bincount(group, weights=positive))
-    called = np.cumsum(np.bincount(group))
+    hits, called = _count_called(positive, found)
     best = int(np.argmax(2 * hits / (called + np.count_nonzero(positive))))
-    return _halfway(-values, best)
+    return _halfway(-np.unique(-found), best)
 
 
 def threshold_for_rate(

@@ -14,6 +14,7 @@ import pytest
 from clew.hallucination.labels import read_scores
 from clew.hallucination.labels.label import label_store
 from clew.storage.text_files import read_csv
+from tests.forking import HANGS_SECONDS
 from tests.hallucination.labels.judge_server import Reply, judge_server
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
@@ -95,7 +96,7 @@ def test_review_page_saves_corrections_until_it_ends(
             post(f"{address}done", {})
         else:
             process.send_signal(number)
-        printed, err = process.communicate(timeout=60)
+        printed, err = process.communicate(timeout=HANGS_SECONDS)
     assert process.returncode == 0 and err == "", err
     assert [row["correction"] for row in read_csv(out)].count("correct") == 1
     assert "reviewed: 1 correct" in printed and "corrected by hand: 1 answer" in printed

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from clew.cli.signals import Interrupted, interruptible, stop_on_signal
+from tests.forking import HANGS_SECONDS
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
 COMMAND = [sys.executable, "-m", "clew"]
@@ -41,7 +42,12 @@ def signaled(
     code = START.format(module=module, number=int(number), words=["clew", *words])
     command = [sys.executable, "-c", code]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120, preexec_fn=prepare
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANGS_SECONDS,
+        preexec_fn=prepare,
     )
 
 
@@ -51,7 +57,7 @@ def signaled(
     [
         (signal.SIGINT, "clew.cli", ("--help",), SAFE),
         (signal.SIGTERM, "typer", ("compare",), SAFE),
-        (signal.SIGTERM, "clew.engine", ("compare",), "To resume: clew compare\n"),
+        (signal.SIGTERM, "torch", ("compare",), "To resume: clew compare\n"),
         (signal.SIGINT, "pyarrow", ("preprocess", "a b"), "To resume: clew preprocess 'a b'\n"),
         (signal.SIGINT, "numpy", ("convert", "a", "--out", "b"), "clew convert a --out b\n"),
         (signal.SIGTERM, "pyarrow", ("inspect", "a"), OVER),
@@ -157,7 +163,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_reader_that_stops_early_is_no_error(store: Path) -> None:
     shell = f"{' '.join(COMMAND)} inspect {store} | head -1"
-    ended = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=HANGS_SECONDS)
     assert ended.stdout.count("\n") == 1 and ended.stderr == ""
 
 
@@ -166,7 +172,11 @@ def test_reader_that_stops_early_is_no_error(store: Path) -> None:
 def test_terminal_without_unicode_gets_escapes(store: Path, words: tuple[str, ...]) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "200"}
     ended = subprocess.run(
-        [*COMMAND, *words, store], capture_output=True, text=True, env=environment, timeout=120
+        [*COMMAND, *words, store],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=HANGS_SECONDS,
     )
     assert ended.returncode == 0 and ended.stderr == ""
     assert ("Malm\\u00f6 \\u2603" if len(words) > 1 else "Malm\\xf6 \\u2603") in ended.stdout
@@ -177,5 +187,5 @@ def test_closed_streams_are_not_mistaken_for_files(store: Path, tmp_path: Path) 
     """Without a stdout, the next file that is opened would get its number, and its messages."""
     out = tmp_path / "scores.csv"
     shell = f"{' '.join(COMMAND)} label {store} --out {out} <&- >&- 2>&-"
-    assert subprocess.run(shell, shell=True, timeout=120).returncode == 0
+    assert subprocess.run(shell, shell=True, timeout=HANGS_SECONDS).returncode == 0
     assert len(out.read_text().splitlines()) == 41

@@ -11,8 +11,8 @@ from typing import Any
 from safetensors import safe_open
 
 from clew.storage import writing
+from tests.forking import HANGS_SECONDS
 
-_DEADLINE_SECONDS = 60.0
 _context = multiprocessing.get_context("fork")
 
 
@@ -38,7 +38,7 @@ def _launch(function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
 
 def wait(child: Any) -> int:
     """The exit code; negative when a signal ended it."""
-    child.join(_DEADLINE_SECONDS)
+    child.join(HANGS_SECONDS)
     if child.exitcode is None:
         child.kill()
         raise AssertionError("the process did not finish")
@@ -47,7 +47,7 @@ def wait(child: Any) -> int:
 
 def wait_until(condition: Callable[[], bool], child: Any) -> None:
     """Waits until the condition holds or the process has ended."""
-    deadline = time.monotonic() + _DEADLINE_SECONDS
+    deadline = time.monotonic() + HANGS_SECONDS
     while not condition() and child.is_alive():
         assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.001)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-_DEADLINE_SECONDS = 60.0
+from tests.forking import HANGS_SECONDS
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ def run_in_child(function: Callable[..., Any], *arguments: Any) -> Outcome:
     child.start()
     other.close()
     try:
-        answer = mine.recv() if mine.poll(_DEADLINE_SECONDS) else None
+        answer = mine.recv() if mine.poll(HANGS_SECONDS) else None
     except EOFError:  # it died without an error
         answer = {}
-    child.join(_DEADLINE_SECONDS if answer is not None else 0)
+    child.join(HANGS_SECONDS if answer is not None else 0)
     if child.exitcode is None:
         child.kill()
         raise AssertionError("the process did not finish")

@@ -14,6 +14,7 @@ import pytest
 
 from clew.cli import main
 from clew.patterns.library.pattern_set import PatternSet
+from tests.forking import HANGS_SECONDS
 from tests.patterns.review.making import identify, list_photos, make_model, make_set
 from tests.patterns.review.terminals import in_a_terminal
 
@@ -76,7 +77,7 @@ def test_page_is_served_until_the_review_is_finished(animals: PatternSet) -> Non
         reply = ask(f"{address}answer", {"question": 0, "action": "approve"})
         assert "copied to" in reply["message"]
         ask(f"{address}done", {})
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANGS_SECONDS)
     assert process.returncode == 0 and err == "", err
     assert "1 approved" in out and "clew patterns train animals" in out
     assert "cat/a.png" in list_photos(animals.photos)
@@ -88,7 +89,7 @@ def test_signal_stops_review_page_cleanly(animals: PatternSet, number: int, code
     with start("--web") as process:
         ask(f"{read_address(process)}answer", {"question": 0, "action": "skip"})
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANGS_SECONDS)
     assert process.returncode == code and err == ""
     again = "continue with: clew patterns review animals --web"
     assert f"1 skipped; 2 left, {again}\n" in out and (animals.folder / "review.json").exists()

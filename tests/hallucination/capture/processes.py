@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.forking import fork
-
-_DEADLINE_SECONDS = 120.0
+from tests.forking import HANGS_SECONDS, fork
 
 
 def _run_clew(arguments: list[str], output: Path, variables: dict[str, str]) -> None:
@@ -60,13 +58,13 @@ class ClewProcess:
 
     def wait(self) -> int:
         """Wait until it has ended; returns the exit code, -9 after a kill."""
-        self._process.join(_DEADLINE_SECONDS)
+        self._process.join(HANGS_SECONDS)
         assert self._process.exitcode is not None, f"still running:\n{self.output}"
         return self._process.exitcode
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until the condition holds; False if the process ended first."""
-        deadline = time.monotonic() + _DEADLINE_SECONDS
+        deadline = time.monotonic() + HANGS_SECONDS
         while not condition():
             if not self._process.is_alive():
                 return condition()

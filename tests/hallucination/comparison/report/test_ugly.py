@@ -90,6 +90,7 @@ def test_four_test_answers_are_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("real_pictures")
 def test_answers_with_one_label_give_no_curves_and_the_reason(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=3, one_label=True)
     page = Page(write_report(folder).read_text(encoding="utf-8"))

@@ -2,7 +2,7 @@
 questions, each tested by detectors trained on all the others.
 
     python benchmarks/sets.py --work DIR --questions NQ-open.dev.jsonl
-    python benchmarks/sets.py --work DIR --questions NQ-open.dev.jsonl --on-gpu 6 --on-cpu 11
+    python benchmarks/sets.py --work DIR --questions NQ-open.dev.jsonl --on-gpu 8 --on-cpu 8
 
 Sets are captured side by side and methods fitted side by side in processes of this machine, into
 the folder of an ordinary comparison: the end is `clew compare --stores`, which only makes the
@@ -24,8 +24,11 @@ from clew.hallucination.questions.sets import SETS
 
 BUILT_IN = [name for name in SETS if name != "facts-spans"]
 CAPTURE = ("--draws", "5", "--self-evaluation")
-# Fitted first: what a table without the rest would need.
+# Fitted first: what a table without the rest would need, then what takes longest.
 FIRST = ("robust", "gated", "fusion", "perplexity", "min_probability", "text", "linear_probe")
+FIRST += ("contrastive", "gnn_det", "gvae", "act_vit")
+# A plan that is measured beside other processes would differ from one fit to the next.
+BATCH_SIZE = 256
 COLUMNS = ("method", "set", "validation", "auroc", "low", "high", "answers", "correct", "seconds")
 
 
@@ -84,7 +87,10 @@ def fit_all(args, names):
     methods = find_methods(configure(args, names).methods)
     networks = [one.name for one in methods if one.family == "network"]
     others = [one.name for one in methods if one.family != "network"]
-    others.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    for some in (networks, others):
+        some.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    # Otherwise numpy starts a thread per core in each of the processes.
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
     context = multiprocessing.get_context("spawn")  # CUDA cannot be used after a fork
     waiting = {"gpu": context.Queue(), "cpu": context.Queue()}
     for kind, some in (("gpu" if args.on_gpu else "cpu", networks), ("cpu", others)):
@@ -158,7 +164,7 @@ def fit(trial, method):
 
 def configure(args, names):
     """What `make_table` asks for on the command line."""
-    from clew.engine import TrainConfig
+    from clew.engine import PlanRequest, TrainConfig
     from clew.hallucination.comparison import CompareConfig
 
     folders = tuple(args.work / "samples" / name for name in names)
@@ -172,6 +178,7 @@ def configure(args, names):
         pairs=False,
         keep_detectors="none",
         train=TrainConfig(epochs=args.epochs, patience=10),
+        request=PlanRequest(batch_size=BATCH_SIZE, compile=False),
     )
 
 
@@ -181,7 +188,8 @@ def make_table(args, names):
     subprocess.run(
         [sys.executable, "-m", "clew", "compare", "--stores", *stores, "--name", ",".join(names)]
         + ["--no-pairs", "--keep-detectors", "none", "--seeds", str(args.seeds)]
-        + ["--epochs", str(args.epochs), "--out", str(args.work / "comparison"), *some],
+        + ["--batch-size", str(BATCH_SIZE), "--no-compile", "--epochs", str(args.epochs)]
+        + ["--out", str(args.work / "comparison"), *some],
         check=True,
     )
 

@@ -119,6 +119,16 @@ class ObjectServer:
             self.refuse = None
             go_on.set()
 
+    @contextmanager
+    def looking(self, look: Callable[[], int]) -> Iterator[list[int]]:
+        """What `look` finds at every request, before it is answered."""
+        found: list[int] = []
+        self.refuse = lambda *_: found.append(look())
+        try:
+            yield found
+        finally:
+            self.refuse = None
+
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         method, query = environ["REQUEST_METHOD"], environ.get("QUERY_STRING", "")
         self.requests.append((method, environ["PATH_INFO"]))

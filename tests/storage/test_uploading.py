@@ -89,6 +89,30 @@ def test_a_stopped_writer_leaves_its_record_batches(url: Path, scratch: Path) ->
     resumed.abandon()
 
 
+def test_scratch_space_never_holds_more_than_two_shards(
+    url: Path, scratch: Path, object_server: ObjectServer
+) -> None:
+    """Not even for a shard that was stopped near its end, and that another worker put meanwhile."""
+    stopped, dead = open_writer(url, 0), open_writer(url, 0)
+    stopped.write(make_rows(range(11)))
+    stopped.abandon()
+    write_groups(dead)
+    size = dead.complete().bytes
+    open_place(url).create("batch_0000.arrow", dead.part)
+    dead.abandon()
+    with object_server.looking(lambda: count_bytes(scratch)) as sizes:
+        resumed = open_writer(url, 0)
+        write_groups(resumed)
+        assert commit_shard(url, resumed, resumed.complete())
+        assert make_shard(url, 1)
+    assert size < max(sizes) <= 2 * size
+    assert scratch_files(scratch) == []
+
+
+def count_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def test_the_first_of_two_workers_with_the_same_shard_wins(url: Path) -> None:
     first, second = open_writer(url, 0), open_writer(url, 0)
     for writer in (first, second):

@@ -94,12 +94,12 @@ class UploadingWriter(ShardWriter):
     ) -> None:
         self.store, self._place = store, open_place(store)
         self._work = unfinished_pieces(store, batch_number)
-        self._pieces: list[Path] = []
+        self._starts_over = start_over
         self._next_piece, self._keeps_pieces = 0, False
         self._scratch = ScratchFolder()
         try:
             if not start_over:
-                self._fetch_old(shard_name(batch_number))
+                self._fetch(self._place, shard_name(batch_number), shard_name(batch_number))
             super().__init__(
                 self._scratch.path,
                 batch_number,
@@ -150,19 +150,23 @@ class UploadingWriter(ShardWriter):
         super().abandon()
         self._scratch.remove()
 
-    def _fetch_old(self, name: str) -> None:
+    def _fetch(self, place: Place, name: str, into: str) -> Path:
+        path = self._scratch.path / into
+        path.unlink(missing_ok=True)
         with suppress(FileNotFoundError):
-            self._place.fetch(name, self._scratch.path / name)
-        for number, piece in enumerate(self._work.names()):
-            path = self._scratch.path / f"{number}.piece"
-            with suppress(FileNotFoundError):
-                self._work.fetch(piece, path)
-                self._pieces.append(path)
-            self._next_piece = number + 1
+            place.fetch(name, path)
+        return path
 
     def _old_files(self) -> Iterator[Path]:
-        yield from super()._old_files()
-        yield from self._pieces
+        """One at a time: beside the new file, they take the space of one shard."""
+        yield self.path
+        self.path.unlink(missing_ok=True)
+        pieces = () if self._starts_over else self._work.names()
+        for number, name in enumerate(pieces):
+            path = self._fetch(self._work, name, f"{number}.piece")
+            yield path
+            path.unlink(missing_ok=True)
+            self._next_piece = number + 1
 
     def _shown(self, path: Path) -> Path:
         return self.store / path.name
@@ -180,10 +184,7 @@ class UploadingWriter(ShardWriter):
     def _describe_other(self, entry: ShardEntry) -> ShardEntry | None:
         """The entry of the shard that has this one's name, if it has the same rows, all intact.
         A worker that died before it could list it, or is about to, has put it there."""
-        path = self._scratch.path / "other"
-        path.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            self._place.fetch(entry.file, path)
+        path = self._fetch(self._place, entry.file, "other")
         if not path.exists() or not self._has_same_rows(path):
             return None
         return ShardEntry(

@@ -28,11 +28,13 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--questions", type=int, default=100)
     options.add_argument("--turns", type=int, default=2)
-    options.add_argument("--variants", type=int, default=len(VARIANTS))
+    every = range(1, len(VARIANTS) + 1)
+    options.add_argument("--variants", type=int, nargs="+", choices=every, default=every)
     given = options.parse_args()
     print(f"{'':32}{'wall, s':>10}{'CPU, s':>10}")
     for turn in range(given.turns):
-        for name, words in [*VARIANTS.items()][: given.variants]:
+        for number in given.variants:
+            name, words = [*VARIANTS.items()][number - 1]
             wall, cpu = measure(given.questions, words)
             print(f"{turn + 1} {name:30}{wall:10.1f}{cpu:10.1f}", flush=True)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from clew.cli.comparison_table import print_comparison
 from clew.hallucination.comparison import ComparisonResult, compare_methods
-from clew.hallucination.comparison.families import Contest, tell_contest
+from clew.hallucination.comparison.families import Contest, tell_contest, tell_graphs
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page
 from clew.hallucination.comparison.rows import Labels, Measured, over_seeds
@@ -132,3 +132,21 @@ def test_folds_are_named_in_the_report(tmp_path: Path, monkeypatch: pytest.Monke
     compare_methods(compare_config(data, tmp_path / "out", methods=("perplexity",), folds=4))
     page = make_page(read_comparison(tmp_path / "out"), [])
     assert "in 4 folds" in page.partition("</title>")[0]
+
+
+def test_graphs_are_compared_with_networks_without_them() -> None:
+    """A probe that beats every network says nothing about graphs."""
+    random = np.random.default_rng(0)
+    test = np.arange(300) % 2
+    labels = Labels(validation=test, test=test, kept=np.arange(300))
+    graph, plain = ([test + random.standard_normal(300) for _ in range(5)] for _ in range(2))
+    gnn = measured("gnn", graph, test, family="network")
+    lstm = measured("lstm", plain, test, family="network")
+    probe = measured("probe", [4 * test + random.standard_normal(300)], test, family="probe")
+    told = tell_graphs([gnn, lstm, probe], ["gnn"], labels)
+    assert told is not None and "make no statistically significant difference" in told
+    assert "the best network without graphs on validation, lstm, reaches" in told
+    alone = tell_graphs([gnn, probe], ["gnn"], labels)
+    assert alone is not None and alone.startswith("Networks on attention graphs hurt:")
+    assert "the best method without graphs on validation, probe, reaches" in alone
+    assert tell_graphs([lstm, probe], ["gnn"], labels) is None

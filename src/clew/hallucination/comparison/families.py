@@ -43,6 +43,19 @@ def tell_contest(
     )
 
 
+def tell_graphs(
+    measured: Sequence[Measured], graph_methods: Sequence[str], labels: Labels
+) -> str | None:
+    """Whether attention graphs help: networks with them against networks without them, or against
+    all methods if there is no such network. Otherwise a good probe would tell against graphs."""
+    with_graphs = [one for one in measured if one.row["method"] in graph_methods]
+    without = [one for one in measured if one.row["method"] not in graph_methods]
+    networks = [one for one in without if one.row["family"] == "network"]
+    rest = f"{'network' if networks else 'method'} without graphs"
+    about = Contest(subject="Networks on attention graphs", rest=rest)
+    return tell_contest(about, with_graphs, networks or without, labels)
+
+
 def _why_unsure(one: Measured) -> str | None:
     row = one.row
     if row["family"] != "network":

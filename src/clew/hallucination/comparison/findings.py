@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.comparison.families import Contest, tell_contest, tell_p
+from clew.hallucination.comparison.families import Contest, tell_contest, tell_graphs, tell_p
 from clew.hallucination.comparison.rows import (
     FEWEST,
     Labels,
@@ -43,7 +43,7 @@ def find_sentences(
         "best": _tell_best(best, labels, where),
         "rivals": _tell_rivals(best, measured) if labels.supports_tests else None,
         "baselines": _tell_baselines(best, measured, labels),
-        "graphs": _tell_graphs(measured, graph_methods, labels),
+        "graphs": tell_graphs(measured, graph_methods, labels),
         "layers": _tell_layers(measured, labels),
         "few_to_choose_on": _tell_few_to_choose_on(labels.validation),
         "few_to_measure_on": _tell_few_to_measure_on(labels.test),
@@ -123,15 +123,6 @@ def _is_below(row: Mapping[str, Any]) -> bool:
     """Whether the method is significantly worse than the best, by the paired bootstrap."""
     versus = row["versus_best"]
     return versus["difference"] < 0 and is_significant(versus)
-
-
-def _tell_graphs(
-    measured: Sequence[Measured], graph_methods: Sequence[str], labels: Labels
-) -> str | None:
-    with_graphs = [one for one in measured if one.row["method"] in graph_methods]
-    without = [one for one in measured if one.row["method"] not in graph_methods]
-    about = Contest(subject="Networks on attention graphs", rest="method without graphs")
-    return tell_contest(about, with_graphs, without, labels)
 
 
 def _tell_layers(measured: Sequence[Measured], labels: Labels) -> str | None:

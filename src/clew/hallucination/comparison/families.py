@@ -10,6 +10,9 @@ from clew.hallucination.comparison.rows import SIGNIFICANT, Labels, Measured
 from clew.metrics import Difference, compare_seeds
 
 _FEWEST_SEEDS = 3
+# By what they read. A method in neither group does not count here.
+_ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})
+_ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +50,21 @@ def tell_graphs(
     measured: Sequence[Measured], graph_methods: Sequence[str], labels: Labels
 ) -> str | None:
     """Whether attention graphs help: networks with them against networks without them, or against
-    all methods if there is no such network. Otherwise a good probe would tell against graphs."""
+    all methods if there is no such network. A probe that beats both says nothing about graphs."""
     with_graphs = [one for one in measured if one.row["method"] in graph_methods]
     without = [one for one in measured if one.row["method"] not in graph_methods]
     networks = [one for one in without if one.row["family"] == "network"]
     rest = f"{'network' if networks else 'method'} without graphs"
     about = Contest(subject="Networks on attention graphs", rest=rest)
     return tell_contest(about, with_graphs, networks or without, labels)
+
+
+def tell_layers(measured: Sequence[Measured], labels: Labels) -> str | None:
+    """Whether reading all layers' states beats reading one layer's."""
+    many = [one for one in measured if one.row["method"] in _ALL_LAYERS]
+    single = [one for one in measured if one.row["method"] in _ONE_LAYER]
+    about = Contest(subject="Methods on the states of all layers", rest="method on one layer")
+    return tell_contest(about, many, single, labels)
 
 
 def _why_unsure(one: Measured) -> str | None:

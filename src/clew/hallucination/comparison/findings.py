@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.comparison.families import Contest, tell_contest, tell_graphs, tell_p
+from clew.hallucination.comparison.families import tell_graphs, tell_layers, tell_p
 from clew.hallucination.comparison.rows import (
     FEWEST,
     Labels,
@@ -16,9 +16,6 @@ from clew.hallucination.comparison.rows import (
     pick_best,
 )
 
-# By what they read. A method in neither group does not count here.
-ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})
-ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
 # With fewer answers of a class, 95% intervals contain the true value in about 92% of cases or less.
 _FEW = 30
 
@@ -44,7 +41,7 @@ def find_sentences(
         "rivals": _tell_rivals(best, measured) if labels.supports_tests else None,
         "baselines": _tell_baselines(best, measured, labels),
         "graphs": tell_graphs(measured, graph_methods, labels),
-        "layers": _tell_layers(measured, labels),
+        "layers": tell_layers(measured, labels),
         "few_to_choose_on": _tell_few_to_choose_on(labels.validation),
         "few_to_measure_on": _tell_few_to_measure_on(labels.test),
         "advice": _advise(labels, where),
@@ -123,14 +120,6 @@ def _is_below(row: Mapping[str, Any]) -> bool:
     """Whether the method is significantly worse than the best, by the paired bootstrap."""
     versus = row["versus_best"]
     return versus["difference"] < 0 and is_significant(versus)
-
-
-def _tell_layers(measured: Sequence[Measured], labels: Labels) -> str | None:
-    """Whether reading all layers' states beats reading one layer's."""
-    many = [one for one in measured if one.row["method"] in ALL_LAYERS]
-    single = [one for one in measured if one.row["method"] in ONE_LAYER]
-    about = Contest(subject="Methods on the states of all layers", rest="method on one layer")
-    return tell_contest(about, many, single, labels)
 
 
 def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:

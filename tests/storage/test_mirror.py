@@ -1,6 +1,7 @@
 """The cache of shards from URLs: shared by processes, bounded, checked."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -54,6 +55,12 @@ def limit(url: str, mirror: MirrorFolder, shards: list[ShardEntry], count: float
     open_folder(url, cache_dir=mirror.cache_dir, cache_size=room)
 
 
+def probe_clock(folder: Path) -> int:
+    """The time by the clock of the file system, in nanoseconds."""
+    (folder / "clock").write_text("")
+    return (folder / "clock").stat().st_ctime_ns
+
+
 def cached(mirror: MirrorFolder) -> list[str]:
     return sorted(path.name for path in mirror.glob("batch_*"))
 
@@ -105,16 +112,68 @@ def test_a_shard_larger_than_the_cache_is_refused(
         hold_shard(mirror, shards[0], None)
 
 
-@pytest.mark.parametrize("damage", ["content", "length"])
+def test_nothing_else_under_the_cache_folder_is_ever_removed(
+    url: str, tmp_path: Path, shards: list[ShardEntry]
+) -> None:
+    data = tmp_path / "data"
+    own = [write_store(data / "traces", 2), write_store(data / "clew-stores/s3:/mine/store", 2)]
+    before = {path: path.read_bytes() for store in own for path in store.rglob("*.*")}
+    (data / "clew-stores" / "CACHEDIR.TAG").touch()  # the second lies in the cache itself
+    mirror = open_folder(url, cache_dir=data, cache_size="1GB")
+    assert isinstance(mirror, MirrorFolder)
+    limit(url, mirror, shards, 1.5)
+    for shard in shards:
+        hold_shard(mirror, shard, None)
+    assert cached(mirror) == [shards[-1].file]
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_folder_that_is_not_a_cache_is_refused(url: str, tmp_path: Path) -> None:
+    thesis = tmp_path / "clew-stores" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("mine")
+    with pytest.raises(InputError, match=r'"thesis.tex", which clew did not put there: give an'):
+        open_folder(url, cache_dir=tmp_path)
+    assert [path.name for path in thesis.parent.iterdir()] == ["thesis.tex"]
+
+
+def test_the_cache_of_an_earlier_version_is_used(
+    mirror: MirrorFolder, url: str, shards: list[ShardEntry], object_server: ObjectServer
+) -> None:
+    hold_shard(mirror, shards[0], None)
+    (mirror.cache_dir / "CACHEDIR.TAG").unlink()
+    before = len(object_server.requests)
+    again = open_folder(url, cache_dir=mirror.cache_dir)
+    hold_shard(again, shards[0], None)
+    assert (mirror.cache_dir / "CACHEDIR.TAG").exists()
+    assert count_downloads(object_server, before) == 0
+
+
+def test_a_list_of_copies_removes_only_copies(url: str, mirror: MirrorFolder) -> None:
+    outside = mirror.cache_dir.parent / "thesis.tex"
+    outside.write_text("mine")
+    names = {str(outside): "1", f"{'../' * len(mirror.parts)}{outside}": "1", "gone.json": "1"}
+    (mirror / "gone.json").touch()
+    (mirror / ".versions.json").write_text(json.dumps(names))
+    open_folder(url, cache_dir=mirror.cache_dir)
+    assert outside.exists() and not (mirror / "gone.json").exists()
+
+
+@pytest.mark.parametrize("damage", ["content", "length", "with the date kept"])
 def test_a_shard_damaged_in_the_cache_is_downloaded_again(
     mirror: MirrorFolder, folder: Path, shards: list[ShardEntry], damage: str
 ) -> None:
     path = mirror / shards[0].file
     hold_shard(mirror, shards[0], None)
-    if damage == "content":
-        flip_byte(path, 100)
-    else:
+    before = path.stat()
+    while probe_clock(mirror) <= before.st_ctime_ns:
+        pass  # a file system's clock may stand still for some milliseconds
+    if damage == "length":
         os.truncate(path, 50)
+    else:
+        flip_byte(path, 100)
+    if damage == "with the date kept":
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     held = hold_shard(mirror, shards[0], None)
     assert held is not None
     assert held.path.read_bytes() == (folder / shards[0].file).read_bytes()

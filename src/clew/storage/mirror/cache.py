@@ -1,11 +1,13 @@
 """The shards of stores at URLs that lie on this machine: downloaded once for all its processes,
-checked, and the least recently used removed first. What a process holds is never removed."""
+checked, and the least recently used removed first. What a process holds, and what was not
+downloaded, is never removed."""
 
 import errno
 import fcntl
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,7 +32,8 @@ _TRIES = 100  # each ends with the work of another process, or with a shard that
 _PATIENCE_SECONDS, _PAUSE_SECONDS = 30.0, 0.02
 _MAX_RECORD_BYTES = 10_000
 _PART = ".part"
-_SHARD = ".arrow"
+_SHARD_NAME = re.compile(r"batch_\d{4,12}\.arrow", re.ASCII)
+_PART_NAME = re.compile(rf"\.{_SHARD_NAME.pattern}{re.escape(_PART)}", re.ASCII)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -66,8 +69,10 @@ class Hold:
 
 
 class _Record(TypedDict):
-    """What was checked: the content, and the file that had it. Nothing is synced to the disk, so
-    what was checked before the machine restarted is checked again."""
+    """What was downloaded and checked: the content, and the file that had it. `changed_ns` is when
+    the kernel last saw the file change, which no program can set back; the record's own date is
+    when the shard was last used. Nothing is synced to the disk, so what was checked before the
+    machine restarted is checked again."""
 
     sha256: Sha256
     inode: _Number
@@ -128,8 +133,8 @@ def _take(path: Path, entry: ShardEntry) -> Hold | None:
         logger.info("%s has changed in the cache: it is downloaded again", path)
         path.unlink(missing_ok=True)
         return None
-    with suppress(PermissionError):  # of another user, in a folder that both may read
-        os.utime(hold.number, ns=(time.time_ns(), found.st_mtime_ns))  # when it was last used
+    with suppress(OSError):  # of another user, in a folder that both may read
+        os.utime(_record_of(path))
     return hold
 
 
@@ -154,6 +159,8 @@ def _download(store: MirrorFolder, entry: ShardEntry) -> Hold | None:
     try:
         _reserve(store.cache_dir, hold.number, entry.bytes)
         _fill(store, entry, hold.number)
+        # Before and after the rename, which changes the file: it is known as downloaded throughout.
+        _write_record(path, os.fstat(hold.number), entry.sha256)
         part.rename(path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -205,7 +212,7 @@ def _reserve(cache_dir: Path, descriptor: int, size: int) -> None:
         for one in files:
             if over <= 0:
                 break
-            if one.path.name.endswith((_SHARD, _PART)) and _remove(one.path):
+            if _remove(one.path):
                 over -= one.size
         if over > 0:
             raise _full(cache_dir, "other shards in it are in use")
@@ -219,7 +226,7 @@ class _File(NamedTuple):
 
     @property
     def is_part(self) -> bool:
-        return self.path.name.endswith(_PART)
+        return _PART_NAME.fullmatch(self.path.name) is not None
 
 
 def _list_files(folder: Path) -> Iterator[_File]:
@@ -228,36 +235,63 @@ def _list_files(folder: Path) -> Iterator[_File]:
             path = Path(parent, name)
             with suppress(FileNotFoundError):
                 found = path.lstat()
-                yield _File(found.st_atime, found.st_size, path)
+                yield _File(_last_used(path, found), found.st_size, path)
+
+
+def _last_used(path: Path, found: os.stat_result) -> float:
+    try:
+        return _record_of(path).lstat().st_mtime
+    except FileNotFoundError:
+        return found.st_mtime
 
 
 def _remove(path: Path) -> bool:
-    """Removes a file unless a process holds it."""
+    """Removes a shard that was downloaded, or what is left of a download, unless a process holds
+    it. Any other file stays."""
+    if not (_SHARD_NAME.fullmatch(path.name) or _PART_NAME.fullmatch(path.name)):
+        return False
     try:
         hold = Hold(path, os.O_RDWR)
         fcntl.flock(hold.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if hold.is_at(path):
+            if not _is_downloaded(path, os.fstat(hold.number)):
+                return False
             path.unlink()
             _record_of(path).unlink(missing_ok=True)
     except FileNotFoundError:
         return True
-    except BlockingIOError:
-        return False
+    except OSError as error:  # held, or not ours to open
+        if error.errno in (errno.EWOULDBLOCK, errno.ELOOP, *_REFUSED):
+            return False
+        raise
     return True
 
 
+def _is_downloaded(path: Path, found: os.stat_result) -> bool:
+    """Whether clew put the file there: its record names this file or, after the cache was copied,
+    its content."""
+    if _PART_NAME.fullmatch(path.name):
+        return True
+    record = _read_record(path)
+    return record is not None and (
+        record["inode"] == found.st_ino or record["sha256"] == hash_file(path)
+    )
+
+
 def _is_checked(path: Path, found: os.stat_result, sha256: str) -> bool:
-    try:
-        raw = read_json(_record_of(path), max_bytes=_MAX_RECORD_BYTES)
-        record: _Record = read_as(_Record, raw)
-        if record == _describe(found, sha256):
-            return True
-    except (OSError, ValueError):
-        pass
+    if _read_record(path) == _describe(found, sha256):
+        return True
     if hash_file(path) != sha256:
         return False
     _write_record(path, found, sha256)
     return True
+
+
+def _read_record(path: Path) -> _Record | None:
+    try:
+        return read_as(_Record, read_json(_record_of(path), max_bytes=_MAX_RECORD_BYTES))
+    except (OSError, ValueError):
+        return None
 
 
 def _write_record(path: Path, found: os.stat_result, sha256: str) -> None:
@@ -267,7 +301,7 @@ def _write_record(path: Path, found: os.stat_result, sha256: str) -> None:
 
 
 def _describe(found: os.stat_result, sha256: str) -> _Record:
-    return _Record(sha256=sha256, inode=found.st_ino, changed_ns=found.st_mtime_ns, boot=_boot_id())
+    return _Record(sha256=sha256, inode=found.st_ino, changed_ns=found.st_ctime_ns, boot=_boot_id())
 
 
 def _boot_id() -> str:

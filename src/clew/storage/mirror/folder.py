@@ -3,22 +3,32 @@ are copied into the cache, where its shards will follow."""
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
 
-from clew.errors import StoreError
+from clew.errors import InputError, StoreError
 from clew.settings import read_size
 from clew.storage.mirror.cache import writing_to
-from clew.storage.mirror.limits import set_limit
-from clew.storage.mirror.path import MirrorFolder, copy_of
+from clew.storage.mirror.limits import LIMITS, set_limit
+from clew.storage.mirror.path import SCHEMES, MirrorFolder, copy_of
 from clew.storage.places import Place
 from clew.storage.reading import read_json
-from clew.storage.writing import lock_file, replace_file
+from clew.storage.writing import create_file, lock_file, replace_file
 from clew.typed_json import read_as
 from clew.urls import UrlPath, as_path, local_path
 
 _VERSIONS = ".versions.json"
+# In a folder that the user names, everything is in one folder of our own, which bears a mark.
+_OWN_FOLDER = "clew-stores"
+_MARK = "CACHEDIR.TAG"
+_MARK_TEXT = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"  # of https://bford.info/cachedir
+    b"# clew keeps what it downloads here, and deletes what it used least recently.\n"
+)
+# What caches of earlier versions contain, which have no mark.
+_UNMARKED = {*SCHEMES, ".lock", LIMITS}
 _MAX_FILE_BYTES = 1 << 30
 
 
@@ -32,25 +42,50 @@ def open_folder(
 
     Args:
         where: A path, or a URL that starts with s3://, gs://, az:// or file://.
-        cache_dir: Folder for what is downloaded. [default: the user's cache folder]
+        cache_dir: Folder for what is downloaded, in a folder "clew-stores" in it. [default: the
+            user's cache folder]
         cache_size: The most that this folder may take, such as "50GB", for all processes that
             share it. [default: what was set last, or 64 GB, at most half of the free space]
 
     Raises:
-        InputError: It is no such URL, or the cache cannot be used.
+        InputError: It is no such URL, or the cache cannot be used, or contains other things.
         StoreError: The server does not answer, or refuses.
     """
     given = as_path(where)
     if not isinstance(given, UrlPath):
         return given
-    root = local_path(cache_dir or Path(platformdirs.user_cache_dir("clew")) / "stores").absolute()
+    root = _own_folder(cache_dir)
     with writing_to(root):
-        root.mkdir(parents=True, exist_ok=True)
+        _claim(root)
         if cache_size is not None:
             set_limit(root, read_size("cache_size", cache_size))
         folder = copy_of(str(given), root, MirrorFolder)
         _refresh(folder, folder.place)
     return folder
+
+
+def _own_folder(cache_dir: str | Path | None) -> Path:
+    if cache_dir is None:
+        return Path(platformdirs.user_cache_dir("clew"), "stores")
+    given = local_path(cache_dir).absolute()
+    return given if given.name == _OWN_FOLDER else given / _OWN_FOLDER
+
+
+def _claim(root: Path) -> None:
+    """Makes the folder, or makes sure that it is a cache. Raises InputError if it is not."""
+    root.mkdir(parents=True, exist_ok=True)
+    found = {*os.listdir(root)}
+    if _MARK in found:
+        return
+    if others := found - _UNMARKED:
+        raise InputError(
+            f'"{root}" contains "{min(others)}", which clew did not put there: give another '
+            "folder.",
+            setting="cache_dir",
+            value=str(root.parent),
+        )
+    with suppress(FileExistsError), create_file(root / _MARK) as file:
+        file.write(_MARK_TEXT)
 
 
 def _refresh(folder: MirrorFolder, place: Place) -> None:
@@ -95,6 +130,7 @@ def _copy(folder: Path, place: Place, name: str) -> str:
 
 def _read_versions(folder: Path) -> dict[str, str]:
     try:
-        return read_as(dict[str, str], read_json(folder / _VERSIONS))
+        versions = read_as(dict[str, str], read_json(folder / _VERSIONS))
     except (OSError, ValueError):
         return {}
+    return {name: version for name, version in versions.items() if _is_small(name)}

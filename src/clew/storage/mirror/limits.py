@@ -10,7 +10,7 @@ from clew.storage.reading import read_json
 from clew.storage.writing import replace_file
 from clew.typed_json import Bounds, read_as
 
-_NAME = "cache.json"
+LIMITS = "cache.json"
 _DEFAULT_BYTES = 64 * 10**9
 _SHARE_OF_DISK = 0.5
 _MAX_FILE_BYTES = 10_000
@@ -21,13 +21,13 @@ class _Limits(TypedDict):
 
 
 def set_limit(cache_dir: Path, max_bytes: int) -> None:
-    replace_file(cache_dir / _NAME, json.dumps(_Limits(max_bytes=max_bytes)).encode())
+    replace_file(cache_dir / LIMITS, json.dumps(_Limits(max_bytes=max_bytes)).encode())
 
 
 def read_limit(cache_dir: Path) -> int:
     """The limit in bytes; without one, 64 GB, but at most half of the free space."""
     try:
-        raw = read_json(cache_dir / _NAME, max_bytes=_MAX_FILE_BYTES)
+        raw = read_json(cache_dir / LIMITS, max_bytes=_MAX_FILE_BYTES)
         limits: _Limits = read_as(_Limits, raw)
         return limits["max_bytes"]
     except (OSError, ValueError):

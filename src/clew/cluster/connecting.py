@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import TextIOBase
@@ -69,8 +69,10 @@ def _import_ray(cluster: str) -> Any:
 
 def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
     """Whether Ray was started here."""
-    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     address = cluster if "://" in cluster else os.environ.get("RAY_ADDRESS", "auto")
+    if "://" not in address:  # otherwise the cluster decides
+        options["job_config"] = _job_config()
     try:
         try:
             if address != "local":
@@ -94,6 +96,22 @@ def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
             setting="cluster",
             value=cluster,
         ) from None
+
+
+def _job_config() -> Any:
+    from ray.job_config import JobConfig
+
+    job = JobConfig()
+    job._py_driver_sys_path = _SearchPath()
+    return job
+
+
+class _SearchPath(list[str]):
+    """Where workers find modules. Ray adds the current folder of the driver, before the standard
+    library; only folders where this process finds its own are accepted."""
+
+    def extend(self, folders: Iterable[str]) -> None:
+        super().extend(folder for folder in folders if folder in sys.path)
 
 
 def _describe(ray: Any, *, is_local: bool) -> Cluster:

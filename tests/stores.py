@@ -2,6 +2,7 @@
 damage."""
 
 import os
+import re
 import resource
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from clew.storage import (
 from clew.storage.manifest import write_manifest
 from clew.storage.origin import describe_in_schema
 from clew.storage.places import is_url
+from clew.storage.seals import seal
 
 ROWS_PER_SHARD = 12
 TEXTS = ("global_example_id", "example_id", "batch_number", "question_id", "question", "answer")
@@ -226,3 +228,14 @@ def assert_nearly_same_store(found: Path, expected: Path) -> None:
         states = ("last_hidden", "answer_hidden", "nodes")
         for name in (*states, "edge_weight", *BY_HEAD, "lookback"):
             assert np.allclose(ours[name], theirs[name], rtol=5e-3, atol=5e-3), name
+
+
+def edit_json_file(path: Path, change: Callable[[str], str]) -> None:
+    """Changes the text of a JSON file of clew's, as if clew had written it so: its checksum is
+    that of the new text."""
+    path.write_bytes(seal(change(without_checksum(path))))
+
+
+def without_checksum(path: Path) -> str:
+    """The text of a JSON file of clew's, as an earlier version would have written it."""
+    return re.sub(r',?\n "clew_checksum": "\w+"\n}\n\Z', "\n}\n", path.read_text(encoding="utf-8"))

@@ -24,7 +24,9 @@ from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.summary import _summarize_run
 from clew.patterns.review.notes import Notes
 from clew.patterns.trained.model import read_results as read_finished
+from clew.storage.reading import read_json
 from tests.engine.hostile_models import ODD_VALUES, paths_of, replaced
+from tests.stores import flip_byte
 
 TRAINED = {
     "test_accuracy": 0.9,
@@ -151,7 +153,13 @@ def test_edited_scores_are_refused(tmp_path: Path) -> None:
     [read] = saved.find("linear", {"seeds": 1}) or []
     assert read.tests["a"].tolist() == [0.3] and read.chosen == {"C": 1.0}
     path = tmp_path / "methods" / "linear.json"
-    content = json.loads(path.read_text())
+    scores = path.with_suffix(".arrow")
+    whole = scores.read_bytes()
+    flip_byte(scores, whole.index(np.float64(0.3).tobytes()))
+    with pytest.raises(StoreError, match="a checksum does not match"):
+        saved.find("linear", {"seeds": 1})
+    scores.write_bytes(whole)
+    content = read_json(path)
     for edited in edits_of(content):
         path.write_text(json.dumps(edited))
         _tolerate_only_clew_errors(lambda _: saved.find("linear", {"seeds": 1}), path)

@@ -249,6 +249,7 @@ def test_damaged_basis_cannot_be_repaired(run: Any, store: Path) -> None:
     ended = run("verify", store, "--repair")
     assert ended.code == 1
     assert "basis.arrow has changed since it was written: restore it from a backup" in ended.out
+    assert "repair it with" not in run("verify", store).out
 
 
 def damage(store: Path, how: str) -> None:

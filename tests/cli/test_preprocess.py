@@ -11,6 +11,7 @@ import pytest
 from clew.hallucination.samples.splits import read_splits
 from tests.hallucination.legacy.old_files import write_sequences
 from tests.hallucination.samples.making.making import overwrite_value, write_scores
+from tests.stores import flip_byte
 
 
 @pytest.fixture
@@ -45,6 +46,23 @@ def test_preprocess_prints_the_splits(preprocess: Any, tmp_path: Path) -> None:
     again = preprocess(tmp_path / "out")
     assert "70 samples (all already existed), " in again.out
     assert "to make" not in again.out
+
+
+@pytest.mark.slow
+def test_verify_checks_the_basis_beside_the_samples(
+    preprocess: Any, run: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    preprocess(out)
+    intact = run("verify", out)
+    assert intact.code == 0
+    assert intact.out.endswith("\nsplits.csv has no checksum: you may edit it\n")
+    flip_byte(out / "basis.arrow", 1000)
+    damaged = run("verify", out)
+    assert damaged.code == 1 and "basis.arrow has changed since it was written" in damaged.out
+    assert "repair it with" not in damaged.out
+    preprocess(out)
+    assert run("verify", out).code == 0
 
 
 def test_log_lines_show_speed_size_and_memory(

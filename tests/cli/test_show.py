@@ -1,11 +1,12 @@
 """clew show: what it prints, where the page is, and bad input."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clew.storage.reading import read_json
+from clew.storage.writing import replace_json
 from tests.hallucination.answer_page.making import write_scores
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
@@ -54,9 +55,9 @@ def test_page_is_replaced_but_other_files_are_not(
 def test_tokens_are_numbers_without_the_tokenizer(
     run: Any, store: Path, model_folder: Path, tmp_path: Path
 ) -> None:
-    manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
+    manifest = read_json(store / "manifest.json")
     manifest["settings"]["model"]["id"] = "/moved/away"
-    (store / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    replace_json(store / "manifest.json", manifest)
     command = ("show", store, "--id", 3, "--out", tmp_path / "a.html")
     ended = run(*command)
     assert ended.code == 0, ended.err

@@ -35,9 +35,16 @@ _DTYPES = {"I8": 1, "F64": 8, "BOOL": 1, "F8_E4M3": 1, "I64": 8, "F16": 2, "U8":
 
 
 def split(data: bytes) -> tuple[Header, bytes]:
-    """The header of a safetensors file, and the bytes of its tensors."""
+    """The header of a safetensors file, and the bytes of its tensors. The header has no checksums,
+    for which every edit would be refused."""
     length = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + length]), data[8 + length :]
+    header = json.loads(data[8 : 8 + length])
+    if about := header.get("__metadata__"):
+        described = json.loads(about["clew"])
+        for name in ("tensor_checksums", "clew_checksum"):
+            described.pop(name, None)
+        about["clew"] = json.dumps(described)
+    return header, data[8 + length :]
 
 
 def join(header: Header, body: bytes) -> bytes:

@@ -109,6 +109,26 @@ def test_negative_variance_is_reported(tmp_path: Path) -> None:
         read_model(path).load_into(nn.BatchNorm1d(2), name="mine", prefix="network.")
 
 
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    path = written(tmp_path, nn.Linear(3, 2), settings={"epochs": 7})
+    whole = path.read_bytes()
+
+    def read() -> None:
+        saved = read_model(path)
+        saved.read(saved.kinds)
+        saved.check(nn.Linear(3, 2), name="mine", prefix="network.")
+
+    read()
+    for place in range(len(whole)):
+        if whole[place] == ord(" "):  # after the header, to align what follows
+            continue
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+        )
+        with pytest.raises(StoreError):
+            read()
+
+
 @pytest.mark.parametrize("header", [None, {"other": "{}"}, {"clew": "{no"}, {"clew": "[1]"}])
 def test_file_not_written_by_clew_is_reported(
     tmp_path: Path, header: dict[str, str] | None

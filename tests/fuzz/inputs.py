@@ -16,7 +16,7 @@ from tests.fuzz.mutations import edit_bytes, edit_file, edit_header, edit_json, 
 from tests.fuzz.services import api, judge, page
 from tests.hallucination.legacy import hostile as old_bombs
 from tests.patterns.photos import hostile as photo_bombs
-from tests.stores import assert_same_store
+from tests.stores import assert_same_store, without_checksum
 
 PRECIOUS = b"what nobody may touch\n"
 _LEGACY_BOMBS: dict[str, Callable[[], bytes]] = {
@@ -43,6 +43,8 @@ def manifests(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
     """A store whose manifest was edited."""
     store = _copy(corpus / chance.choice(("traces", "samples")), folder / "store")
     path = chance.choice(sorted(store.rglob("manifest.json")))
+    if chance.random() < 0.9:  # with its checksum, every edit is refused for it
+        edit_file(chance, path, lambda *_: without_checksum(path).encode())
     edit_file(chance, path, chance.choice((edit_json, edit_json, edit_json, edit_bytes)))
     return _use_store(chance, corpus, store)
 

@@ -54,7 +54,7 @@ _FIELD = re.compile(rf'({_MEASURED}\\?(?:"|&quot;): )[-+.\w]+'.encode())
 _DATE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:\+00:00)?")
 _FREE = re.compile(rb"[\d.]+ .B of free memory")
 _NUMBER = re.compile(r"[-\d.,]+(?:e[-+]\d+)?(?: (?:µs|ms|s|min|h)\b)?".encode())
-_HASH = re.compile(rb'"sha256": "\w+"')  # of shards that hold dates; `verify` checks it
+_HASH = re.compile(rb'(?:sha256|clew_checksum)\\?": \\?"\w+')  # of what holds dates
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.engine.hostile_models import split
+
 _NUMBERS = (0, 1, -1, 2**31 - 1, 2**31, 2**32, 2**60, 2**63 - 1, 2**63, -(2**63), 10**18, 10**400)
 _TEXTS = (
     *("", " ", "..", "../outside", "/etc/passwd", "/dev/zero", "batch_0000.arrow", "x" * 10_000),
@@ -41,8 +43,7 @@ def edit_json(chance: Random, content: bytes) -> bytes:
 
 def edit_header(chance: Random, content: bytes) -> bytes:
     """The JSON header of a safetensors file, and the JSON inside its metadata."""
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
+    header, body = split(content)
     about = header.get("__metadata__", {})
     if about and chance.random() < 0.7:
         name = chance.choice(sorted(about))
@@ -52,8 +53,8 @@ def edit_header(chance: Random, content: bytes) -> bytes:
             about[name] = str(hostile_value(chance))
         edited = json.dumps(header).encode()
     else:
-        edited = edit_json(chance, content[8 : 8 + size])
-    return len(edited).to_bytes(8, "little") + edited + content[8 + size :]
+        edited = edit_json(chance, json.dumps(header).encode())
+    return len(edited).to_bytes(8, "little") + edited + body
 
 
 def edit_value(chance: Random, value: Any) -> bytes:

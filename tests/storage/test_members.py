@@ -1,6 +1,5 @@
 """Every member of a manifest is checked when it is read: its type, its bounds, no name twice."""
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,8 @@ import pytest
 from clew.errors import StoreError
 from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
 from clew.storage.manifest import build_manifest, parse_manifest
+from clew.storage.reading import read_json
+from clew.storage.writing import replace_json
 from tests.stores import new_manifest, write_store
 
 SHARD = {"file": "batch_0000.arrow", "rows": 12, "bytes": 9, "sha256": "0" * 64}
@@ -61,7 +62,7 @@ INVALID: list[tuple[str, Any]] = [
 
 def edit(store: Path, **members: Any) -> None:
     path = store / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
+    replace_json(path, {**read_json(path), **members})
 
 
 @pytest.fixture

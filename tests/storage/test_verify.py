@@ -21,6 +21,7 @@ from clew.storage.manifest import write_manifest
 from tests.stores import (
     SCHEMA,
     assert_same_store,
+    edit_json_file,
     flip_byte,
     forget_shards,
     new_manifest,
@@ -242,8 +243,8 @@ def test_valid_manifest_is_left_alone(store: Path) -> None:
 
 def test_manifest_of_newer_version_is_not_overwritten(store: Path) -> None:
     path = store / "manifest.json"
-    newer = path.read_text().replace('"schema_version": 1', '"schema_version": 2')
-    path.write_text(newer)
+    edit_json_file(path, lambda text: text.replace('"schema_version": 1', '"schema_version": 2'))
+    newer = path.read_text()
     with pytest.raises(
         StoreError, match="schema version 2, but this version of clew reads version 1"
     ):

@@ -68,10 +68,11 @@ def test_new_file_never_takes_an_existing_name(tmp_path: Path) -> None:
 
 
 def test_half_written_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    for name in ("last.safetensors.0123abcd.tmp", "mine.tmp", "last.safetensors"):
+    kept = ["last.safetensors", "mine.0123abcd.tmp", "mine.tmp"]
+    for name in ("last.safetensors.0123abcd.tmp", *kept):
         (tmp_path / name).touch()
-    remove_temporaries(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["last.safetensors", "mine.tmp"]
+    remove_temporaries(tmp_path, "last.safetensors")
+    assert sorted(p.name for p in tmp_path.iterdir()) == kept
 
 
 @pytest.mark.parametrize("ending", ["part", "recovered"])

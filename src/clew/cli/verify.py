@@ -35,6 +35,8 @@ def run(call: Call) -> None:
     else:
         for store in result.stores:
             _print(call.console, store, repair=call.settings["repair"])
+        for name in result.not_checked:
+            print_line(call.console, f"{name} has no checksum: you may edit it")
     if any(_is_failure(store, repair=call.settings["repair"]) for store in result.stores):
         raise typer.Exit(1)
 
@@ -56,6 +58,6 @@ def _print(console: Console, store: "CheckedStore", *, repair: bool) -> None:
         print_line(console, f"{store.path} is intact: all checksums match")
     elif repair and not store.is_damaged:
         print_line(console, f"{store.next_step} to re-create the missing rows")
-    elif store.is_damaged:
+    elif any(problem.kind != "file" for problem in store.problems if not problem.is_unfinished):
         command = for_shell(["clew", "verify", store.path, "--repair"])
         print_line(console, f"repair it with: {command}")

@@ -1,20 +1,18 @@
 """The output folder of a run: its files, its lock, how it is created and emptied."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from filelock import Timeout
 
 from clew.engine.processes import is_first_process
 from clew.errors import InputError, StoreLockedError
+from clew.storage.ownership import claim
 from clew.storage.places import AccessDeniedError
 from clew.storage.url_lock import lone_lease
 from clew.storage.working_copy import WorkingCopy, find_files
-from clew.storage.writing import lock_file, remove_temporaries, replace_file
-from clew.typed_json import to_json
+from clew.storage.writing import lock_file, remove_temporaries
 from clew.urls import UrlPath
 
 # A run resumes from `last`, `best` has the weights to use, `next best` waits for its `last`.
@@ -22,28 +20,33 @@ LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safet
 PLAN, RESULT, LOG, CURVES = "plan.json", "result.json", "log.csv", "curves.png"
 TENSORBOARD, EVENTS = "tensorboard", "events.out.tfevents."
 TRACKING = "tracking.json"  # the ID of the run in each experiment tracker
+_FILES = (LAST, BEST, NEXT_BEST, PLAN, RESULT, LOG, CURVES, TRACKING)
 # What training writes; anything else in the folder belongs to somebody else.
-_LEFT_BEHIND = (LAST, BEST, NEXT_BEST, PLAN, RESULT, LOG, CURVES, TRACKING)
+RUN_FILES = (*_FILES, TENSORBOARD)
 
 
-def make_folder(folder: Path) -> None:
-    """Create the folder; raises InputError if that is not possible."""
+def make_folder(folder: Path, *names: str) -> None:
+    """Create the folder, into which files and folders of these names will be written. Raises
+    InputError if that is not possible, or if somebody else's has one of the names."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
             f'the folder "{folder}" cannot be created ({error.strerror}): choose another `out`.'
         ) from None
+    claim(folder, names)
 
 
 def clear_run(folder: Path, *more: str) -> None:
     """Removes what an earlier run wrote into a network's folder, and the additional files named in
-    `more`."""
-    for name in (*_LEFT_BEHIND, *more):
+    `more`. Raises InputError if somebody else wrote one of them."""
+    claim(folder, (*RUN_FILES, *(name for name in more if "/" not in name)))
+    for name in (*_FILES, *more):
         (folder / name).unlink(missing_ok=True)
-    remove_temporaries(folder)
+    remove_temporaries(folder, *_FILES)
     remove_events(folder / TENSORBOARD)
-    shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
+    with suppress(OSError):  # it is not there, or has other files
+        (folder / TENSORBOARD).rmdir()
 
 
 def remove_events(board: Path) -> None:
@@ -51,10 +54,6 @@ def remove_events(board: Path) -> None:
     for path in find_files(board, EVENTS):
         with suppress(AccessDeniedError):
             path.unlink()
-
-
-def write_json(path: Path, value: Any) -> None:
-    replace_file(path, f"{to_json(value, indent=1)}\n".encode())
 
 
 @contextmanager

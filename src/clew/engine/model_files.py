@@ -1,5 +1,6 @@
-"""Model files: safetensors whose header describes the weights in JSON, no pickle. The one reader
-and writer of checkpoints, detectors and classifiers: nothing in a file is believed unchecked."""
+"""Model files: safetensors whose header has a description in JSON and a checksum per tensor, no
+pickle. The one reader and writer of checkpoints, detectors and classifiers: nothing in a file is
+believed unchecked."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -10,13 +11,15 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import psutil
 import torch
+import xxhash
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from clew.errors import StoreError
 from clew.foreign_text import shortened
-from clew.storage.reading import open_regular, parse_json
+from clew.storage.reading import open_regular, parse_file
+from clew.storage.seals import seal
 from clew.storage.writing import replacing
 from clew.typed_json import read_as, to_json
 from clew.wording import bytes_text
@@ -26,7 +29,7 @@ Wanted = Mapping[str, Any]
 
 Network = TypeVar("Network", bound=nn.Module)
 
-_HEADER = "clew"
+_HEADER, _CHECKSUMS = "clew", "tensor_checksums"
 _REASON_LETTERS = 300
 # A description of 100,000 classes or 10,000 epochs takes a few MB.
 _MAX_HEADER_BYTES = 1 << 24
@@ -50,15 +53,25 @@ class TensorKind(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
     """A model file whose header was read: `about` is its description, `kinds` are the types and
-    shapes of its tensors, which are read on demand."""
+    shapes of its tensors, which are read on demand and compared with `checksums`; files of earlier
+    versions have none."""
 
     path: Path
     about: dict[str, Any]
     kinds: dict[str, TensorKind]
+    checksums: dict[str, str] | None = None
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
         with _explained(self.path), safe_open(self.path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in names}
+            return {name: self._check_tensor(name, file.get_tensor(name)) for name in names}
+
+    def _check_tensor(self, name: str, tensor: Tensor) -> Tensor:
+        if self.checksums is not None and self.checksums.get(name) != _checksum(name, tensor):
+            raise ValueError(
+                f"it was changed after clew wrote it: the checksum of {shortened(name)} does not "
+                "match"
+            )
+        return tensor
 
     def build(self, make: Callable[[], nn.Module], *, name: str, prefix: str = "") -> nn.Module:
         """Build a network and load its weights. A network that does not match the file is refused
@@ -152,9 +165,13 @@ def _is_variance(key: str) -> bool:
 
 def write_model(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write a model file atomically. Raises StoreError if the disk is full."""
+    apart = _apart(tensors)
+    checksums = {name: _checksum(name, tensor) for name, tensor in apart.items()}
+    # One entry: safetensors writes several in random order.
+    metadata = {_HEADER: seal(to_json({**about, _CHECKSUMS: checksums})).decode()}
     try:
         with replacing(path) as file:
-            save_file(_apart(tensors), file.name, metadata={_HEADER: to_json(about)})
+            save_file(apart, file.name, metadata=metadata)
     except SafetensorError as error:  # its error hides the operating system's "disk full"
         raise StoreError(
             f'"{path}" cannot be written ({error}). Everything written so far is kept. Free '
@@ -168,15 +185,19 @@ def read_model(path: Path) -> ModelFile:
     with _explained(path):
         _check_size(path)
         with safe_open(path, framework="pt") as file:
-            about = parse_json(_description(file.metadata()), finite=False, encodable=False)
+            described = _description(file.metadata()).encode()
+            about = parse_file(described, finite=False, encodable=False)
             if not isinstance(about, dict):
                 raise ValueError(f"its header contains {shortened(about)}")
+            if _CHECKSUMS in about and next(reversed(about)) != _CHECKSUMS:
+                raise ValueError("its description has no checksum, but its tensors have some")
+            checksums = read_as(dict[str, str] | None, about.pop(_CHECKSUMS, None), _CHECKSUMS)
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no dict
             kinds = {
                 name: TensorKind(one.get_dtype(), tuple(one.get_shape()))
                 for name, one in slices.items()
             }
-    return ModelFile(path=path, about=about, kinds=kinds)
+    return ModelFile(path=path, about=about, kinds=kinds, checksums=checksums)
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -242,6 +263,12 @@ def _description(metadata: Mapping[str, str] | None) -> str:
     if metadata is None or _HEADER not in metadata:
         raise ValueError("its header has no description")
     return metadata[_HEADER]
+
+
+def _checksum(name: str, tensor: Tensor) -> str:
+    digest = xxhash.xxh3_64(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+    digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import nn
 from clew.engine.checkpoint import Checkpoints, Parts
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.events import EpochEnded, TrainingEnded, TrainingStarted
-from clew.engine.folders import PLAN, only_one, write_json
+from clew.engine.folders import PLAN, only_one
 from clew.engine.identity import describe_run
 from clew.engine.logs import Logs
 from clew.engine.memory import MemoryUse
@@ -22,6 +22,7 @@ from clew.engine.precision import build_precision
 from clew.engine.processes import start_fabric
 from clew.engine.state import Best, FitResult, Row, RunState
 from clew.progress import Reporter
+from clew.storage.writing import replace_json
 
 _VALIDATED = "val_"
 
@@ -59,7 +60,7 @@ def record_fit(
     with only_one(output_dir):
         _report(reporter, plan, state, output_dir, identity)
         Logs(output_dir, state.history).close()
-        write_json(output_dir / PLAN, plan.to_dict())
+        replace_json(output_dir / PLAN, plan.to_dict())
         checkpoints = Checkpoints(output_dir, fabric, identity)
         checkpoints.keep_best(model)
         checkpoints.save(parts, state, plan)

@@ -12,9 +12,10 @@ import torch
 from clew.engine.config import Monitor
 from clew.engine.evaluate import Metrics
 from clew.engine.feed import Position
-from clew.engine.folders import RESULT, write_json
+from clew.engine.folders import RESULT
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.step import StepResult
+from clew.storage.writing import replace_json
 from clew.typed_json import Bounds, Count, Seconds, read_as, without_nan
 
 # One row of log.csv: every number that it may have, and those that are always there.
@@ -231,7 +232,7 @@ class FitResult:
         )
 
     def save(self, folder: Path) -> None:
-        write_json(folder / RESULT, self.to_dict())
+        replace_json(folder / RESULT, self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"plan": self.plan.to_dict()}

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self, get_args
 
 from clew.engine.events import EpochEnded, ModelMeasured, TrainingEnded, TrainingStarted
-from clew.engine.folders import TRACKING, write_json
+from clew.engine.folders import TRACKING
 from clew.engine.state import FitResult
 from clew.errors import InputError, without_settings
 from clew.progress import Event, Reporter, report_to_all
 from clew.settings import flatten_settings
 from clew.storage.reading import read_json
+from clew.storage.writing import replace_json
 from clew.typed_json import Bounds, Count, read_as
 
 logger = logging.getLogger("clew")
@@ -195,7 +196,7 @@ class _Note:
 
     def _write(self) -> None:
         self._all[self._tracker] = _Noted(run_id=self.run_id, epochs=self.epochs)
-        write_json(self._path, {tracker: asdict(noted) for tracker, noted in self._all.items()})
+        replace_json(self._path, {tracker: asdict(noted) for tracker, noted in self._all.items()})
 
 
 @dataclass(frozen=True, kw_only=True)

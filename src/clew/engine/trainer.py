@@ -15,7 +15,7 @@ from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.evaluate import Metrics, score
 from clew.engine.events import TrainingEnded, TrainingStarted
 from clew.engine.feed import Source
-from clew.engine.folders import LAST, PLAN, RESULT, only_one, write_json
+from clew.engine.folders import LAST, PLAN, RESULT, RUN_FILES, only_one
 from clew.engine.identity import adapt_plan, describe_run, refuse_other_run, saved_request
 from clew.engine.logs import Logs
 from clew.engine.loop import Loop
@@ -33,9 +33,10 @@ from clew.engine.setup import Setup
 from clew.engine.state import FitResult, RunState
 from clew.errors import InputError, StoreError
 from clew.progress import Reporter, ignore_event, log_event, report_to_all
+from clew.storage.ownership import claim
 from clew.storage.reading import read_json
 from clew.storage.working_copy import working_copy
-from clew.storage.writing import remove_temporaries
+from clew.storage.writing import remove_temporaries, replace_json
 from clew.urls import as_path
 
 if TYPE_CHECKING:
@@ -118,9 +119,11 @@ def fit(
             folder=folder,
             settings=settings or {},
         )
+        if is_first_process():
+            claim(task.folder, RUN_FILES)
         about = task.find_saved()
         if is_first_process():
-            remove_temporaries(task.folder)
+            remove_temporaries(task.folder, *RUN_FILES)
             if about is None:
                 # The run it belongs to no longer exists.
                 (task.folder / RESULT).unlink(missing_ok=True)
@@ -225,7 +228,7 @@ def _train(
     validation = task.open(task.validation, plan)
     logs = None
     if fabric.is_global_zero:
-        write_json(task.folder / PLAN, plan.to_dict())
+        replace_json(task.folder / PLAN, plan.to_dict())
         logs = Logs(task.folder, state.history)
     loop = Loop(
         setup,
@@ -267,7 +270,7 @@ def _finish(task: _Task, setup: Setup, state: RunState, checkpoints: Checkpoints
         parameters=sum(p.numel() for p in setup.model.parameters()),
     )
     if setup.fabric.is_global_zero:
-        write_json(task.folder / PLAN, setup.plan.to_dict())
+        replace_json(task.folder / PLAN, setup.plan.to_dict())
         result.save(task.folder)
     wait_for_all(setup.fabric)
     return result

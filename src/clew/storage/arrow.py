@@ -13,6 +13,7 @@ from jaxtyping import Shaped
 
 from clew.errors import StoreError
 from clew.foreign_text import shortened
+from clew.storage.hashing import describe_batch, has_checksum
 from clew.storage.reading import open_regular
 
 MAGIC = b"ARROW1\0\0"
@@ -228,9 +229,20 @@ def check_stream(content: pa.Buffer) -> Iterator[None]:
             yield
 
 
+def encode_table(table: pa.Table) -> bytes:
+    """A small Arrow file, whose record batches have checksums."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as file:
+        for batch in table.to_batches():
+            file.write_batch(batch, custom_metadata=describe_batch(batch))
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
 def read_table(path: Path, *, dictionaries: bool = False) -> pa.Table:
-    """A small Arrow file, checked; raises one of ARROW_ERRORS if it cannot be read. With
-    `dictionaries`, its columns may be dictionaries of texts."""
+    """A small Arrow file, checked; raises one of ARROW_ERRORS if it cannot be read or does not
+    match its checksums, if it has them. With `dictionaries`, its columns may be dictionaries of
+    texts."""
     with map_file(path) as mapped:
         content = mapped.read_buffer()
         file, headers = pa.ipc.open_file(content), BatchHeaders(content)
@@ -239,8 +251,11 @@ def read_table(path: Path, *, dictionaries: bool = False) -> pa.Table:
         batches = []
         for index in range(file.num_record_batches):
             headers.check(index)
-            batches.append(file.get_batch(index))
-            check_batch(batches[-1])
+            batch, metadata = file.get_batch_with_custom_metadata(index)
+            check_batch(batch)
+            if has_checksum(batch, metadata) is False:
+                raise ValueError("it was changed after it was written: a checksum does not match")
+            batches.append(batch)
         return pa.Table.from_batches(batches, file.schema)
 
 

@@ -19,7 +19,8 @@ from clew.foreign_text import shortened
 from clew.settings import find_differences
 from clew.storage.members import ByteCount, FileName, RowCount, Settings, Sha256, Skip
 from clew.storage.places import ChangedError, open_place
-from clew.storage.reading import parse_json, read_json
+from clew.storage.reading import parse_file, read_json
+from clew.storage.seals import seal
 from clew.storage.writing import lock_file, replace_file
 from clew.typed_json import Bounds, read_as, wrong
 from clew.urls import UrlPath
@@ -112,7 +113,7 @@ def _read_version(store: Path) -> tuple[Manifest, str]:
     try:
         if isinstance(store, UrlPath):
             content = open_place(store).read(MANIFEST_NAME, _MAX_BYTES)
-            raw, version = parse_json(content.data), content.version
+            raw, version = parse_file(content.data), content.version
         else:
             raw = read_json(path, max_bytes=_MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -205,7 +206,7 @@ def _encode(manifest: Manifest) -> bytes:
     empty = '\n "shards": []'
     if lines:
         text = text.replace(empty, f"{empty[:-1]}\n{lines}\n ]", 1)
-    return f"{text}\n".encode()
+    return seal(text)
 
 
 def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:

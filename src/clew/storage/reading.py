@@ -8,6 +8,7 @@ import stat
 from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NoReturn
 
+from clew.storage.seals import without_seal
 from clew.wording import bytes_text
 
 MAX_JSON_BYTES = 1 << 26
@@ -77,14 +78,20 @@ def read_json(
     path: Path, *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True, encodable: bool = True
 ) -> Any:
     """The content of a JSON file; raises OSError, and ValueError if it is not valid JSON, larger
-    than `max_bytes`, nested too deeply or, with `finite`, holds NaN or infinity. Without
+    than `max_bytes`, nested too deeply, does not match its checksum, if it has one (`seals`), or,
+    with `finite`, holds NaN or infinity. Without
     `encodable`, its strings may contain half of a surrogate pair, which stands for a byte of a file
     name that is not UTF-8; it is valid JSON, but could never be written as UTF-8 again."""
-    return parse_json(read_bounded(path, max_bytes), finite=finite, encodable=encodable)
+    return parse_file(read_bounded(path, max_bytes), finite=finite, encodable=encodable)
+
+
+def parse_file(content: bytes, *, finite: bool = True, encodable: bool = True) -> Any:
+    """The content of a file as in `read_json`, from memory."""
+    return without_seal(parse_json(content, finite=finite, encodable=encodable), content)
 
 
 def parse_json(content: bytes | str, *, finite: bool = True, encodable: bool = True) -> Any:
-    """JSON as in `read_json`, from memory."""
+    """JSON as in `read_json`, of any origin."""
     checks: dict[str, Any] = (
         {"parse_constant": _refuse_constant, "parse_float": _finite_float} if finite else {}
     )

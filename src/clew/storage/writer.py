@@ -25,7 +25,7 @@ from clew.storage.arrow import (
     map_file,
 )
 from clew.storage.disk import disk_errors
-from clew.storage.hashing import checksum_batch
+from clew.storage.hashing import describe_batch, has_checksum
 from clew.storage.manifest import Manifest, ShardEntry, manifest_lock, shard_name
 from clew.storage.origin import (
     find_foreign,
@@ -37,7 +37,6 @@ from clew.storage.origin import (
 from clew.storage.reading import irregular_kind, open_regular
 from clew.storage.writing import create_file, is_leftover, put_in_place
 
-CHECKSUM_KEY = b"crc32"
 _MAGIC_BYTES = len(MAGIC)
 _HASH_ASIDE_BYTES = 1 << 20
 
@@ -85,7 +84,7 @@ class ShardWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Appends one record batch; it is on its way to the disk when this returns."""
-        metadata = {CHECKSUM_KEY: str(checksum_batch(batch)).encode()}
+        metadata = describe_batch(batch)
         with disk_errors(self.path.parent):
             self._ipc.write_batch(batch, custom_metadata=metadata)
             self._sink.flush()
@@ -262,8 +261,7 @@ def read_intact_batches(path: Path, schema: pa.Schema | None = None) -> Iterator
 def _is_intact(batch: pa.RecordBatch, metadata: Any) -> bool:
     try:
         check_batch(batch)
-        expected = (metadata or {}).get(CHECKSUM_KEY)
-        return expected is not None and int(expected) == checksum_batch(batch)
+        return has_checksum(batch, metadata) is True
     except (pa.ArrowException, ValueError):
         return False
 

@@ -10,13 +10,15 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import filelock
 
 from clew.errors import StoreError
 from clew.storage.disk import disk_errors
 from clew.storage.reading import RemoteFile, irregular_kind
+from clew.storage.seals import seal
+from clew.typed_json import to_json
 
 # A file being replaced; earlier versions used the number of the process.
 _TEMPORARY = re.compile(r"(.+)\.([0-9a-f]{8}|[0-9]+)\.tmp")
@@ -29,6 +31,11 @@ def replace_file(path: Path, content: bytes) -> None:
     fit."""
     with replacing(path) as file:
         file.write(content)
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """As `replace_file`, with a JSON object that has a checksum. NaN and infinity become null."""
+    replace_file(path, seal(to_json(value, indent=1)))
 
 
 @contextmanager
@@ -128,11 +135,11 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_temporaries(folder: Path, *names: str) -> None:
-    """Deletes what killed processes left half-written, of all files or of those with these names;
-    only for their sole writer."""
+    """Deletes what killed processes left half-written of files with these names; only for their
+    sole writer."""
     for part in folder.glob(f"*{_ENDING}"):
         match = _TEMPORARY.fullmatch(part.name)
-        if match is None or (names and match[1] not in names):
+        if match is None or match[1] not in names:
             continue
         if irregular_kind(part, follow_links=False) is None:
             part.unlink(missing_ok=True)

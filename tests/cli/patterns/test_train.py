@@ -21,6 +21,7 @@ from clew.patterns.networks import CPU_NETWORK, GPU_NETWORK, LITE0
 from clew.patterns.photos import USUAL_SHARES
 from clew.patterns.training import LossSettings, PatternsConfig
 from clew.patterns.training.config import fine_tuning_epochs, usual_epochs, usual_train
+from clew.storage.reading import read_json
 from tests.cli.test_train import call, read, torchrun
 from tests.engine.children import start, wait, wait_until
 from tests.patterns.training.making import COLORS, write_photo, write_photos
@@ -144,7 +145,7 @@ def test_run_prints_photos_plan_metrics_and_next_commands(run: Any, folder: Path
     ):
         assert re.search(f"^{line}$", ended.out, re.M), f"{line}\n{ended.out}"
     assert (folder / "el modelo" / "report.html").stat().st_size > 1000
-    results = json.loads((folder / "el modelo" / "results.json").read_text(encoding="utf-8"))
+    results = read_json(folder / "el modelo" / "results.json")
     assert results["test_photos"] == 3
     run_file = tomllib.loads((folder / "el modelo" / "run.toml").read_text(encoding="utf-8"))
     assert run_file["command"] == "patterns train" and run_file["data"] == "mis fotos"

@@ -17,8 +17,10 @@ from clew.errors import (
     TrainingStoppedError,
 )
 from clew.hallucination.comparison import compare_methods
+from clew.hallucination.comparison.writing import COMPARISON_FILES
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.metrics import auroc
+from clew.storage.reading import read_json
 from tests.hallucination.comparison.making import Told, compare_config, write_data
 
 
@@ -41,7 +43,15 @@ def tell(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return read_json(folder / "results.json")
+
+
+def test_a_report_that_clew_did_not_write_stays(data: Path, tell: Any, tmp_path: Path) -> None:
+    tell(Told(name="perplexity", noise=1.5, family="no training"))
+    (tmp_path / "report.html").write_text("my thesis")
+    with pytest.raises(InputError, match="was not written by clew, so it is not replaced"):
+        compare_methods(compare_config(data, tmp_path, overwrite=True))
+    assert (tmp_path / "report.html").read_text() == "my thesis"
 
 
 def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
@@ -56,6 +66,8 @@ def test_comparison_writes_tables_for_other_programs(data: Path, tell: Any, tmp_
     )
     made = compare_methods(compare_config(data, tmp_path / "out"))
     results = read(tmp_path / "out")
+    entries = {path.name for path in (tmp_path / "out").iterdir() if path.name[0] != "."}
+    assert entries <= {*COMPARISON_FILES}
     assert results == json.loads(json.dumps(made.results))
     assert [row["method"] for row in results["methods"]] == ["sharp_probe", "perplexity", "length"]
     best = {"method": "sharp_probe", "chosen_on": "validation", "is_supported": True}

@@ -1,6 +1,5 @@
 """A stopped conversion resumes; one that would mix sources is rejected."""
 
-import json
 import os
 import signal
 import subprocess
@@ -18,8 +17,10 @@ from clew.hallucination.legacy.trace_rows import TraceFormat
 from clew.hallucination.traces import TraceBatchLoader
 from clew.hallucination.traces.schema import Keep
 from clew.storage import ShardReader, read_manifest, verify_store
+from clew.storage.reading import read_json
+from clew.storage.writing import replace_json
 from tests.hallucination.legacy.old_files import write_traces
-from tests.stores import read_rows
+from tests.stores import edit_json_file, read_rows
 
 
 def shard_bytes(store: Path) -> dict[str, bytes]:
@@ -169,7 +170,7 @@ def test_store_not_written_by_convert_is_left_unchanged(tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0)
     convert_folder(tmp_path / "old", tmp_path / "new")
     path = tmp_path / "new" / "manifest.json"
-    path.write_text(path.read_text().replace('"convert"', '"extract"'))
+    edit_json_file(path, lambda text: text.replace('"convert"', '"extract"'))
     with pytest.raises(SettingsMismatchError, match='"clew convert" did not write'):
         ConvertedStore(tmp_path / "new", keep="full", files=[])
 
@@ -196,13 +197,13 @@ def test_store_with_edited_settings_is_not_resumed(
     old, new = tmp_path / "old", tmp_path / "new"
     write_traces(old, 0)
     convert_folder(old, new)
-    manifest = json.loads((new / "manifest.json").read_text())
+    manifest = read_json(new / "manifest.json")
     if "settings" in edit:
         shape = {**manifest["settings"]["shape"], **edit["settings"]["shape"]}
         edit = {"settings": {**manifest["settings"], "shape": shape}}
         forget_origin(new / "batch_0000.arrow")
         manifest["shards"][0]["bytes"] = (new / "batch_0000.arrow").stat().st_size
-    (new / "manifest.json").write_text(json.dumps({**manifest, **edit}))
+    replace_json(new / "manifest.json", {**manifest, **edit})
     write_traces(old, 1)
     with pytest.raises(StoreError, match=message):
         convert_folder(old, new)

@@ -67,7 +67,7 @@ def pass_again(
     store: Path, loaded: LoadedModel, config: PreprocessConfig, traces: Sequence[Any]
 ) -> LiveFeatures:
     """The features of captured answers, from one pass over their tokens."""
-    decoder = make_decoder(loaded, basis=load_basis(store), edges=4)
+    decoder = make_decoder(loaded, basis=load_basis(store, None), edges=4)
     prompts, answers = zip(*map(split_tokens, traces), strict=True)
     scores, record = decoder.record(prompts, answers)
     passed = [

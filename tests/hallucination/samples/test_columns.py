@@ -21,7 +21,7 @@ from clew.hallucination.traces.schema import (
 )
 from clew.storage import Manifest, ShardReader
 from tests.samples import write_samples
-from tests.stores import new_manifest
+from tests.stores import edit_json_file, new_manifest
 
 TRACES = replace(new_manifest(), kind="traces")
 SIZES = TraceShape(layers=3, dim=8, heads=2, node_dim=4, edges_per_token=5)
@@ -111,7 +111,6 @@ def test_graphs_whose_numbers_do_not_match_are_refused(
 def test_store_that_claims_another_kind_is_refused(tmp_path: Path) -> None:
     folder = write_samples(tmp_path / "s", shards=1, rows=12, layers=3, answers=True)
     manifest = folder / "answers" / "manifest.json"
-    text = manifest.read_text()
-    manifest.write_text(text.replace('"kind": "answers"', '"kind": "graphs"'))
+    edit_json_file(manifest, lambda text: text.replace('"kind": "answers"', '"kind": "graphs"'))
     with pytest.raises(StoreError, match="contains graphs, not answers"):
         AnswerFeatures(folder)

@@ -118,7 +118,7 @@ def test_asking_checks_its_settings_before_it_loads(settings: Any, problem: str)
     assert events == []
 
 
-@pytest.mark.parametrize("ended_in", ["replace_file", "hash_file"])
+@pytest.mark.parametrize("ended_in", ["replace_json", "hash_file"])
 def test_a_run_killed_while_it_finishes_is_resumed(
     score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_in: str
 ) -> None:

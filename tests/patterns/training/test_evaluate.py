@@ -9,6 +9,7 @@ import pytest
 
 from clew.errors import InputError, StoreError, TrainingStoppedError
 from clew.patterns.training import evaluate_patterns
+from clew.storage.reading import read_json
 from tests.patterns.training.making import COLORS, write_photo, write_photos
 
 pytestmark = pytest.mark.slow
@@ -20,7 +21,7 @@ def test_unseen_photos_are_all_counted(trained: Path, tmp_path: Path) -> None:
     assert results["test_photos"] == 15 and results["test_accuracy"] > 0.8
     assert results["data"]["seen"] == {} and not results["data"]["all_seen"]
     assert results["data"]["excluded"] == {}
-    assert results == json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert results == read_json(tmp_path / "out" / "results.json")
     assert results["model"] == str(trained)
     with (tmp_path / "out" / "predictions.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 15

@@ -1,6 +1,5 @@
 """The pretrained network: when it is trained, how, and what happens without its weights."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from clew.patterns.training.choosing import choose_network
 from clew.patterns.training.config import BODY_RATE, USUAL_MINUTES, fine_tuning_epochs
 from clew.patterns.training.folder import RunFolder
 from clew.progress import Event, Note, ignore_event
+from clew.storage.reading import read_json
 from tests.events import pick
 from tests.patterns.training.making import small_run
 from tests.stores import one_thread
@@ -110,7 +110,7 @@ def test_run_on_features_is_finished_and_repeated_for_free(
     on_features: Path, photos: Path, no_index: None
 ) -> None:
     del no_index
-    results = json.loads((on_features / "results.json").read_text())
+    results = read_json(on_features / "results.json")
     assert (results["network"], results["pretrained"]) == ("lite0", True)
     events: list[Event] = []
     assert train_patterns(quick_run(photos, on_features), events.append) == results

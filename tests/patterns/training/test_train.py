@@ -28,6 +28,8 @@ from clew.patterns.trained.model import load_classifier
 from clew.patterns.trained.tables import read_splits
 from clew.patterns.training import LossSettings, PatternsConfig, Prepared, train_patterns
 from clew.progress import Event, WorkAdvanced
+from clew.storage.ownership import claim
+from clew.storage.reading import read_json
 from tests.engine.children import start, tensors, wait, wait_until
 from tests.events import pick
 from tests.patterns.training.making import COLORS, small_run, write_photo, write_photos
@@ -129,7 +131,7 @@ def test_repeated_call_decodes_and_trains_nothing(trained: Path, photos: Path) -
     results = train_patterns(small_run(photos, trained, epochs=8), events)
     assert (events.decoded, events.epochs) == (0, 0)
     assert (trained / "results.json").read_bytes() == before
-    assert results == json.loads(before)
+    assert results == read_json(trained / "results.json")
 
 
 @pytest.mark.slow
@@ -344,6 +346,7 @@ def test_second_run_with_other_photos_keeps_tables_of_running_one(
     """Its first checkpoint, which would identify the folder, may not exist yet."""
     out = tmp_path / "out"
     out.mkdir()
+    claim(out, ["splits.csv"])
     (out / "splits.csv").write_text("those of the other run")
     with FileLock(out / ".lock"), pytest.raises(StoreLockedError, match="another run"):
         train_patterns(small_run(photos, out))
@@ -380,9 +383,18 @@ def test_model_without_its_last_checkpoint_is_not_overwritten(
 
 @pytest.mark.slow
 def test_other_files_in_the_folder_stay(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("mine")
+    (tmp_path / "notes.html").write_text("mine")
     train_patterns(small_run(photos, tmp_path, epochs=1))
-    assert (tmp_path / "report.html").read_text() == "mine"
+    assert (tmp_path / "notes.html").read_text() == "mine"
+
+
+def test_a_file_of_somebody_else_is_not_replaced(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(InputError, match=r"report.html\" was not written by clew"):
+        train_patterns(small_run(photos, tmp_path, epochs=1, overwrite=True))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("report.html", "mine")
+    ]
 
 
 def test_results_of_something_else_are_not_overwritten(photos: Path, tmp_path: Path) -> None:

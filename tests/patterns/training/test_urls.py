@@ -74,7 +74,7 @@ def test_photos_at_a_url_are_read_through_the_cache_that_was_chosen(
     with one_thread():
         train_patterns(small_run(photos, url, epochs=8, **chosen))
     assert_same_model(url, trained)
-    assert read_limit(cache_dir) == cache_bytes
+    assert read_limit(cache_dir / "clew-stores") == cache_bytes
     shards = [path.stat().st_size for path in cache_dir.rglob("batch_*.arrow")]
     assert bool(shards) == (cache_bytes == 10**6) and sum(shards) <= cache_bytes
     assert not (tmp_path / "mirror").exists()
@@ -107,7 +107,9 @@ def test_a_killed_training_at_a_url_is_resumed_and_exported(
         assert second.wait() == 0, second.output
         assert f"report: {s3_url}/report.html" in second.output
     assert len(load_classifier(url, "cpu").classes) == 3
-    assert read_limit(cache_dir) == 5 * 10**6 and [*cache_dir.rglob("batch_*.arrow")]
+    assert read_limit(cache_dir / "clew-stores") == 5 * 10**6 and [
+        *cache_dir.rglob("batch_*.arrow")
+    ]
     with ClewProcess(["patterns", "export", "--model", s3_url], tmp_path / "third.txt") as export:
         assert export.wait() == 0, export.output
         assert f"{s3_url}/model.onnx" in export.output

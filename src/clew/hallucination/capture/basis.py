@@ -55,7 +55,7 @@ class OtherBasis:
             )
         theirs = manifest.settings.get("model") or {}
         _refuse_other(store, "fingerprint", theirs.get("fingerprint"), model.get("fingerprint"))
-        found = list(load_basis(store).components.shape)
+        found = list(load_basis(store, sha256).components.shape)
         _refuse_other(store, "shape", found, [shape.layers, shape.dim, shape.node_dim])
         return cls(content=content, sha256=sha256)
 

@@ -161,7 +161,7 @@ class TraceStore:
         for claim in take_all(claims, should_stop=lambda: False):
             self._make_basis(fit, other)
             claims.give_up(claim)
-        return load_basis(self.path)
+        return load_basis(self.path, self.manifest.files.get(BASIS_NAME))
 
     def _find_missing_basis(self) -> list[int]:
         self.reload()

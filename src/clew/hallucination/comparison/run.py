@@ -35,7 +35,7 @@ from clew.hallucination.comparison.trial import (
     TrialResult,
     explain_failure,
 )
-from clew.hallucination.comparison.writing import write_comparison
+from clew.hallucination.comparison.writing import COMPARISON_FILES, write_comparison
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.loading import KEPT, load_detector
 from clew.hallucination.samples.reading.memory import FieldMemory
@@ -133,7 +133,9 @@ def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> Plan:
     memory = FieldMemory() if is_repeated else None
     stores = open_stores(folders, config.names, memory)
     plan = make_plan(config, stores)
-    make_folder(config.out)
+    trials = (*plan.trials, plan.final)
+    inner = {trial.folder.relative_to(config.out).parts[:1] for trial in trials}
+    make_folder(config.out, *COMPARISON_FILES, *(name for parts in inner for name in parts))
     return plan
 
 

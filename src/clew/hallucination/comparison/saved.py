@@ -16,10 +16,10 @@ from clew.hallucination.detectors.packing import Packed, pack, unpack
 from clew.hallucination.detectors.probes.kinds import find_scorer_class, kind_of
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.settings import find_differences
-from clew.storage.arrow import ARROW_ERRORS, read_table
+from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
 from clew.storage.reading import read_json
-from clew.storage.writing import replace_file
-from clew.typed_json import Count, Seconds, read_as, to_json, without_nan
+from clew.storage.writing import replace_file, replace_json
+from clew.typed_json import Count, Seconds, read_as, without_nan
 
 _VALIDATION = "validation"
 
@@ -84,14 +84,9 @@ class SavedScores:
         """Save a method's scores. The JSON is written last: it marks the method as finished."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._path(method, "fault.txt").unlink(missing_ok=True)
-        sink = pa.BufferOutputStream()
-        table = _to_table(seeds)
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        replace_file(self._path(method, "arrow"), sink.getvalue().to_pybytes())
+        replace_file(self._path(method, "arrow"), encode_table(_to_table(seeds)))
         about = {"identity": identity, "seeds": [_describe(seed) for seed in seeds]}
-        text = to_json(about, indent=1)
-        replace_file(self._path(method, "json"), f"{text}\n".encode())
+        replace_json(self._path(method, "json"), about)
 
     def names(self) -> list[str]:
         """The finished methods."""

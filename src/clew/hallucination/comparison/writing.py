@@ -32,19 +32,22 @@ from clew.hallucination.comparison.tables import (
 )
 from clew.hallucination.comparison.token_rows import measure_tokens
 from clew.hallucination.comparison.trial import Trial
+from clew.hallucination.detectors.loading import KEPT
 from clew.hallucination.detectors.training.samples import Balance
 from clew.hallucination.detectors.training.task import LIBRARY, RESULTS_FILE
 from clew.metrics import RESAMPLES
-from clew.storage.writing import replace_file
-from clew.typed_json import to_json
+from clew.storage.arrow import encode_table
+from clew.storage.writing import replace_file, replace_json
 
-SCORES_FILE, CSV_FILE, LATEX_FILE, TRANSFER_FILE = (
-    "scores.arrow",
-    "table.csv",
-    "table.tex",
-    "transfer.csv",
-)
+SCORES_FILE, TRANSFER_FILE = "scores.arrow", "transfer.csv"
+CSV_FILE, LATEX_FILE = "table.csv", "table.tex"
 SETS_CSV, SETS_LATEX = "leave_one_out.csv", "leave_one_out.tex"
+_TABLES = (SCORES_FILE, CSV_FILE, LATEX_FILE, TRANSFER_FILE, SETS_CSV, SETS_LATEX)
+# What a comparison writes into its folder, besides those of its trials.
+COMPARISON_FILES = (
+    *(RESULTS_FILE, *_TABLES, "report.html", "figures"),
+    *("methods", "networks", KEPT, f"{KEPT}s"),
+)
 _TEXTS = ("category", "question", "answer")
 _SHOWN_ANSWERS = 3
 
@@ -213,7 +216,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_results(folder: Path, content: Mapping[str, Any]) -> None:
     """Write results.json; non-finite values become null, since JSON has no NaN."""
-    write_text(folder / RESULTS_FILE, f"{to_json(content, indent=1)}\n")
+    replace_json(folder / RESULTS_FILE, content)
 
 
 def write_scores(folder: Path, evaluation: Evaluation) -> None:
@@ -232,11 +235,7 @@ def write_scores(folder: Path, evaluation: Evaluation) -> None:
         if evaluation.plan.kind == "sets":
             part = part.append_column("set", pa.array([one.store.name] * len(part)))
         parts.append(part)
-    table = pa.concat_tables(parts)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    replace_file(folder / SCORES_FILE, sink.getvalue().to_pybytes())
+    replace_file(folder / SCORES_FILE, encode_table(pa.concat_tables(parts)))
 
 
 def describe_versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 detector.safetensors has its weights. Both are checked when they are read."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -28,12 +29,14 @@ from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale
 from clew.storage.hashing import hash_file, hash_text
 from clew.storage.members import Sha256
+from clew.storage.ownership import OWN_FILE, claim
 from clew.storage.reading import read_bounded, read_json
 from clew.storage.writing import replace_file
 from clew.typed_json import Bounds, read_as, to_json, without_nan
 from clew.version import __version__
 
 DETECTOR_JSON, WEIGHTS = "detector.json", "detector.safetensors"
+FILES = (DETECTOR_JSON, WEIGHTS, KNOWN_FILE)
 _FORMAT = 1
 _NETWORK = "network"
 _MISFITS = (AttributeError, ClewError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
@@ -110,7 +113,8 @@ def save_detector(detector: Detector, folder: Path, known: KnownAnswers | None =
     """Write a detector's folder, with the answers beside which new ones are shown; an existing
     detector in it is replaced. The JSON comes last: a folder without it has no detector."""
     folder.mkdir(parents=True, exist_ok=True)
-    remove_detector(folder)
+    claim(folder, FILES)
+    _remove(folder, FILES)
     packed = _pack_detector(detector)
     write_model(folder / WEIGHTS, packed.tensors, {"clew": __version__, "detector": detector.name})
     if known is not None:
@@ -121,7 +125,11 @@ def save_detector(detector: Detector, folder: Path, known: KnownAnswers | None =
 
 def remove_detector(folder: Path) -> None:
     """Remove the files of a detector, if there is one."""
-    for name in (DETECTOR_JSON, WEIGHTS, KNOWN_FILE):
+    _remove(folder, (*FILES, OWN_FILE))
+
+
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -131,6 +139,7 @@ def change_detector(folder: Path, detector: Detector, out: Path | None = None) -
     place = folder if out is None else out
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+        claim(out, FILES)
         (out / DETECTOR_JSON).unlink(missing_ok=True)
         for file in sorted(folder.glob("*.safetensors")):
             replace_file(out / file.name, read_bounded(file, file.stat().st_size))

@@ -42,6 +42,7 @@ from clew.hallucination.traces.schema import (
     build_record_batch,
     trace_schema,
 )
+from clew.storage.manifest import read_manifest
 
 # The defaults of `clew extract`, so that converted and captured traces look alike.
 NODE_DIM = 64
@@ -98,7 +99,8 @@ class TraceFormat:
     @classmethod
     def open(cls, store: Path, settings: Mapping[str, Any]) -> "TraceFormat":
         """The format of a store that was started earlier."""
-        shape, basis = TraceShape(**settings["shape"]), load_basis(store)
+        shape = TraceShape(**settings["shape"])
+        basis = load_basis(store, read_manifest(store).files.get(BASIS_NAME))
         if basis.components.shape != (shape.layers, shape.dim, shape.node_dim):
             raise StoreError(
                 f"{BASIS_NAME} in {store} has the shape {list(basis.components.shape)}, which is "
@@ -125,7 +127,7 @@ class TraceFormat:
     def save(self, store: Path) -> dict[str, str]:
         """Write what belongs to the whole store; returns the files with their SHA-256."""
         sha256 = save_basis(store, self.basis)
-        self.basis = load_basis(store)
+        self.basis = load_basis(store, sha256)
         return {BASIS_NAME: sha256}
 
     def row(self, record: Any, ids: RowIds) -> pa.RecordBatch:

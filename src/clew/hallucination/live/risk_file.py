@@ -23,7 +23,7 @@ from clew.storage.disk import disk_errors
 from clew.storage.hashing import hash_file
 from clew.storage.reading import open_regular, parse_json, read_json
 from clew.storage.text_files import csv_text
-from clew.storage.writing import append_to_file, lock_file, replace_file, replacing
+from clew.storage.writing import append_to_file, lock_file, replace_json, replacing
 from clew.typed_json import read_as, to_json
 
 Format = Literal[".jsonl", ".csv", ".arrow"]
@@ -192,7 +192,7 @@ class RiskFile:
             "sha256": hash_file(self.out),
             "summary": asdict(summary),
         }
-        replace_file(self._summary, f"{to_json(about, indent=1)}\n".encode())
+        replace_json(self._summary, about)
         self._file.close()
         self._file = None
         self._journal.unlink()

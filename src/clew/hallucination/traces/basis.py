@@ -16,7 +16,8 @@ from torch import Tensor
 
 from clew.errors import StoreError
 from clew.hallucination.traces.schema import BASIS_NAME
-from clew.storage.arrow import ARROW_ERRORS, read_table
+from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
+from clew.storage.hashing import hash_file
 from clew.storage.scratch import fetched
 from clew.storage.uploading import write_side_file
 
@@ -86,17 +87,16 @@ def _encode(basis: Basis) -> bytes:
             "components": _as_lists(basis.components.reshape(layers, -1).numpy(), dim * node_dim),
         }
     ).replace_schema_metadata({"shape": f"{layers},{dim},{node_dim}"})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    return encode_table(table)
 
 
-def load_basis(store: Path) -> Basis:
-    """The basis of a store; raises StoreError if it is missing or damaged."""
+def load_basis(store: Path, sha256: str | None) -> Basis:
+    """The basis in a folder, whose hash is known unless an earlier version wrote it; raises
+    StoreError if it is missing or damaged."""
     try:
         with fetched(store, BASIS_NAME) as path:
+            if sha256 not in (None, hash_file(path)):
+                raise ValueError("it has changed since it was written")
             table = read_table(path)
             layers, dim, node_dim = (int(n) for n in table.schema.metadata[b"shape"].split(b","))
             mean = _as_tensor(table["mean"], (layers, dim))

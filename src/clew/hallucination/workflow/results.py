@@ -1,14 +1,20 @@
 """The results that the steps return."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from clew.hallucination.samples.splits.table import SPLITS_FILE
+from clew.hallucination.traces.schema import BASIS_NAME
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
-from clew.storage.verify import Problem, way_on
+from clew.storage.hashing import hash_file
+from clew.storage.places import open_place
+from clew.storage.scratch import fetched
+from clew.storage.verify import Problem, find_stores, way_on
 from clew.tables import Tabular
 from clew.wording import counted
 
@@ -94,9 +100,11 @@ class CheckedStore:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
-    """What `clew.verify` found in each store of a folder."""
+    """What `clew.verify` found in each store of a folder. `not_checked` are files that may be
+    edited."""
 
     stores: tuple[CheckedStore, ...]
+    not_checked: tuple[str, ...] = ()
 
     @property
     def is_intact(self) -> bool:
@@ -125,7 +133,35 @@ class Verification:
                 }
                 for store in self.stores
             ],
+            "not_checked": list(self.not_checked),
         }
+
+
+def check_folder(folder: Path, repair: bool, reporter: Reporter) -> Verification:
+    """Check the stores in a folder, or the one that it is, and what lies beside them."""
+    stores = find_stores(folder)
+    checked = [check_store(store, repair, reporter) for store in stores]
+    has_splits = open_place(folder).stat(SPLITS_FILE) is not None
+    return Verification(
+        stores=(*checked, *_check_basis(folder, stores)),
+        not_checked=(SPLITS_FILE,) if has_splits else (),
+    )
+
+
+def _check_basis(folder: Path, stores: Sequence[Path]) -> Iterator[CheckedStore]:
+    """The basis beside samples, whose hash their manifests have."""
+    sources = (read_manifest(store).settings.get("source") for store in stores)
+    hashes = {source.get("basis") for source in sources if isinstance(source, dict)}
+    with fetched(folder, BASIS_NAME) as path:
+        if not path.is_file() or not hashes - {None, hash_file(path)}:
+            return
+    problem = Problem(
+        kind="file",
+        file=BASIS_NAME,
+        message=f"{BASIS_NAME} has changed since it was written: run the same "
+        '"clew preprocess" command again to replace it',
+    )
+    yield CheckedStore(path=folder, problems=(problem,), found=(problem,))
 
 
 def check_store(store: Path, repair: bool, reporter: Reporter) -> CheckedStore:

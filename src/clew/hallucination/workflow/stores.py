@@ -60,12 +60,9 @@ def verify(
         >>> clew.verify("traces_data").is_intact
         True
     """
-    from clew.hallucination.workflow.results import Verification, check_store
-    from clew.storage.verify import find_stores
+    from clew.hallucination.workflow.results import check_folder
 
-    report = reporter or log_event
-    stores = find_stores(as_path(store))
-    return Verification(stores=tuple(check_store(one, repair, report) for one in stores))
+    return check_folder(as_path(store), repair, reporter or log_event)
 
 
 @repeatable("convert", always=("source", "out"))

@@ -12,8 +12,8 @@ from clew.foreign_text import shortened
 from clew.patterns.library.names import lies_inside
 from clew.storage.reading import read_json
 from clew.storage.text_files import write_csv
-from clew.storage.writing import replace_file
-from clew.typed_json import Bounds, Count, read_as, to_json, wrong
+from clew.storage.writing import replace_json
+from clew.typed_json import Bounds, Count, read_as, wrong
 from clew.version import __version__
 from clew.wording import counted
 
@@ -127,7 +127,7 @@ class Findings:
 def write_findings(folder: Path, findings: Findings) -> None:
     """Write findings.json and findings.csv."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / FINDINGS, (to_json(findings.describe(), indent=1) + "\n").encode())
+    replace_json(folder / FINDINGS, findings.describe())
     columns = ("kind", "name", "label", "suggestion", "other", "score", "reason")
     rows = (_row(finding, columns) for finding in findings)
     write_csv(folder / LISTING, columns, rows)

@@ -9,7 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from clew.errors import Call, InputError
-from clew.patterns.cleaning.changes import PhotoChange, decided_keys, open_changes
+from clew.patterns.cleaning.changes import (
+    CHANGES,
+    REMOVED,
+    PhotoChange,
+    decided_keys,
+    open_changes,
+)
 from clew.patterns.cleaning.findings import FINDINGS, LISTING, Finding, Findings, write_findings
 from clew.patterns.cleaning.report import REPORT, write_clean_report
 from clew.patterns.cleaning.run import CleanSettings, find_problems, look_at
@@ -18,6 +24,7 @@ from clew.patterns.library.folders import library_settings
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.trained.model import usual_device
 from clew.progress import Reporter
+from clew.storage.ownership import claim
 from clew.tables import Tabular
 
 
@@ -132,6 +139,8 @@ def search_problems(
 ) -> CleanResult:
     """Look for problems and write the lists. What a person has decided about is not listed
     again."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    claim(place.folder, (FINDINGS, LISTING, REPORT, CHANGES, REMOVED))
     decided = decided_keys(place.folder)
     looked = look_at(place.settings(device, threads), reporter, should_stop)
     findings = find_problems(looked).without(decided)

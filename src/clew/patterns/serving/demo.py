@@ -13,6 +13,7 @@ from clew.patterns.serving.settings import PhotoServiceSettings
 from clew.patterns.trained.exporting import INPUT, OUTPUT, TYPICALITY, ExportedModel
 from clew.patterns.trained.model import PatternModel
 from clew.patterns.trained.onnx import export_onnx
+from clew.storage.ownership import claim
 from clew.storage.writing import replace_file
 
 INDEX = "index.html"
@@ -27,10 +28,13 @@ _POLICY = (
 def export_demo(
     model: PatternModel, folder: Path, *, name: str, overwrite: bool = False
 ) -> ExportedModel:
-    """Write the page and the model into `folder`. Raises InputError if there is a page already or
-    the runtime cannot be fetched, in which case nothing is written; otherwise as `export_onnx`."""
+    """Write the page and the model into `folder`. Raises InputError if there is a page already, or
+    a file that clew did not write, or the runtime cannot be fetched, in which case nothing is
+    written; otherwise as `export_onnx`."""
     _refuse_existing(folder, overwrite)
     runtime = fetch_runtime()
+    folder.mkdir(parents=True, exist_ok=True)
+    claim(folder, (INDEX, "page", "model.json", _MODEL))
     exported = export_onnx(model, folder / _MODEL)
     (folder / "page").mkdir(exist_ok=True)
     for place, content in (_page_files() | _describe(model, name)).items():

@@ -22,7 +22,14 @@ from clew.patterns.trained.model import (
     predict_photos,
     read_results,
 )
-from clew.patterns.trained.tables import read_known_splits, write_excluded, write_predictions
+from clew.patterns.trained.tables import (
+    EXCLUDED_FILE,
+    OLD_EXCLUDED_FILE,
+    PREDICTIONS_FILE,
+    read_known_splits,
+    write_excluded,
+    write_predictions,
+)
 from clew.patterns.training.results import (
     describe_classes,
     describe_test,
@@ -111,7 +118,7 @@ def evaluate_patterns(
 def _write(
     out: Path, folder: PhotoFolder, judged: _Judged, results: dict[str, Any]
 ) -> dict[str, Any]:
-    make_folder(out)
+    make_folder(out, EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE, RESULTS)
     write_excluded(out, [*folder.faults, *judged.faults])
     named = [(one.photo.name, one.photo.label or "") for one in judged.counted]
     write_predictions(out, named, results["classes"], _stack(judged.counted))

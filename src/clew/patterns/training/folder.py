@@ -26,6 +26,7 @@ from clew.patterns.trained.tables import (
 from clew.patterns.trained.unknown import UNKNOWN_FILE
 from clew.patterns.training.results import refuse_other_results
 from clew.settings import START_OVER
+from clew.storage.ownership import OWN_FILE
 
 # Files that are only valid for a finished run. results.json is deleted last: it identifies the
 # others.
@@ -59,6 +60,7 @@ class RunFolder:
             yield
         except InputError:
             if not was_there:
+                (self.path / OWN_FILE).unlink(missing_ok=True)
                 with suppress(OSError):  # it is not empty
                     self.path.rmdir()
             raise
@@ -76,7 +78,7 @@ class RunFolder:
             )
         refuse_other_results(self.path, "test_accuracy", "best_epoch")  # not an evaluation's
         self._refuse_lost_run()
-        make_folder(self.path)
+        make_folder(self.path, *_FOLLOWS, *_TABLES, TUNING_FILE)
 
     def refuse_other_size(self, size: int) -> None:
         """Raises SettingsMismatchError if a run was started in the folder with another image

@@ -18,7 +18,7 @@ from clew.errors import StoreError
 from clew.metrics import expected_calibration_error
 from clew.patterns.results_file import read_results_file
 from clew.patterns.trained.model import RESULTS
-from clew.storage.writing import replace_file
+from clew.storage.writing import replace_json
 from clew.typed_json import to_json
 
 _Z = 1.959963984540054  # the 97.5% quantile of the normal distribution
@@ -185,6 +185,5 @@ def describe_versions() -> dict[str, str]:
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
     """Write results.json; returns the results as they read back (JSON has no tuples)."""
-    text = to_json(results, indent=1)
-    replace_file(folder / RESULTS, f"{text}\n".encode())
-    return json.loads(text)
+    replace_json(folder / RESULTS, results)
+    return json.loads(to_json(results))

@@ -33,6 +33,7 @@ from clew.progress import Event
 from tests.engine.children import start, tensors, wait, wait_until
 from tests.events import Later, pick
 from tests.hallucination.detectors.training.making import PLAIN, SMALL, small_run, write_learnable
+from tests.stores import edit_json_file
 
 pytestmark = pytest.mark.slow
 
@@ -176,8 +177,8 @@ def test_samples_with_other_values_are_rejected(learnable: Path, tmp_path: Path)
         train_detectors(small_run(learnable, out, **ONLY_LSTM), should_stop=Later(3))
     copy = Path(shutil.copytree(learnable, tmp_path / "copy"))
     manifest = copy / "sequences" / "manifest.json"
-    other = re.sub('"sha256": "[^"]*', f'"sha256": "{"0" * 64}', manifest.read_text(), count=1)
-    manifest.write_text(other)
+    known = re.compile('"sha256": "[^"]*')
+    edit_json_file(manifest, lambda text: known.sub(f'"sha256": "{"0" * 64}', text, count=1))
     with pytest.raises(SettingsMismatchError, match=r"settings\.data\.values: "):
         train_detectors(small_run(copy, out, **ONLY_LSTM))
 

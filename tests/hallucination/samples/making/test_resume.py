@@ -20,7 +20,7 @@ from tests.hallucination.samples.making.making import (
     tiny_preprocess,
     write_scores,
 )
-from tests.stores import assert_same_store, forget_shards
+from tests.stores import assert_same_store, edit_json_file, forget_shards
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +145,7 @@ def test_new_scores_add_traces_that_were_skipped(
     assert {skip["reason"] for skip in first.skipped} == {"it has no score in the scores file"}
     for kind in KINDS:  # as an earlier clew spelled it
         manifest = out / kind / "manifest.json"
-        manifest.write_text(manifest.read_text().replace('"unlabeled"', '"unlabelled"'))
+        edit_json_file(manifest, lambda text: text.replace('"unlabeled"', '"unlabelled"'))
     again = preprocess_store(tiny_preprocess(compact_store, few, out, skip_unlabeled=True))
     assert (again.samples, len(again.skipped), again.complete) == (65, 5, True)
     second = preprocess_store(tiny_preprocess(compact_store, scores_file, out))

@@ -20,8 +20,8 @@ from clew.hallucination.detectors.training.samples import DetectorSamples
 from clew.settings import offer_overwrite, with_current_names
 from clew.storage.places import ChangedError
 from clew.storage.reading import read_json
-from clew.storage.writing import lock_file, replace_file
-from clew.typed_json import Bounds, read_as, to_json, without_nan
+from clew.storage.writing import lock_file, replace_json
+from clew.typed_json import Bounds, read_as, without_nan
 
 RESULTS_FILE = "results.json"
 # An additional dependency of networks on graphs.
@@ -231,8 +231,7 @@ class ResultsFile:
 
     def _write(self, content: dict[str, Any]) -> None:
         ordered = {name: content[name] for name in ("runs", "data", "settings")}
-        text = to_json({**ordered, "versions": read_versions(LIBRARY)}, indent=1)
-        replace_file(self.path, f"{text}\n".encode())
+        replace_json(self.path, {**ordered, "versions": read_versions(LIBRARY)})
 
 
 def _describe(data: dict[str, Any]) -> str:

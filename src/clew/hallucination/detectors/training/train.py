@@ -23,7 +23,7 @@ from clew.hallucination.detectors.training.events import NetworkEnded, NetworkSt
 from clew.hallucination.detectors.training.keeping import keep_network
 from clew.hallucination.detectors.training.samples import DetectorSamples, Scores, score_batches
 from clew.hallucination.detectors.training.sources import DataSource
-from clew.hallucination.detectors.training.task import ResultsFile, Run, Task
+from clew.hallucination.detectors.training.task import RESULTS_FILE, ResultsFile, Run, Task
 from clew.memory import free_memory
 from clew.progress import Reporter, log_event
 from clew.storage.working_copy import working_copy
@@ -169,7 +169,8 @@ def _train_each(
 
 def _prepare_results(tasks: Sequence[Task], *, overwrite: bool) -> ResultsFile:
     folder = tasks[0].output_dir
-    first_does(partial(make_folder, folder))
+    names = (RESULTS_FILE, *(task.folder.name for task in tasks))
+    first_does(partial(make_folder, folder, *names))
     results = ResultsFile(folder)
     retrained = [task.kind.name for task in tasks] if overwrite else ()
     results.refuse_other_data(tasks[0].samples.describe(), retrained)

@@ -17,7 +17,7 @@ from clew.hallucination.live.page.comparisons import ShownComparison, show_compa
 from clew.hallucination.live.page.index import AnswerIndex, build_index
 from clew.hallucination.live.page.known import gather_known
 from clew.hallucination.traces import Trace, TraceBatchLoader
-from clew.hallucination.traces.basis import Basis, load_basis
+from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis
 
 
 class BrowsedStore:
@@ -42,7 +42,8 @@ class BrowsedStore:
     def basis(self) -> Basis | None:
         """The basis of the projected states; None for a store without one."""
         try:
-            return load_basis(self.loader.traces_dir)
+            sha256 = self.loader.manifest.files.get(BASIS_NAME)
+            return load_basis(self.loader.traces_dir, sha256)
         except StoreError:
             return None
 

@@ -24,7 +24,6 @@ from clew.loading.samples import SampleIndex
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.arrow import is_list
-from clew.storage.hashing import hash_file
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.mirror import open_folder
 
@@ -294,12 +293,12 @@ class AnswerFeatures:
         path = self.folder / BASIS_NAME
         if not path.exists():
             return None
-        recorded = self._source.get("basis")
-        if recorded is not None and hash_file(path) != recorded:
+        try:
+            return load_basis(self.folder, self.basis_hash)
+        except StoreError:
             raise StoreError(
-                f'{path} is damaged: delete it, then run the same "clew preprocess" command again.'
-            )
-        return load_basis(self.folder)
+                f'{path} is damaged: run the same "clew preprocess" command again.'
+            ) from None
 
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
         """Read a field. Args: field: One of `fields`. split: train, validation or test. layer: Read

@@ -1,0 +1,69 @@
+"""Which files and folders in a folder of results are clew's own: only those are ever replaced or
+removed. A hidden list of their names lies beside them."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from clew.errors import InputError
+from clew.storage.places import open_place
+from clew.storage.reading import open_regular, read_json
+from clew.storage.working_copy import WorkingCopy
+from clew.storage.writing import replace_json
+from clew.typed_json import read_as
+
+OWN_FILE = ".clew.json"
+# Files of earlier versions, which kept no list, that say what wrote them: within how many bytes.
+_SIGNED = {
+    "run.toml": 100,
+    "results.json": 1 << 24,
+    "last.safetensors": 1 << 16,
+    "best.safetensors": 1 << 16,
+    "detector.json": 1 << 16,
+    "findings.json": 1000,
+    "index.html": 1000,
+}
+_SIGNATURES = (b'"clew ', b'"clew"', b'"clew-', b"<title>clew</title>")
+
+
+def claim(folder: Path, names: Iterable[str]) -> None:
+    """Note that clew writes files or folders of these names into a folder. Raises InputError if
+    somebody else's has one of the names."""
+    wanted, own, there = {*names}, _read_own(folder), _list_entries(folder)
+    if wanted <= own:
+        return
+    taken = sorted((wanted - own) & there)
+    if taken and not _is_of_earlier_version(folder):
+        raise InputError(
+            f'"{folder / taken[0]}" was not written by clew, so it is not replaced: choose '
+            "another output folder, or move it."
+        )
+    replace_json(folder / OWN_FILE, {"files": sorted(own | wanted)})
+
+
+def _read_own(folder: Path) -> set[str]:
+    try:
+        return {*read_as(list[str], read_json(folder / OWN_FILE)["files"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def _list_entries(folder: Path) -> set[str]:
+    found = {*os.listdir(folder)}
+    if isinstance(folder, WorkingCopy):
+        place = open_place(folder.url)
+        found |= {*place.names(), *place.folders()}
+    return found
+
+
+def _is_of_earlier_version(folder: Path) -> bool:
+    return any(_is_signed(folder / name, size) for name, size in _SIGNED.items())
+
+
+def _is_signed(path: Path, size: int) -> bool:
+    try:
+        with open_regular(path) as file:
+            content = file.read(size)
+    except OSError:
+        return False
+    return any(signature in content for signature in _SIGNATURES)

@@ -115,3 +115,13 @@ def test_a_page_is_replaced_only_if_asked_for(demo: Path, color_model: PatternMo
         export_demo(color_model, demo, name="colors")
     with pytest.raises(InputError, match="it is a file"):
         export_demo(color_model, demo / "index.html", name="colors")
+
+
+def test_a_page_of_somebody_else_is_never_replaced(
+    color_model: PatternModel, tmp_path: Path
+) -> None:
+    page = tmp_path / "index.html"
+    page.write_text("mine")
+    with pytest.raises(InputError, match=r'index.html" was not written by clew'):
+        export_demo(color_model, tmp_path, name="colors", overwrite=True)
+    assert page.read_text() == "mine" and [*tmp_path.iterdir()] == [page]

@@ -14,6 +14,7 @@ from clew.errors import Call, InputError, StoreError
 from clew.foreign_text import for_csv, for_shell, for_terminal, from_csv
 from clew.hallucination.comparison.tables import escape_latex
 from clew.hallucination.samples.splits.table import Splits, read_splits, write_splits
+from clew.pages.markup import join, tag
 from clew.patterns.trained import tables
 from clew.patterns.trained.tables import SplitRow
 from clew.run_file import describe_run
@@ -45,6 +46,11 @@ def test_terminal_gets_no_character_that_acts(text: str) -> None:
     shown = for_terminal(text)
     assert not UNSAFE - {"\t"} & {*shown}
     assert for_terminal(shown) == shown
+
+
+@hostile
+def test_page_gets_no_character_that_acts(text: str) -> None:
+    assert not UNSAFE - {*"\t\n\r\ufeff\U000e0041"} & {*join(text, tag("a", title=text))}
 
 
 @hostile

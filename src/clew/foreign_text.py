@@ -1,5 +1,5 @@
-"""Text from files and other people, made safe for where it goes: a terminal, a cell of a CSV file,
-a command to copy, an error message. The one place for each."""
+"""Text from files and other people, made safe for where it goes: a terminal, a page, a cell of a
+CSV file, a command to copy, an error message. The one place for each."""
 
 import json
 import re
@@ -15,6 +15,10 @@ from typing import Any
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+# Not allowed in HTML, escaped or not, and what would reorder a page's own text beside it.
+_UNSAFE_ON_PAGES = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _NUMBER = re.compile(r"[+-]?(\d++\.?\d*+|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.ASCII)
@@ -33,6 +37,12 @@ def for_terminal(text: object, *, lines: bool = False) -> str:
     characters are escaped as in JSON. `lines` keeps newlines."""
     safe = _UNSAFE.sub(lambda found: _escape(found[0]), str(text))
     return safe if lines else safe.replace("\n", "\\n")
+
+
+def for_page(text: str) -> str:
+    """Text that HTML can contain and that cannot reorder what stands beside it; still to be
+    escaped."""
+    return _UNSAFE_ON_PAGES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def is_sendable(text: str) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from clew.pages.guard import App, Limits, Receive, Scope, Send
 from clew.pages.server import LocalServer, open_server
 
-LIMITS = Limits(body_bytes=1000, linger_seconds=0.1)
+LIMITS = Limits(body_bytes=10_000, linger_seconds=0.1)
 HASTY = Limits(body_bytes=1000, head_seconds=0.3, body_seconds=0.3, linger_seconds=0.1)
 
 
@@ -103,13 +103,13 @@ def test_body_of_a_stranger_is_refused_before_it_is_read(server: LocalServer, to
 
 @pytest.mark.parametrize(
     "headers",
-    [("Content-Length: 1001",), (f"Content-Length: {1 << 50}",), ("Transfer-Encoding: chunked",)],
+    [("Content-Length: 10001",), (f"Content-Length: {1 << 50}",), ("Transfer-Encoding: chunked",)],
 )
 def test_large_body_is_refused_with_the_limit(
     server: LocalServer, headers: tuple[str, ...]
 ) -> None:
-    status, reason = split(send_raw(server, head(server, *headers), b"3e9\r\n" + bytes(1001)))
-    assert status == 413 and "larger than 1 kB" in reason
+    status, reason = split(send_raw(server, head(server, *headers), b"2711\r\n" + bytes(10_001)))
+    assert status == 413 and "larger than 10 kB" in reason
 
 
 def test_streamed_gigabytes_take_no_memory(server: LocalServer) -> None:
@@ -138,6 +138,7 @@ def test_streamed_gigabytes_take_no_memory(server: LocalServer) -> None:
         (rb'{"a": "\ud800"}', "a character that is not valid"),
         (rb'{"\udfff": 1}', "a character that is not valid"),
         (b"1" * 999, ""),
+        (b"1" * 5000, "not valid JSON: it contains an integer of 5,000 digits"),
     ],
 )
 def test_only_valid_json_reaches_the_app(server: LocalServer, body: bytes, reason: str) -> None:
@@ -243,8 +244,18 @@ def test_connection_is_kept_after_an_answer_and_closed_after_a_refusal(server: L
     bad = head(server, "Content-Length: 1", path="/guess/") + "1"
     reply = send_raw(server, good + good + bad + good)
     assert reply.count(b"HTTP/1.1 200") == 2 and reply.count(b"HTTP/1.1 404") == 1
-    smuggled = head(server, "Content-Length: 5000") + good * 20
+    smuggled = head(server, "Content-Length: 50000") + good * 20
     assert send_raw(server, smuggled).count(b"HTTP/1.1") == 1
+
+
+def test_two_lengths_of_a_body_are_refused_and_the_connection_is_closed(
+    server: LocalServer,
+) -> None:
+    good = head(server, "Content-Length: 1") + "1"
+    both = head(server, "Content-Length: 6", "Transfer-Encoding: chunked") + "0\r\n\r\n"
+    reply = send_raw(server, both + good)
+    assert split(reply) == (400, "give Content-Length or Transfer-Encoding, not both")
+    assert reply.count(b"HTTP/1.1") == 1
 
 
 def test_server_stops_while_a_client_is_still_sending(caplog: pytest.LogCaptureFixture) -> None:

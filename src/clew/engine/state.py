@@ -21,8 +21,8 @@ from clew.typed_json import Bounds, Count, Seconds, read_as, without_nan
 # One row of log.csv: every number that it may have, and those that are always there.
 Row = dict[str, int | float | None]
 _ROW_COLUMNS = ("epoch", "step", "samples_per_second", "data_wait_share", "seconds")
-# A threshold below 0 calls every sample positive.
-Threshold = Annotated[float, Bounds(least=-1, most=1)]
+# Where probabilities are rounded to 0, -0.5 calls every sample positive.
+Threshold = Annotated[float, Bounds(least=-0.5, most=1)]
 # A GPU runs asynchronously; reading a value makes the host wait for it, so that is done rarely.
 STEPS_A_READING = 50
 

@@ -25,6 +25,8 @@ Headers = Iterable[tuple[bytes, bytes]]
 HOST = "127.0.0.1"
 _OWN_NAMES = {HOST, "localhost"}
 _LINGER_BYTES = 1 << 24
+# A proxy in front may take the one for the end of the body, and this server the other.
+_LENGTHS = (b"content-length", b"transfer-encoding")
 _POLICY = b"content-security-policy"
 _RESPONSE_HEADERS = {
     _POLICY: b"default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -158,6 +160,8 @@ class Guard:
 
     def _check_head(self, scope: Scope) -> str:
         """The path of the app; nothing of the body is read before."""
+        if all(find_header(scope["headers"], name) for name in _LENGTHS):
+            raise RefusedError(400, "give Content-Length or Transfer-Encoding, not both")
         root = self._door.admit(scope)
         headers, most = scope["headers"], self._limits
         size = len(scope["raw_path"]) + len(scope["query_string"])

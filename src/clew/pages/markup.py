@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from clew.foreign_text import for_page
+
 _VOID = frozenset({"br", "hr", "img", "input", "meta"})
-# Not allowed in HTML, escaped or not.
-_UNWRITABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 class Html(str):
@@ -47,7 +47,7 @@ def _markup(child: Child) -> str:
     if child is None:
         return ""
     if isinstance(child, str):
-        return html.escape(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", child))
+        return html.escape(for_page(child))
     if isinstance(child, int | float):
         return str(child)
     return "".join(map(_markup, child))

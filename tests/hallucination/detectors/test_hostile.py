@@ -29,7 +29,7 @@ def loads_soundly(path: Path) -> bool:
         assert len(str(error)) < 1500
         return False
     assert all(value.isfinite().all() for value in detector.network.state_dict().values())
-    assert isinstance(detector.threshold, float) and -1 <= detector.threshold <= 1
+    assert isinstance(detector.threshold, float) and -0.5 <= detector.threshold <= 1
     assert "Detector" in repr(detector)
     return True
 
@@ -72,6 +72,7 @@ def test_what_is_not_a_file_is_refused_as_a_detector(tmp_path: Path, make: Edit)
         ("threshold", float("nan"), "best.threshold is nan"),
         ("threshold", "0.5", "best.threshold is '0.5'"),
         ("threshold", 2.0, "best.threshold is 2.0"),
+        ("threshold", -1.0, "best.threshold is -1.0"),
         ("metrics", {"auroc": "high"}, "best.metrics.auroc is 'high'"),
     ],
 )

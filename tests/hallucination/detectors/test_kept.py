@@ -292,6 +292,10 @@ def rewrite(folder: Path, change: Any) -> None:
     ("change", "reason"),
     [
         (lambda about: about.update(threshold="high"), "threshold is 'high'"),
+        (lambda about: about.update(threshold=-1), "threshold is -1"),
+        (lambda about: about["fallback"].update(threshold=1.5), "fallback.threshold is 1.5"),
+        (lambda about: about["results"].update(test_auroc=7), "results.test_auroc is 7"),
+        (lambda about: about["results"].update(parameters="x"), "results.parameters is 'x'"),
         (lambda about: about.update(format=2), "format 2, not 1"),
         (lambda about: about["method"].update(kind="pickle"), "method.kind is 'pickle'"),
         (lambda about: about["method"].update(kind="layer"), "unknown"),
@@ -316,6 +320,11 @@ def test_an_edited_folder_gets_one_message(folder: Path, change: Any, reason: st
     with pytest.raises(StoreError, match=reason) as error:
         clew.load_detector(folder)
     assert len(str(error.value)) < 800
+
+
+def test_a_title_cannot_reorder_what_stands_beside_it(folder: Path) -> None:
+    rewrite(folder, lambda about: about["method"].update(title="\u202eprobe\x1b[2J"))
+    assert clew.load_detector(folder).title == r"\u202eprobe\u001b[2J"
 
 
 def test_a_probe_that_reads_texts_is_refused(out: Path) -> None:

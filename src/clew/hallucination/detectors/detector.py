@@ -38,6 +38,7 @@ from clew.typed_json import Bounds, read_as
 
 TOKENS = "token_logprobs"
 _OF_SMALL_STEPS = (FusionProbe, RobustProbe, GatedProbe)
+Probability = Annotated[float, Bounds(least=0, most=1)]
 _Count = Annotated[int, Bounds(least=0, most=1000)]
 # As close to 0 and 1 as a float32 can represent.
 _SURE = 1e-7
@@ -53,7 +54,7 @@ class Fallback:
 
     scorer: EachAnswer
     calibration: PlattScale
-    threshold: float
+    threshold: Probability
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,16 @@ from torch import Tensor, nn
 
 from clew.engine.model_files import ModelFile, read_model, write_model
 from clew.errors import ClewError, StoreError
+from clew.foreign_text import for_terminal
 from clew.hallucination.capture.dialogue import Prompt, check_template
 from clew.hallucination.detectors.data import LIVE, BlankAnswer
-from clew.hallucination.detectors.detector import Detector, Fallback, Origin, describe_samples
+from clew.hallucination.detectors.detector import (
+    Detector,
+    Fallback,
+    Origin,
+    Probability,
+    describe_samples,
+)
 from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.known import KNOWN_FILE, KnownAnswers, write_known
 from clew.hallucination.detectors.packing import Packed, pack, unpack
@@ -32,7 +39,7 @@ from clew.storage.members import Sha256
 from clew.storage.ownership import OWN_FILE, claim
 from clew.storage.reading import read_bounded, read_json
 from clew.storage.writing import replace_file
-from clew.typed_json import Bounds, read_as, to_json, without_nan
+from clew.typed_json import Bounds, Count, read_as, to_json, without_nan
 from clew.version import __version__
 
 DETECTOR_JSON, WEIGHTS = "detector.json", "detector.safetensors"
@@ -41,7 +48,6 @@ _FORMAT = 1
 _NETWORK = "network"
 _MISFITS = (AttributeError, ClewError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 _Text = Annotated[str, Bounds(most=200)]
-_Threshold = Annotated[float, Bounds(least=-1, most=1)]
 _Size = Annotated[int, Bounds(least=0, most=2**20)]
 _Settings = dict[str, Any]
 # Of one field of one answer; the largest models have two million.
@@ -68,7 +74,12 @@ class _Model(TypedDict, total=False):
 class _Preprocess(TypedDict, total=False):
     top_k: _Size | None
     node_dim: Annotated[int, Bounds(least=0)] | None
-    attn_threshold: Annotated[float, Bounds(least=0, most=1)] | None
+    attn_threshold: Probability | None
+
+
+class _Results(TypedDict, total=False):
+    test_auroc: Probability | None
+    parameters: Count | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +101,7 @@ class _Contents:
     clew: _Text
     created: _Text
     method: _Method
-    threshold: _Threshold
+    threshold: Probability
     calibration: _Settings
     fallback: _Settings | None
     distance: _Settings | None
@@ -102,7 +113,7 @@ class _Contents:
     shape: _Shape
     capture: _Settings
     preprocess: _Preprocess
-    results: _Settings
+    results: _Results
     data: _Settings
     weights_sha256: Sha256
     known_sha256: Sha256 | None = None
@@ -269,10 +280,10 @@ def _unpack_detector(contents: _Contents, saved: ModelFile) -> Detector:
     basis = Basis(**_take(every, "basis", ("mean", "components"))) if contents.basis else None
     return Detector(
         name=method.name,
-        title=method.title,
+        title=for_terminal(method.title),
         family=method.family,
         threshold=contents.threshold,
-        metrics=contents.results,
+        metrics=dict(contents.results),
         scorer=scorer,
         network=network,
         config=config,

@@ -2,18 +2,18 @@
 trained network."""
 
 from pathlib import Path
-from typing import Annotated
 
 import torch
 
 from clew.engine.folders import BEST
 from clew.engine.model_files import Wanted, check_about, misfit, read_model
+from clew.engine.state import Threshold
 from clew.errors import StoreError
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.kept import DETECTOR_JSON, read_detector
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.storage.working_copy import working_copy
-from clew.typed_json import Bounds, read_as
+from clew.typed_json import read_as
 from clew.urls import as_path
 
 # The folder of the detector that a comparison or a training keeps.
@@ -23,8 +23,7 @@ _PREFIX = "network."
 _WANTED: Wanted = {
     "settings.network": NETWORKS,
     "settings.network_config": dict,
-    # A threshold below 0 calls every answer hallucinated.
-    "best.threshold": Annotated[float, Bounds(least=-1, most=1)] | None,
+    "best.threshold": Threshold | None,
     "best.metrics": dict[str, float | None],
 }
 # Where validation had no hallucinated answer to choose one by.

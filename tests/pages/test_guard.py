@@ -6,7 +6,8 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import psutil
@@ -201,15 +202,49 @@ def test_client_that_reads_nothing_is_cut_off() -> None:
         assert len(read_all(client)) < 400 << 18
 
 
-def test_connections_are_limited_and_come_free_again() -> None:
-    with serving(Limits(connections=4)) as server:
-        idle = [connect(server) for _ in range(4)]
-        assert send_raw(server, head(server)).startswith(b"HTTP/1.1 503")
-        for client in idle:
-            client.close()
-        while (reply := post(server, b"1"))[0] == 503:
-            threading.Event().wait(0.02)
-        assert reply == (200, "1")
+SLOW = {
+    "head": "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+    "upload": "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n",
+}
+PATIENT = Limits(connections=16, head_seconds=600, body_seconds=600, linger_seconds=600)
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_slow_connections_make_room_for_every_other_client(slow: str) -> None:
+    """Many times as many as there may be; the oldest go first, and are told why."""
+    with serving(PATIENT) as server, ExitStack() as opened:
+        clients = []
+        for _ in range(80):
+            client = opened.enter_context(connect(server))
+            client.sendall(SLOW[slow].encode())
+            clients.append(client)
+            assert post(server, b"1") == (200, "1")
+        status, reason = split(read_all(clients[0]))
+        assert status in {404, 503} and reason
+        assert clients[-1].send(b"X") and _is_open(clients[-1])
+
+
+def test_clients_with_the_token_are_the_last_to_make_room() -> None:
+    with serving(PATIENT) as server, ExitStack() as opened:
+        uploading = opened.enter_context(connect(server))
+        uploading.sendall((head(server, "Content-Length: 2", "Connection: close") + "1").encode())
+        for _ in range(80):
+            opened.enter_context(connect(server)).sendall(SLOW["head"].encode())
+        assert post(server, b"1") == (200, "1")
+        uploading.sendall(b"2")
+        assert split(read_all(uploading)) == (200, "12")
+
+
+def test_refused_uploads_see_the_reason_while_all_connections_are_busy() -> None:
+    """Their bytes are read on: the connection of none is reset."""
+    busy = replace(PATIENT, connections=1, write_seconds=600)
+    with serving(busy) as server, connect(server) as client:
+        path = f"{urlsplit(server.address).path}large"
+        client.sendall(head(server, path=path, method="GET").encode())
+        client.recv(1)
+        replies = [post(server, bytes(5_000_000)) for _ in range(36)]
+    assert {status for status, _ in replies} == {503}
+    assert "too many connections" in replies[0][1]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 HOST = "127.0.0.1"
 _OWN_NAMES = {HOST, "localhost"}
-_LINGER_BYTES = 1 << 24
+LINGER_BYTES = 1 << 24
 # A proxy in front may take the one for the end of the body, and this server the other.
 _LENGTHS = (b"content-length", b"transfer-encoding")
 _POLICY = b"content-security-policy"
@@ -50,7 +50,7 @@ class Limits:
     body_bytes: int = 1_000_000
     head_bytes: int = 16_000
     headers: int = 64
-    head_seconds: float = 10.0
+    head_seconds: float = 5.0
     body_seconds: float = 30.0
     write_seconds: float = 30.0
     linger_seconds: float = 2.0
@@ -93,11 +93,13 @@ def describe_plainly(refusal: RefusedError) -> tuple[bytes, bytes]:
 @dataclass(frozen=True, kw_only=True)
 class Door:
     """Who may enter. `admit` gets the head of a request, raises RefusedError for a stranger, and
-    returns the path below which the app lives. `is_own_name` tells whether a name in the Host
-    header is this server's. `describe` turns a refusal into a content type and a body;
+    returns the path below which the app lives. `knows` tells whether the head holds a secret of
+    this server: such clients are the last to make room. `is_own_name` tells whether a name in the
+    Host header is this server's. `describe` turns a refusal into a content type and a body;
     `on_refusal` is called with each."""
 
     admit: Callable[[Scope], str]
+    knows: Callable[[Scope], bool] = lambda _: False
     is_own_name: Callable[[str], bool] = _OWN_NAMES.__contains__
     describe: Describe = describe_plainly
     on_refusal: Callable[[RefusedError], None] = lambda _: None
@@ -107,13 +109,16 @@ def token_door(token: str) -> Door:
     """For a page of this machine's own user: the path begins with a token that others cannot
     guess."""
 
-    def admit(scope: Scope) -> str:
+    def knows(scope: Scope) -> bool:
         given: str = scope["path"].removeprefix("/").partition("/")[0]
-        if not secrets.compare_digest(given.encode("utf-8", "replace"), token.encode()):
-            raise RefusedError(404, "not found")
-        return f"/{given}"
+        return secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
-    return Door(admit=admit)
+    def admit(scope: Scope) -> str:
+        if not knows(scope):
+            raise RefusedError(404, "not found")
+        return f"/{token}"
+
+    return Door(admit=admit, knows=knows)
 
 
 def named_hosts(names: Iterable[str]) -> Callable[[str], bool]:
@@ -218,7 +223,7 @@ class Guard:
 
 
 async def _discard_body(receive: Receive) -> None:
-    left = _LINGER_BYTES
+    left = LINGER_BYTES
     while left > 0:
         message = await receive()
         if message["type"] != "http.request" or not message.get("more_body"):

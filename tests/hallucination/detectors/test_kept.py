@@ -293,7 +293,7 @@ def rewrite(folder: Path, change: Any) -> None:
     [
         (lambda about: about.update(threshold="high"), "threshold is 'high'"),
         (lambda about: about.update(threshold=-1), "threshold is -1"),
-        (lambda about: about["fallback"].update(threshold=1.5), "fallback.threshold is 1.5"),
+        (lambda about: about["fallback"].update(threshold=1.5), "threshold is 1.5"),
         (lambda about: about["results"].update(test_auroc=7), "results.test_auroc is 7"),
         (lambda about: about["results"].update(parameters="x"), "results.parameters is 'x'"),
         (lambda about: about.update(format=2), "format 2, not 1"),

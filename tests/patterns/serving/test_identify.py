@@ -2,10 +2,13 @@
 
 import base64
 import io
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from PIL import Image
@@ -35,6 +38,17 @@ def test_a_photo_gets_the_classes_that_identify_gives(
     best = [(one["class"], one["probability"]) for one in found["best"]]
     assert best == [(label, pytest.approx(p, abs=1e-6)) for label, p in expected.top_k(2)]
     assert found["confidence"] == best[0][1] and "heat_map" not in found
+
+
+def test_idle_uploads_lock_nobody_out(served: ServedPhotos) -> None:
+    place, photo, statuses = urlsplit(served.address), photo_of("red"), []
+    idle = b"POST /identify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900\r\n\r\nx"
+    with ExitStack() as opened:
+        for _ in range(100):
+            client = socket.create_connection((str(place.hostname), int(place.port or 0)), 60)
+            opened.enter_context(client).sendall(idle)
+            statuses.append(served.send("identify", photo)[0])
+    assert statuses == [200] * 100
 
 
 def test_json_with_base64_gets_the_same_answer(served: ServedPhotos) -> None:

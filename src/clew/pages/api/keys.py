@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clew.errors import InputError
 from clew.foreign_text import is_sendable
-from clew.pages.guard import Headers, RefusedError, Scope, find_header
+from clew.pages.guard import RefusedError, Scope, find_header
 from clew.storage.reading import read_bounded
 
 _MAX_BYTES = 1 << 20
@@ -32,26 +32,26 @@ class ApiKeys:
         given = sha256(key.encode()).digest()
         return sum(hmac.compare_digest(given, known) for known in self._hashes) > 0
 
+    def has_sent(self, scope: Scope) -> bool:
+        """Whether one of these is in the head of a request."""
+        for value in find_header(scope["headers"], b"authorization"):
+            scheme, _, key = value.partition(" ")
+            if scheme.lower() == "bearer" and self.knows(key.strip()):
+                return True
+        return False
+
     def admit(self, scope: Scope) -> str:
         """For the server's guard: raises RefusedError if the request needs a key and has none of
         these."""
         path: str = scope["path"]
         is_open = path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER)
-        if not self or is_open or _knows_any(self, scope["headers"]):
+        if not self or is_open or self.has_sent(scope):
             return ""
         raise RefusedError(
             401,
             'give a valid API key in the header "Authorization: Bearer KEY"',
             headers=[(b"www-authenticate", b"Bearer")],
         )
-
-
-def _knows_any(keys: ApiKeys, headers: Headers) -> bool:
-    for value in find_header(headers, b"authorization"):
-        scheme, _, key = value.partition(" ")
-        if scheme.lower() == "bearer" and keys.knows(key.strip()):
-            return True
-    return False
 
 
 def read_keys(file: Path | None, variable: str | None) -> ApiKeys:

@@ -63,6 +63,7 @@ class Address:
             names += [socket.gethostname(), socket.getfqdn()]
         return Door(
             admit=self.keys.admit,
+            knows=self.keys.has_sent,
             is_own_name=named_hosts(names),
             describe=describe_refusal,
             on_refusal=lambda refusal: metrics.count_refusal(refusal.status),

@@ -3,10 +3,12 @@
 import http.client
 import json
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -99,6 +101,19 @@ def test_streams_that_do_not_finish_in_time_end_properly(session: Session) -> No
         served.ending.begin()
         *_, error, _, done, _ = lines
         assert "shutting_down" in error and done == "data: [DONE]"
+
+
+def test_slow_headers_without_a_key_lock_out_no_client_with_one(session: Session) -> None:
+    key = "sk-of-this-test-0001"
+    with serving(session, keys=[key]) as served, ExitStack() as opened:
+        place = urlsplit(served.address)
+        statuses = []
+        for number in range(600):
+            slow = socket.create_connection((str(place.hostname), int(place.port or 0)), 60)
+            opened.enter_context(slow).sendall(b"GET /v1/models HTTP/1.1\r\n")
+            if number % 10 == 9:
+                statuses.append(served.fetch("v1/models", Authorization=f"Bearer {key}")[0])
+    assert statuses == [200] * 60
 
 
 @pytest.mark.parametrize(

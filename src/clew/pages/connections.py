@@ -134,7 +134,7 @@ def limited_protocol(limits: Limits, door: Door) -> type[asyncio.Protocol]:
             super().data_received(data)
             if self.scope is not before:
                 self._keep("head")
-                self.is_known = self.is_known or door.knows(self.scope)
+                self.is_known = self.is_known or door.knows({**self.scope})
             if self.cycle is not None and not self.cycle.response_complete:
                 self._wait_for_body()
 

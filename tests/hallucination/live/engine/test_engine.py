@@ -1,7 +1,10 @@
 """The engine gives what capture gives, whatever else is in the batch."""
 
+import itertools
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,6 +131,56 @@ def test_a_long_prompt_is_passed_in_parts_while_others_are_answered(
         answer = finish(ask(engine, long, max_new_tokens=5))
         finish(first)
     assert_same(answer.record, decoder.record([long], [list(answer.tokens)])[1])
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_short_question_takes_turns_with_long_prompts(
+    loaded: LoadedModel,
+    decoder: Decoder,
+    recording: Recording,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    ahead: bool,
+) -> None:
+    """Where each pass takes as long as another: at most twice as many passes as alone, and one."""
+    if ahead:
+        monkeypatch.setattr(batch, "choose_passes", GraphPasses)
+    monkeypatch.setattr(batch, "_LONG", {"cpu": 40, "cuda": 40})
+    monkeypatch.setattr(batch, "_CHUNK", {"cpu": 8, "cuda": 8})
+    monkeypatch.setattr(batch, "_MIN_CHUNK", 4)
+    monkeypatch.setattr(batch, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    random = torch.Generator().manual_seed(7)
+    longs = torch.randint(1, 380, (count, 200), generator=random).tolist()
+    with Engine(loaded, recording, max_rows=12) as engine:
+        alone = passes_of(engine, list(range(100, 111)))
+        tickets = engine.call(lambda: [ask(engine, long, max_new_tokens=5) for long in longs])
+        assert engine.call(lambda: engine.load.running) == count
+        beside = passes_of(engine, list(range(200, 211)))
+        assert engine.load.running == count, "the long prompts are not answered yet"
+        answers = [finish(ticket) for ticket in tickets]
+    assert beside <= 2 * alone + 1 + ahead
+    for long, answer in zip(longs, answers, strict=True):
+        assert_same(answer.record, decoder.record([long], [list(answer.tokens)])[1])
+
+
+def passes_of(engine: Engine, prompt: list[int]) -> int:
+    """How many passes there are until a request is answered."""
+    found: Future[int] = Future()
+
+    def submit() -> None:
+        before = engine.load.passes
+        ticket = ask(engine, prompt, cut="none", max_new_tokens=10)
+        ticket.on_event(
+            lambda event: (
+                found.set_result(engine.load.passes - before)
+                if isinstance(event, Finished)
+                else None
+            )
+        )
+
+    engine.call(submit)
+    return found.result(60)
 
 
 def test_only_the_columns_that_are_asked_for_are_recorded(

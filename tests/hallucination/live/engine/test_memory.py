@@ -14,6 +14,7 @@ from clew.hallucination.live.engine.engine import Engine
 from clew.hallucination.live.engine.graphs import GraphPasses
 from clew.hallucination.live.engine.passes import PackedModel
 from clew.hallucination.live.engine.recording import Recording
+from clew.hallucination.live.engine.requests import Finished
 from clew.hallucination.live.engine.tickets import Ticket
 from tests.builders import make_decoder
 from tests.hallucination.live.engine.test_engine import BEGINNING, ask, finish
@@ -64,6 +65,36 @@ def test_a_long_prompt_has_room_after_many_short_ones(
         tickets = [ask(engine, prompt, max_new_tokens=3) for prompt in prompts]
         answers = [finish(ticket).tokens for ticket in tickets]
     assert answers[4] == alone and answers[5] == answers[0]
+
+
+def test_a_long_prompt_that_waits_for_room_holds_up_no_short_one(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is memory for one long row, and for a short one beside it."""
+    monkeypatch.setattr(batch, "_LONG", {"cpu": 100, "cuda": 100})
+    ended: list[int] = []
+    with Engine(loaded, max_rows=4) as engine:
+        monkeypatch.setattr(engine._batch._room, "_max_cells", 3 * 256)
+
+        def submit() -> list[Ticket]:
+            prompts = [[5, *BEGINNING * 15], [6, *BEGINNING * 15], [7, *BEGINNING * 15], BEGINNING]
+            sizes = (40, 5, 5, 3)
+            found = [
+                ask(engine, prompt, cut="none", max_new_tokens=size)
+                for prompt, size in zip(prompts, sizes, strict=True)
+            ]
+            for number, ticket in enumerate(found):
+                ticket.on_event(lambda event, n=number: _note(ended, event, n))
+            return found
+
+        engine.call(submit)
+        engine.close(drain_seconds=60)
+    assert sorted(ended) == [0, 1, 2, 3] and ended.index(3) < ended.index(0)
+
+
+def _note(ended: list[int], event: object, number: int) -> None:
+    if isinstance(event, Finished):
+        ended.append(number)
 
 
 def test_a_prompt_that_one_row_has_no_room_for_is_refused(

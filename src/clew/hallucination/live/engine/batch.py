@@ -1,5 +1,6 @@
 """The running requests of the engine: what the next pass takes of each, and what it gave."""
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice, repeat
@@ -28,6 +29,8 @@ from clew.memory import free_memory, is_out_of_memory
 # Tokens that one pass takes: more would hold up the running answers. Of prompts, at least some.
 _CHUNK = {"cpu": 128, "cuda": 512}
 _MIN_CHUNK = 32
+# Requests with more tokens have passes of their own, which take turns with those of the others.
+_LONG = {"cpu": 512, "cuda": 4096}
 # A pass keeps all layers' attention weights until they are reduced; prompts are passed in smaller
 # parts where these would take more.
 _MAX_WEIGHTS_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
@@ -42,8 +45,24 @@ class _InFlight:
     """A pass that was launched, and what it took of which requests."""
 
     taken: list[Taken]
+    is_long: bool
     launched: Launched
     alive: list[bool]
+
+
+class _Turns:
+    """Whose pass is next where long and short requests run: after a pass of the long ones, the
+    short ones have at least as much time. So they take at most twice as long as without long ones,
+    and one pass, and neither kind waits for the other to end."""
+
+    def __init__(self) -> None:
+        self._owed = 0.0
+
+    def are_for_long(self) -> bool:
+        return self._owed <= 0
+
+    def note(self, seconds: float, *, is_long: bool) -> None:
+        self._owed = seconds if is_long else self._owed - seconds
 
 
 class RunningBatch:
@@ -73,6 +92,7 @@ class RunningBatch:
         self._refuse_own_attention(loaded)
         self._passes = choose_passes(self._model, self._record, max_rows)
         self._in_flight: _InFlight | None = None
+        self._turns = _Turns()
         self.running: list[Running] = []
         self.prompt_tokens = self.tokens = self.passes = 0
 
@@ -110,18 +130,24 @@ class RunningBatch:
             )
 
     def admit(self, waiting: "deque[Ticket]") -> None:
-        """Give rows to waiting requests, in their order, as long as there are any."""
-        while waiting and not self._is_prefix_on_its_way(waiting[0].request.prompt):
-            request = waiting[0].request
+        """Give rows to waiting requests, in their order, as long as there are any. Where a long one
+        waits for another long one, those after it go ahead."""
+        for ticket in list(waiting):
+            request = ticket.request
+            if self._is_prefix_on_its_way(request.prompt):
+                continue
             try:
                 row = self._room.take_row(len(request.prompt))
             except PASS_ERRORS as error:
-                waiting.popleft().put(_failure(error))
+                waiting.remove(ticket)
+                ticket.put(_failure(error))
                 self._free(error)
+                continue
+            if row is None and any(map(self._is_long, self.running)) and self._room.has_rows:
                 continue
             if row is None:
                 return
-            ticket = waiting.popleft()
+            waiting.remove(ticket)
             others = (other.request.prompt for other in islice(waiting, 8))
             shared = self._prefixes.length_to_keep(request.prompt, others)
             try:
@@ -154,6 +180,7 @@ class RunningBatch:
     def step(self) -> None:
         """One pass: a token of every running answer, and some of the new prompts. Where the device
         works ahead, what is read is the pass before."""
+        started = time.perf_counter()
         if self._passes.looks_ahead and any(r.chooser.needs_history for r in self.running):
             self._read()
         try:
@@ -162,14 +189,18 @@ class RunningBatch:
             self._read()
             self._give_up_some(error)
             return
-        if not self._passes.looks_ahead:
+        if self._passes.looks_ahead:
+            done = self._in_flight
+            self._read()
+            self._record_and_keep(launched)
+            self._in_flight = launched
+        else:
+            done = launched
             self._record_and_keep(launched)
             self._in_flight = launched
             self._read()
-            return
-        self._read()
-        self._record_and_keep(launched)
-        self._in_flight = launched
+        if done is not None:
+            self._turns.note(time.perf_counter() - started, is_long=done.is_long)
 
     @property
     def is_busy(self) -> bool:
@@ -179,10 +210,11 @@ class RunningBatch:
         if not self.running:
             return None
         self._room.reserve(max(r.position + max(1, len(r.to_pass)) for r in self.running))
-        records = any(self._records(r) for r in self.running)
-        taken = self._take_some(records)
+        some, others = self._whose_turn()
+        taken = self._take_some(some) or self._take_some(others)
         if not taken:
             return None
+        records = any(self._records(one.running) for one in taken)
         asking = [t.running.asking for t in taken if t.segment.wants_logits]
         try:
             launched = self._passes.launch([t.segment for t in taken], asking, records=records)
@@ -191,27 +223,48 @@ class RunningBatch:
                 one.give_back()
             raise
         self.passes += 1
-        return _InFlight(taken=taken, launched=launched, alive=[True] * len(taken))
+        is_long = self._is_long(taken[0].running)
+        alive = [True] * len(taken)
+        return _InFlight(taken=taken, is_long=is_long, launched=launched, alive=alive)
 
-    def _take_some(self, records: bool) -> list[Taken]:
-        """What the pass takes of every running request, in the order of a pass."""
-        steps = sum(not running.to_pass for running in self.running)
-        left, found = max(_MIN_CHUNK, self._chunk(records) - steps), {}
-        for running in self.running:
-            taken = running.take(left)
+    def _whose_turn(self) -> tuple[list[Running], list[Running]]:
+        """The requests of the next pass, and those to take if these have nothing to pass."""
+        long = [running for running in self.running if self._is_long(running)]
+        short = [running for running in self.running if not self._is_long(running)]
+        return (long, short) if self._turns.are_for_long() else (short, long)
+
+    def _is_long(self, running: Running) -> bool:
+        return running.length > _LONG[self._kind]
+
+    def _take_some(self, some: list[Running]) -> list[Taken]:
+        """What the pass takes of these requests, in the order of a pass. Long prompts get equal
+        parts; short ones, of which a few passes are enough, come in their order."""
+        if not some:
+            return []
+        prompts = sum(bool(running.to_pass) for running in some)
+        left, found = max(_MIN_CHUNK, self._chunk(some) - len(some) + prompts), {}
+        is_long = any(map(self._is_long, some))
+        share = max(1, left // prompts) if is_long and prompts else left
+        for running in some:
+            taken = running.take(min(left, share))
             if taken is not None:
                 found[running.row] = taken
                 left -= len(taken.segment.tokens) if taken.number is None else 0
         return [found[segment.row] for segment in in_order([t.segment for t in found.values()])]
 
-    def _chunk(self, records: bool) -> int:
-        """How many tokens a pass takes."""
-        kind = "cuda" if self._passes.looks_ahead else "cpu"
+    @property
+    def _kind(self) -> str:
+        return "cuda" if self._passes.looks_ahead else "cpu"
+
+    def _chunk(self, some: list[Running]) -> int:
+        """How many tokens a pass of these requests takes."""
+        most, records = _CHUNK[self._kind], any(map(self._records, some))
         if not (records and self._record and self._record.recording.needs_attention):
-            return _CHUNK[kind]
-        observer, columns = self._model.observer, self._model.cache.capacity
+            return most
+        observer, longest = self._model.observer, max(running.length for running in some)
+        columns = 1 << longest.bit_length()
         a_token = observer.num_layers * observer.heads * columns * 4
-        return max(1, min(_CHUNK[kind], _MAX_WEIGHTS_BYTES[kind] // a_token))
+        return max(1, min(most, _MAX_WEIGHTS_BYTES[self._kind] // a_token))
 
     def _record_and_keep(self, flying: "_InFlight | None") -> None:
         """Add a pass to the record, and keep the beginnings of prompts that it completed."""

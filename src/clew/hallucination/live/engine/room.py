@@ -34,6 +34,11 @@ class Room:
         """How many tokens fit if there is only one row, and the spare one."""
         return 1 << max(0, (self._max_cells // 2).bit_length() - 1)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether a row is free, if there is memory for it."""
+        return bool(self._free)
+
     def take_row(self, prompt_tokens: int) -> int | None:
         """A free row with room for a prompt, or None if there is none while others are used.
         Raises MemoryError if there would be none without them, either."""

@@ -36,6 +36,11 @@ class Running:
         return self.ticket.request
 
     @property
+    def length(self) -> int:
+        """Tokens in its row once its prompt has passed."""
+        return self.position + len(self.to_pass)
+
+    @property
     def asking(self) -> Asking:
         """For the token after those that were launched."""
         return Asking(self.chooser, self.launched, self.draft.tokens)

@@ -3,9 +3,11 @@
     python benchmarks/serve.py                          the embedded model on this CPU, 8 at once
     python benchmarks/serve.py --part llama-7b          random weights of Llama-2-7B's shape, GPU
     python benchmarks/serve.py --part transformers      against "transformers serve", over HTTP
+    python benchmarks/serve.py --part waiting           short questions beside long prompts
     python benchmarks/serve.py --part soak              64 clients for a minute: does it hold?
 
-`--detector` is a detector folder for the embedded model (from "clew compare").
+`--detector` is a detector folder for the embedded model (from "clew compare"); for `waiting`, one
+is made if there is none.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import torch
 
 import clew
 from clew.hallucination.capture import load_model
+from clew.hallucination.live.answers import LiveToken
 from clew.hallucination.live.engine.engine import Engine
 from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.session import Session
@@ -94,6 +97,50 @@ def run_embedded(args):
     compare_turns(loaded, detector, requests, args.rows or 8, args.repeats)
 
 
+def run_waiting(args):
+    """Seconds until a short question is answered, beside no, one and eight long prompts."""
+    loaded = load_model(device="cpu")
+    with tempfile.TemporaryDirectory() as scratch:
+        made = args.detector or make_detector(loaded, Path(scratch))
+        detector = made if args.detector is None else clew.load_detector(made)
+    questions = load_questions("facts", 1 + 3 * args.repeats).questions
+    random, idle = torch.Generator().manual_seed(1), None
+    for level in (0, 1, 8):
+        with Session(loaded, detector) as session:
+            session.ask(questions[0].question, max_new_tokens=args.max_new_tokens)
+            size = (level, args.long_tokens)
+            longs = torch.randint(2, 32_000, size, generator=random).tolist()
+            for prompt in longs:
+                session.submit(Request(prompt=prompt, max_new_tokens=64))
+            while session.load.running < min(level, 1):
+                time.sleep(0.01)
+            before = session.load
+            took = [wait_for_one(session, one.question, args) for one in questions[1:]]
+            after = session.load
+        a_pass = (after.seconds - before.seconds) / max(1, after.passes - before.passes)
+        median, worst = statistics.median(took), max(took)
+        idle = idle or median
+        print(
+            f"beside {level} prompts of {args.long_tokens:,} tokens: {median:.2f} s (median), "
+            f"{worst:.2f} s (longest) until a short question is answered, {median / idle:.2f} "
+            f"times an idle server's; {a_pass:.3f} s a pass; {after.running} of them still ran",
+            flush=True,
+        )
+
+
+def wait_for_one(session, question, args):
+    """Seconds of one question; those that take longer than `--seconds` are given up."""
+    started = time.perf_counter()
+    ticket = session.submit(session.make_request(question, max_new_tokens=args.max_new_tokens))
+    while time.perf_counter() - started < args.seconds:
+        try:
+            if not isinstance(ticket.get(timeout=args.seconds), LiveToken):
+                break
+        except TimeoutError:
+            ticket.cancel()
+    return time.perf_counter() - started
+
+
 def run_llama_7b(args):
     from extract import llama_7b
 
@@ -150,9 +197,8 @@ def make_detector(loaded, folder, count=96):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--part", choices=["embedded", "llama-7b", "transformers", "soak"], default="embedded"
-    )
+    parser.add_argument("--part", choices=[*PARTS], default="embedded")
+    parser.add_argument("--long-tokens", type=int, default=7500)
     parser.add_argument("--detector", type=Path)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--requests", type=int)
@@ -165,13 +211,16 @@ def main():
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
     args.requests = args.requests or (512 if args.part == "llama-7b" else 64)
-    parts = {
-        "embedded": run_embedded,
-        "llama-7b": run_llama_7b,
-        "transformers": run_transformers,
-        "soak": run_soak,
-    }
-    parts[args.part](args)
+    PARTS[args.part](args)
+
+
+PARTS = {
+    "embedded": run_embedded,
+    "llama-7b": run_llama_7b,
+    "transformers": run_transformers,
+    "waiting": run_waiting,
+    "soak": run_soak,
+}
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ _TEXTS = ("can't allocate memory", "can't start new thread")
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means out of memory. CUDA has its own exception for it, others only
-    a message; during graph capture, another error may follow."""
-    if error.__context__ is not None and is_out_of_memory(error.__context__):
+    a message; during graph capture, another error may follow. Also an error that one of them
+    caused."""
+    if any(inner and is_out_of_memory(inner) for inner in (error.__cause__, error.__context__)):
         return True
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 # followed by a rest of this many times as long, and further events come together meanwhile.
 _REST, _LONGEST_REST_SECONDS = 3, 0.1
 # What a detector may raise for features that nobody foresaw.
-_FAILURES = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
+_FAILURES = (RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError)
 _NOT_ASKED = "scoring was turned off for this answer"
 _DRAWS_FAILED = "the answers to compare it with could not be generated"
 
@@ -264,7 +264,7 @@ class Delivery:
             return []
         try:
             return self._assess_all(pending)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         free_memory()

@@ -152,7 +152,7 @@ class AnswerScorer:
         """Score a batch; if it does not fit in device memory, in halves."""
         try:
             return self._pass(answers, prefix)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             if len(answers) == 1:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import InputError
-from clew.pages.api.errors import ApiError, failed, invalid, of_status
+from clew.pages.api.errors import ApiError, failed, invalid, of_status, out_of_memory
 from clew.pages.api.front import Watch
 from clew.pages.api.lifecycle import Lifecycle
 from clew.pages.api.metrics import CONTENT_TYPE, RequestMetrics
@@ -94,5 +94,8 @@ def _add_errors(app: "FastAPI") -> None:
         return reply(invalid(where, f"{where}: {first['msg']}.").body(), 400)
 
     @app.exception_handler(Exception)
-    async def apologize(_: object, __: Exception) -> "Response":
-        return reply(failed().body(), 500)
+    async def apologize(_: object, error: Exception) -> "Response":
+        from clew.memory import is_out_of_memory
+
+        told = out_of_memory() if is_out_of_memory(error) else failed()
+        return reply(told.body(), told.status, told.headers)

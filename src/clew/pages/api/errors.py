@@ -87,6 +87,16 @@ def failed() -> ApiError:
     )
 
 
+def out_of_memory() -> ApiError:
+    return ApiError(
+        503,
+        "Memory ran out while this request was answered. Try again later, or with a smaller "
+        "request.",
+        code="out_of_memory",
+        headers={"Retry-After": "5"},
+    )
+
+
 def describe_refusal(refusal: RefusedError) -> tuple[bytes, bytes]:
     """What the guard refuses: its content type and its body."""
     error = ApiError(refusal.status, f"{refusal.reason[:1].upper()}{refusal.reason[1:]}.")

@@ -61,6 +61,21 @@ def test_what_takes_too_long_ends_with_an_error(session: Session) -> None:
         served.wait_until_idle()
 
 
+def test_a_request_that_runs_out_of_memory_is_told_so(
+    narrow_session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(narrow_session) as served, served.client() as client:
+        client.chat.completions.create(**{**LONG, "max_tokens": 1})
+        room = narrow_session._engine._batch._room  # type: ignore[union-attr]
+        monkeypatch.setattr(room, "_max_cells", 0)
+        for is_stream in (False, True):
+            with pytest.raises(openai.APIError, match="Memory ran out") as error:
+                list(client.chat.completions.create(**LONG, stream=is_stream))
+            assert error.value.code == "out_of_memory"
+        monkeypatch.undo()
+        assert client.chat.completions.create(**{**LONG, "max_tokens": 1}).choices
+
+
 @contextmanager
 def held(session: Session) -> Iterator[None]:
     """No token is generated meanwhile."""

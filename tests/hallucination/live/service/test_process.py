@@ -1,10 +1,12 @@
 """`clew serve` as a process: what it prints, and how it ends."""
 
+import resource
 import shutil
 import signal
 from pathlib import Path
 
 import openai
+import psutil
 import pytest
 
 import clew
@@ -38,6 +40,41 @@ def test_a_signal_lets_streams_finish_and_the_exit_code_is_0(
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] in ("length", "stop")
         assert process.wait() == 0
         assert "Traceback" not in process.output and "capital of France" not in process.output
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_ends_no_more_than_a_request(
+    detector_folder: Path, chat_folder: Path, tmp_path: Path
+) -> None:
+    """The process really gets no more memory than it has."""
+    words = (detector_folder, "--model", chat_folder)
+    with process_serving(tmp_path / "log", *words) as (process, address):
+        client = openai.OpenAI(base_url=address, api_key="none", max_retries=0, timeout=120)
+
+        def ask(words: str, n: int) -> int:
+            messages = [{"role": "system", "content": words}, *QUESTION]
+            found = client.chat.completions.create(
+                model=chat_folder.name,
+                messages=messages,  # type: ignore[arg-type]
+                max_tokens=4,
+                n=n,
+            )
+            return len(found.choices)
+
+        large = "some words " * 40
+        assert ask("Be brief.", 1) == 1
+        limits = resource.prlimit(process.pid, resource.RLIMIT_AS)
+        used = psutil.Process(process.pid).memory_info().vms
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (used + (1 << 20), limits[1]))
+        with pytest.raises(openai.InternalServerError) as error:
+            ask(large, 16)
+        assert (error.value.status_code, error.value.code) == (503, "out_of_memory")
+        assert "Memory ran out" in str(error.value)
+        assert ask("Be brief.", 1) == 1
+        resource.prlimit(process.pid, resource.RLIMIT_AS, limits)
+        assert ask(large, 16) == 16
+        process.send(signal.SIGTERM)
+        assert process.wait() == 0
 
 
 def test_a_damaged_detector_is_refused(detector_folder: Path, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from clew.errors import ClewError
 from clew.hallucination.live.answers import LiveAnswer, LiveToken
 from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.service.errors import out_of_time
-from clew.pages.api.errors import ApiError, failed
+from clew.memory import is_out_of_memory
+from clew.pages.api.errors import ApiError, failed, out_of_memory
 
 if TYPE_CHECKING:
     from clew.hallucination.live.session import Session
@@ -112,9 +113,12 @@ class Answering:
                 self._on_first_token = None
             if not self._is_stream:
                 return
+        told: tuple[int, Event] | ApiError
         if isinstance(event, ClewError):
             logger.error("a request has failed: %s", event)
-        told = failed() if isinstance(event, ClewError) else (place, event)
+            told = out_of_memory() if is_out_of_memory(event) else failed()
+        else:
+            told = place, event
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._events.put_nowait, told)
 

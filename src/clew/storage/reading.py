@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import stat
+import sys
 from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NoReturn
 
@@ -13,7 +14,6 @@ from clew.wording import bytes_text
 
 MAX_JSON_BYTES = 1 << 26
 MAX_JSON_DEPTH = 32
-_MAX_DIGITS = 4000
 # Enough for a table of 1,700 x 1,700 numbers; files with more have longer values.
 _FEW_VALUES, _BYTES_A_VALUE = 3_000_000, 16
 
@@ -93,9 +93,9 @@ def parse_file(content: bytes, *, finite: bool = True, encodable: bool = True) -
 
 def parse_json(content: bytes | str, *, finite: bool = True, encodable: bool = True) -> Any:
     """JSON as in `read_json`, of any origin."""
-    checks: dict[str, Any] = {"parse_int": _short_int}
-    if finite:
-        checks |= {"parse_constant": _refuse_constant, "parse_float": _finite_float}
+    checks: dict[str, Any] = (
+        {"parse_constant": _refuse_constant, "parse_float": _finite_float} if finite else {}
+    )
     _refuse_many_values(
         content if isinstance(content, bytes) else content.encode("utf-8", "replace")
     )
@@ -103,6 +103,11 @@ def parse_json(content: bytes | str, *, finite: bool = True, encodable: bool = T
         value = json.loads(content, **checks)
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} levels deep") from None
+    except ValueError as error:
+        if "int_max_str_digits" not in str(error):
+            raise
+        most = sys.get_int_max_str_digits()
+        raise ValueError(f"it contains an integer of more than {most:,} digits") from None
     _check_depth(value)
     if encodable and ("\\u" in content if isinstance(content, str) else b"\\u" in content):
         json.dumps(value, ensure_ascii=False).encode()
@@ -118,12 +123,6 @@ def _refuse_many_values(content: bytes) -> None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it contains {name}, which is not a number")
-
-
-def _short_int(text: str) -> int:
-    if len(text) > _MAX_DIGITS:
-        raise ValueError(f"it contains an integer of {len(text.lstrip('-')):,} digits")
-    return int(text)
 
 
 def _finite_float(text: str) -> float:

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -139,7 +139,7 @@ def test_streamed_gigabytes_take_no_memory(server: LocalServer) -> None:
         (rb'{"a": "\ud800"}', "a character that is not valid"),
         (rb'{"\udfff": 1}', "a character that is not valid"),
         (b"1" * 999, ""),
-        (b"1" * 5000, "not valid JSON: it contains an integer of 5,000 digits"),
+        (b"1" * 5000, "not valid JSON: it contains an integer of more than 4,300 digits"),
     ],
 )
 def test_only_valid_json_reaches_the_app(server: LocalServer, body: bytes, reason: str) -> None:
@@ -229,7 +229,9 @@ def test_clients_with_the_token_are_the_last_to_make_room() -> None:
         uploading = opened.enter_context(connect(server))
         uploading.sendall((head(server, "Content-Length: 2", "Connection: close") + "1").encode())
         for _ in range(80):
-            opened.enter_context(connect(server)).sendall(SLOW["head"].encode())
+            slow = opened.enter_context(connect(server))
+            with suppress(OSError):  # it has made room already
+                slow.sendall(SLOW["head"].encode())
         assert post(server, b"1") == (200, "1")
         uploading.sendall(b"2")
         assert split(read_all(uploading)) == (200, "12")

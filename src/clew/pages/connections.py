@@ -2,9 +2,8 @@
 uvicorn, which is optional."""
 
 import asyncio
-import select
 from collections import Counter
-from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from types import FrameType
 from typing import Any
@@ -73,6 +72,10 @@ def limited_protocol(limits: Limits, door: Door) -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._wait_for_head()
+            # After what clients have sent already is read: it may hold a key.
+            self.loop.call_soon(self.loop.call_soon, self._keep_to_limits)
+
+        def _keep_to_limits(self) -> None:
             places = [one for one in self.connections if not one.is_turned_away]
             own = [one for one in places if one.address == self.address]
             if len(own) > limits.connections - limits.connections // _SHARE_FOR_OTHERS:
@@ -82,22 +85,16 @@ def limited_protocol(limits: Limits, door: Door) -> type[asyncio.Protocol]:
 
         def _make_room(self, places: "list[LimitedProtocol]") -> None:
             """Of strangers before clients with a key, of the address with the most connections,
-            the one that has kept the server waiting for longest."""
+            the one that has kept the server waiting for longest; this one if none does."""
             held = Counter(one.address for one in places)
-            others = [one for one in places if one is not self and one.may_be_evicted]
-            unread = _with_unread_bytes(others)
             slowest = min(
-                others,
-                key=lambda one: (
-                    one.is_known,
-                    one in unread,
-                    -held[one.address],
-                    one.waiting_since,
-                ),
+                (one for one in places if one is not self and one.may_be_evicted),
+                key=lambda one: (one.is_known, -held[one.address], one.waiting_since),
                 default=self,
             )
-            door.on_refusal(_FULL)
-            slowest.turn_away(_FULL)
+            if not slowest.transport.is_closing():
+                door.on_refusal(_FULL)
+                slowest.turn_away(_FULL)
 
         def turn_away(self, refusal: RefusedError) -> None:
             """Answer, and read on for a moment: a connection that is closed with unread bytes is
@@ -117,7 +114,8 @@ def limited_protocol(limits: Limits, door: Door) -> type[asyncio.Protocol]:
                 self._keep(name)
             self._unset_keepalive_if_required()
             self.transport.write(_response(refusal, door))
-            self.transport.write_eof()
+            with suppress(OSError):  # the client has left meanwhile
+                self.transport.write_eof()
             self.flow.resume_reading()
             self._end_after("linger", limits.linger_seconds)
 
@@ -183,15 +181,6 @@ def limited_protocol(limits: Limits, door: Door) -> type[asyncio.Protocol]:
                 self._timers.pop(name).cancel()
 
     return LimitedProtocol
-
-
-def _with_unread_bytes(some: "Sequence[H11Protocol]") -> "set[H11Protocol]":
-    """Those whose client has sent something that was not read yet."""
-    by_number = {one.transport.get_extra_info("socket").fileno(): one for one in some}
-    polling = select.poll()
-    for number in by_number:
-        polling.register(number, select.POLLIN)
-    return {by_number[number] for number, _ in polling.poll(0)}
 
 
 def _response(refusal: RefusedError, door: Door) -> bytes:

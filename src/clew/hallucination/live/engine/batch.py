@@ -31,6 +31,7 @@ _CHUNK = {"cpu": 128, "cuda": 512}
 _MIN_CHUNK = 32
 # Requests with more tokens have passes of their own, which take turns with those of the others.
 _LONG = {"cpu": 512, "cuda": 4096}
+_SHORT_SHARE = 1.5
 # A pass keeps all layers' attention weights until they are reduced; prompts are passed in smaller
 # parts where these would take more.
 _MAX_WEIGHTS_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
@@ -52,8 +53,8 @@ class _InFlight:
 
 class _Turns:
     """Whose pass is next where long and short requests run: after a pass of the long ones, the
-    short ones have at least as much time. So they take at most twice as long as without long ones,
-    and one pass, and neither kind waits for the other to end."""
+    short ones have one and a half times as long. So they take less than twice as long as without
+    long ones, and one pass, and neither kind waits for the other to end."""
 
     def __init__(self) -> None:
         self._owed = 0.0
@@ -62,7 +63,7 @@ class _Turns:
         return self._owed <= 0
 
     def note(self, seconds: float, *, is_long: bool) -> None:
-        self._owed = seconds if is_long else self._owed - seconds
+        self._owed = _SHORT_SHARE * seconds if is_long else self._owed - seconds
 
 
 class RunningBatch:
@@ -131,9 +132,12 @@ class RunningBatch:
 
     def admit(self, waiting: "deque[Ticket]") -> None:
         """Give rows to waiting requests, in their order, as long as there are any. Where a long one
-        waits for another long one, those after it go ahead."""
+        waits for another long one, short ones go ahead."""
+        is_blocked, most = False, _LONG[self._kind]
         for ticket in list(waiting):
             request = ticket.request
+            if is_blocked and len(request.prompt) > most:
+                continue
             if self._is_prefix_on_its_way(request.prompt):
                 continue
             try:
@@ -143,10 +147,12 @@ class RunningBatch:
                 ticket.put(_failure(error))
                 self._free(error)
                 continue
-            if row is None and any(map(self._is_long, self.running)) and self._room.has_rows:
-                continue
+            if row is None and not is_blocked:
+                is_blocked = self._room.has_rows and any(map(self._is_long, self.running))
+                if not is_blocked:
+                    return
             if row is None:
-                return
+                continue
             waiting.remove(ticket)
             others = (other.request.prompt for other in islice(waiting, 8))
             shared = self._prefixes.length_to_keep(request.prompt, others)

@@ -98,32 +98,32 @@ def run_embedded(args):
 
 
 def run_waiting(args):
-    """Seconds until a short question is answered, beside no, one and eight long prompts."""
+    """Seconds until a short question is answered, on an idle server and beside long prompts."""
     loaded = load_model(device="cpu")
     with tempfile.TemporaryDirectory() as scratch:
         made = args.detector or make_detector(loaded, Path(scratch))
         detector = made if args.detector is None else clew.load_detector(made)
-    questions = load_questions("facts", 1 + 3 * args.repeats).questions
-    random, idle = torch.Generator().manual_seed(1), None
-    for level in (0, 1, 8):
+    first, *questions = [q.question for q in load_questions("facts", 1 + args.requests).questions]
+    random = torch.Generator().manual_seed(1)
+    for level in (1, 8):
+        longs = torch.randint(2, 32_000, (level, args.long_tokens), generator=random).tolist()
         with Session(loaded, detector) as session:
-            session.ask(questions[0].question, max_new_tokens=args.max_new_tokens)
-            size = (level, args.long_tokens)
-            longs = torch.randint(2, 32_000, size, generator=random).tolist()
+            wait_for_one(session, first, args)
+            idle = [wait_for_one(session, one, args) for one in questions]
             for prompt in longs:
                 session.submit(Request(prompt=prompt, max_new_tokens=64))
-            while session.load.running < min(level, 1):
+            while not session.load.running:
                 time.sleep(0.01)
             before = session.load
-            took = [wait_for_one(session, one.question, args) for one in questions[1:]]
+            beside = [wait_for_one(session, one, args) for one in questions]
             after = session.load
         a_pass = (after.seconds - before.seconds) / max(1, after.passes - before.passes)
-        median, worst = statistics.median(took), max(took)
-        idle = idle or median
+        alone, median = statistics.median(idle), statistics.median(beside)
         print(
-            f"beside {level} prompts of {args.long_tokens:,} tokens: {median:.2f} s (median), "
-            f"{worst:.2f} s (longest) until a short question is answered, {median / idle:.2f} "
-            f"times an idle server's; {a_pass:.3f} s a pass; {after.running} of them still ran",
+            f"a short question: {alone:.2f} s idle, {median:.2f} s beside {level} prompts of "
+            f"{args.long_tokens:,} tokens: {median / alone:.2f} times (medians of "
+            f"{len(questions)}, longest {max(idle):.2f} and {max(beside):.2f} s; {a_pass:.3f} s a "
+            f"pass; {after.running} long ones still ran, {after.waiting} waited)",
             flush=True,
         )
 

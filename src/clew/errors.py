@@ -11,7 +11,7 @@ from clew.foreign_text import for_terminal, quoted
 Action = Literal["repair", "convert", "preprocess"]
 _ACTIONS: dict[Action, str] = {
     "repair": "repair the store with clew.verify({store}, repair=True)",
-    "convert": "convert the legacy files into a store with clew.convert({store}, out=...)",
+    "convert": "convert them, beside the old files, with clew.convert({store}, out={store})",
     "preprocess": "create training samples from it with clew.preprocess({store}, ...)",
 }
 

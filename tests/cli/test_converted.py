@@ -1,15 +1,28 @@
 """Commands on converted legacy files: counts, names, damage and repair."""
 
 import os
+import re
+import shlex
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import clew
+from clew.errors import StoreError
 from clew.hallucination.legacy import convert_folder
-from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
+from tests.hallucination.legacy.old_files import (
+    graph_classes,
+    make_record,
+    write_pickle,
+    write_samples,
+    write_traces,
+)
 from tests.stores import flip_byte, offset_of
 
+__all__ = ["graph_classes"]
 ESCAPE = "\x1b]0;title\x07\x1b[2J"
 
 
@@ -104,3 +117,51 @@ def test_verify_shows_a_bar_on_a_terminal(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     assert "2/2 shards checked" in run("verify", converted).out
+
+
+@pytest.mark.slow
+def test_networks_train_on_files_of_the_original_preprocessing(
+    run: Any,
+    tmp_path: Path,
+    graph_classes: types.ModuleType,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_samples(Path("preprocessed_data"), graph_classes)
+    before = sorted(Path("preprocessed_data").rglob("*"))
+    line = "--preprocessed-dir preprocessed_data --max-cache-batches 2 --epochs 1 --cache-dir cache"
+    ended = run("train", *shlex.split(line), "--device", "cpu", "--num-workers", 0)
+    assert ended.code == 0
+    assert 'converting the legacy files of "preprocessed_data"' in ended.out + ended.err
+    assert "does not say which model" in ended.out + ended.err
+    assert sorted(Path("preprocessed_data").rglob("*")) == before
+    for name in ("lstm", "gnn_det", "gvae"):
+        assert clew.load_detector(f"results/{name}").name == name
+    again = run("train", *shlex.split(line), "--device", "cpu", "--num-workers", 0)
+    assert again.code == 0 and "converting" not in again.out + again.err
+    detector = clew.load_detector("results/lstm")
+    samples = clew.datasets.PreprocessedLSTMMapDataset("preprocessed_data", cache_dir="cache")
+    sequences = torch.stack([samples[number]["sequence"] for number in range(8)])
+    assert len(detector.score({"sequence": sequences.float()})) == 8
+
+
+@pytest.mark.parametrize("way", ["command", "Python"])
+def test_command_in_the_error_makes_old_pickles_readable(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for batch in (0, 1):
+        write_traces(tmp_path / "traces_data", batch)
+    refused = run("inspect", "traces_data")
+    assert refused.code != 0
+    with pytest.raises(StoreError, match="contains legacy files") as caught:
+        clew.TraceBatchLoader("./traces_data")
+    if way == "command":
+        found = re.search(r'with "clew (convert .*)"', refused.err)
+        assert found and run(*shlex.split(found[1])).code == 0
+    else:
+        found = re.search(r"with (clew\.convert\(.*\))", str(caught.value))
+        assert found and eval(found[1]).complete
+    assert clew.TraceBatchLoader("./traces_data").get_total_traces() == 4
+    assert run("inspect", "traces_data").code == 0
+    assert len([*Path("traces_data").glob("*.pkl.gz")]) == 2

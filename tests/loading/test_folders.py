@@ -159,10 +159,29 @@ def test_missing_folder_or_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inner", ["", "lstm_solo"])
-def test_old_files_must_be_converted(tmp_path: Path, inner: str) -> None:
-    write_sequences(tmp_path / inner / "preprocessed_0000.pt")
-    with pytest.raises(StoreError, match="legacy files.*with clew.convert"):
-        PreprocessedLSTMDataset(tmp_path)
+def test_files_of_the_original_preprocessing_are_read(tmp_path: Path, inner: str) -> None:
+    old, cache = tmp_path / "old", tmp_path / "cache"
+    expected = write_sequences(old / inner / "preprocessed_0001.pt", count=9)
+    before = sorted(old.rglob("*"))
+    dataset = PreprocessedLSTMMapDataset(old, cache_dir=cache)
+    assert all(torch.equal(dataset[n]["sequence"], tensor) for n, tensor in enumerate(expected))
+    assert sorted(old.rglob("*")) == before
+    [made] = cache.glob("clew-converted/old-*")
+    shard = next(made.rglob("batch_*.arrow")).stat()
+    stream = DataLoader(PreprocessedLSTMDataset(old, cache_dir=cache), batch_size=4)
+    assert sorted(flat(places_of(stream))) == list(range(9))
+    assert next(made.rglob("batch_*.arrow")).stat() == shard  # converted once
+    changed = write_sequences(old / inner / "preprocessed_0001.pt", count=5)
+    dataset = PreprocessedLSTMMapDataset(old, cache_dir=cache)
+    assert len(dataset) == 5 and torch.equal(dataset[4]["sequence"], changed[4])
+
+
+def test_unusable_file_of_the_original_preprocessing_is_named(tmp_path: Path) -> None:
+    write_sequences(tmp_path / "lstm_solo" / "preprocessed_0000.pt")
+    (tmp_path / "lstm_solo" / "preprocessed_0001.pt").write_bytes(b"x")
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"1 files or .*preprocessed_0001\.pt.*clew convert"):
+            PreprocessedLSTMDataset(tmp_path, cache_dir=tmp_path / "cache")
 
 
 def test_converted_sequences_are_read(tmp_path: Path) -> None:

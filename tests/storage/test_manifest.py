@@ -144,7 +144,7 @@ def test_folder_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"is not a clew store: it has no manifest.json"):
         read_manifest(tmp_path)
     (tmp_path / "trivia_qa_traces_batch_0000.pkl").touch()
-    with pytest.raises(StoreError, match="convert the legacy files into a store with clew.convert"):
+    with pytest.raises(StoreError, match=r"contains legacy files.*convert them.*clew\.convert\("):
         read_manifest(tmp_path)
 
 

@@ -25,7 +25,7 @@ _FLAGS = {
 }
 _COMMANDS: dict[Action, str] = {
     "repair": 'run "clew verify --repair {store}"',
-    "convert": 'convert them into a store with "clew convert {store} --out NEW_STORE"',
+    "convert": 'convert them, beside the old files, with "clew convert {store} --out {store}"',
     "preprocess": 'create training samples from them with "clew preprocess {store}"',
 }
 # The command for each function that the library's errors refer to.

@@ -57,6 +57,35 @@ def write_sequences(path: Path, count: int = 3, dtype: torch.dtype = torch.float
     return sequences
 
 
+def write_samples(folder: Path, graph_classes: types.ModuleType, files: int = 3) -> None:
+    """What the original preprocessing wrote: `lstm_solo/` and `gnn/`, 20 samples per file."""
+    for number in range(files):
+        samples = range(20 * number, 20 * number + 20)
+        about = {
+            "labels": [torch.tensor(float(sample % 2)) for sample in samples],
+            "question_ids": [f"q{sample}" for sample in samples],
+        }
+        sequences = [torch.randn(LAYERS, DIM) + sample % 2 for sample in samples]
+        graphs = [_make_graphs(graph_classes, 3 + sample % 4) for sample in samples]
+        for name, content in (
+            ("lstm_solo", {"sequences": sequences, **about}),
+            ("gnn", {"graphs": graphs, **about}),
+        ):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            torch.save(content, folder / name / f"preprocessed_{number:04d}.pt")
+
+
+def _make_graphs(graph_classes: types.ModuleType, tokens: int) -> list[Any]:
+    """One graph per layer, with an edge from each token to the next."""
+    edges = torch.stack([torch.arange(tokens - 1), torch.arange(1, tokens)])
+    return [
+        graph_classes.Data(
+            x=torch.randn(tokens, DIM), edge_index=edges, edge_attr=torch.rand(tokens - 1, 1)
+        )
+        for _ in range(LAYERS)
+    ]
+
+
 class RunsCommand:
     """Pickled as a call of os.system."""
 

@@ -219,7 +219,7 @@ def test_each_subfolder_becomes_a_store(tmp_path: Path) -> None:
     result = convert_folder(
         old, new, on_file=lambda path, number, total: seen.append((path.name, number, total))
     )
-    assert result.stores == (new / "preprocessed_data/lstm_solo", new / "traces_data")
+    assert result.stores == (new / "preprocessed_data/sequences", new / "traces_data")
     assert [skip.file for skip in result.skipped] == [
         "preprocessed_data/lstm_solo/preprocessed_0001.pt"
     ]

@@ -28,12 +28,12 @@ def test_real_files_of_the_older_tools_are_converted(tmp_path: Path) -> None:
             assert_same_arrays(trace, record)
             prompt = trace["tokens_decoded"][: trace["prompt_length"]]
             assert "".join(prompt).endswith(f"Q: {trace['question']} A:")
-    graphs = "preprocessed_data/gnn"
+    samples = tmp_path / "preprocessed_data"
     assert_graphs_equal(
-        tmp_path / graphs / "batch_0000.arrow", SHARED / graphs / "preprocessed_0000.pt"
+        samples / "graphs/batch_0000.arrow", SHARED / "preprocessed_data/gnn/preprocessed_0000.pt"
     )
     sequences = torch.load(SHARED / "preprocessed_data/lstm_solo/preprocessed_0000.pt")["sequences"]
-    column = ShardReader(tmp_path / "preprocessed_data/lstm_solo/batch_0000.arrow").record_batch(0)
+    column = ShardReader(samples / "sequences/batch_0000.arrow").record_batch(0)
     for row, sequence in enumerate(sequences):
         values = read_value(column.column("sequence"), row)
         np.testing.assert_array_equal(values, sequence.numpy().reshape(-1), strict=True)

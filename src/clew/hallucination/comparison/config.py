@@ -103,7 +103,7 @@ class CompareConfig:
                 setting="out",
                 value=trained.out,
             )
-        folders = choose_folders(preprocessed_dir=trained.preprocessed_dir)
+        folders = choose_folders(preprocessed_dir=trained.open_samples())
         return cls(
             train_on=folders[0],
             test_on=folders[1],

@@ -1,8 +1,15 @@
 """Convert legacy files into stores, without executing anything in them."""
 
-from clew.hallucination.legacy.convert import ConvertResult, convert_folder
+from clew.hallucination.legacy.convert import ConvertResult, convert_folder, convert_samples
 from clew.hallucination.legacy.store import SkippedSource
 from clew.hallucination.legacy.torchfile import load_torch_file
 from clew.hallucination.legacy.unpickle import load_pickle
 
-__all__ = ["ConvertResult", "SkippedSource", "convert_folder", "load_pickle", "load_torch_file"]
+__all__ = [
+    "ConvertResult",
+    "SkippedSource",
+    "convert_folder",
+    "convert_samples",
+    "load_pickle",
+    "load_torch_file",
+]

@@ -1,24 +1,34 @@
-"""`clew convert`: turn folders of legacy files into stores."""
+"""`clew convert`: turn folders of legacy files into stores. Folders of legacy samples are also read
+without it: they are converted once, into a folder of clew's own."""
 
+import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import platformdirs
 import torch
 
 from clew.errors import InputError
-from clew.hallucination.legacy.sources import Source, SourceGroup, find_sources
+from clew.hallucination.legacy.sources import SAMPLE_FOLDERS, Source, SourceGroup, find_sources
 from clew.hallucination.legacy.store import ConvertedStore, SkippedSource, printable
 from clew.hallucination.legacy.unpickle import explain_no_memory
 from clew.hallucination.traces.schema import Keep
 from clew.memory import is_out_of_memory
 from clew.settings import read_size
 from clew.storage import Part, writer_lock
-from clew.urls import as_path
+from clew.storage.disk import disk_errors
+from clew.storage.hashing import hash_text
+from clew.storage.writing import lock_file, replace_json
+from clew.urls import as_path, local_path
 
+logger = logging.getLogger(__name__)
 OnFile = Callable[[Path, int, int], None]
+# Written when all files of a folder of samples have been converted.
+_DONE = "converted.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +91,58 @@ def convert_folder(
         already=sum(part.already for part in parts),
         skipped=tuple(skip for part in parts for skip in part.skipped),
     )
+
+
+def convert_samples(folder: Path, cache_dir: str | Path | None = None) -> Path | None:
+    """The stores of a folder that the original preprocessing wrote, as `sequences/` and `graphs/`
+    of a folder in the cache; None if it is not such a folder.
+
+    They are converted by the first call, and again when a file has changed. Other processes wait
+    meanwhile. Raises InputError if a file cannot be used: training on a part must be explicit.
+    """
+    groups = _find_samples(folder)
+    if not groups:
+        return None
+    files = [file for of_store in groups.values() for file in of_store]
+    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    out = _choose_cache(cache_dir) / f"{folder.resolve().name}-{hash_text(json.dumps(stats))[:16]}"
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with lock_file(out / ".lock"):
+        if not (out / _DONE).exists():
+            logger.info(f'converting the legacy files of "{folder}" into "{out}", once')
+            for store, of_store in groups.items():
+                _convert_all(of_store[0].parent, out / store)
+            replace_json(out / _DONE, {"files": [name for name, *_ in stats]})
+    return out
+
+
+def _find_samples(folder: Path) -> dict[str, list[Path]]:
+    """The files of the original preprocessing by store; "." is the folder itself."""
+    numbered = "*[0-9].pt"
+    found = {store: sorted((folder / n).glob(numbered)) for n, store in SAMPLE_FOLDERS.items()}
+    if not any(found.values()):
+        found = {".": sorted(folder.glob(numbered))}
+    return {store: files for store, files in found.items() if files}
+
+
+def _choose_cache(cache_dir: str | Path | None) -> Path:
+    if cache_dir is None:
+        return Path(platformdirs.user_cache_dir("clew"), "converted")
+    return local_path(cache_dir).absolute() / "clew-converted"
+
+
+def _convert_all(folder: Path, out: Path) -> None:
+    def show(path: Path, number: int, total: int) -> None:
+        logger.info(f"{number}/{total}  {path.name}")
+
+    result = convert_folder(folder, out, names="*.pt", on_file=show)
+    if not result.complete:
+        raise InputError(
+            f'{len(result.skipped):,} files or records of "{folder}" cannot be used, e.g. '
+            f'{result.skipped[0]}. Remove them, or convert the others with "clew convert", and '
+            "use the folder that it writes."
+        )
 
 
 @contextmanager

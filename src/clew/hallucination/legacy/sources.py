@@ -23,6 +23,8 @@ FileKind = Literal["pickle", "torch"]
 PATTERNS = ("*_NNNN.pkl.gz", "*_NNNN.pkl", "*_NNNN.pt")
 _ENDINGS: dict[str, FileKind] = {".pkl.gz": "pickle", ".pkl": "pickle", ".pt": "torch"}
 _NUMBER_AT_END = re.compile(r"(\d{1,9})$")
+# The folders of the original preprocessing, and what "clew preprocess" calls them.
+SAMPLE_FOLDERS = {"lstm_solo": "sequences", "gnn": "graphs"}
 
 
 StoreKind = Literal["traces", "sequences", "graphs"]
@@ -48,7 +50,8 @@ class SourceGroup:
 
 
 def find_sources(folder: Path, out: Path, names: str | None = None) -> list[SourceGroup]:
-    """The stores that `folder` becomes: one at `out`, or one per subfolder at `out/<subfolder>`.
+    """The stores that `folder` becomes: one at `out`, or one per subfolder at `out/<subfolder>`, or
+    at `out/sequences` and `out/graphs` for those of the original preprocessing.
 
     With `names`, only files of the folder itself whose names match that pattern.
 
@@ -83,7 +86,10 @@ def _walk(folder: Path, names: str | None) -> list[tuple[str, list[str], list[st
 
 
 def _place_store(parent: Path, kind: FileKind, folder: Path, out: Path, mixed: bool) -> Path:
-    store = out / parent.relative_to(folder)
+    inner = parent.relative_to(folder)
+    if kind == "torch" and inner.name in SAMPLE_FOLDERS:
+        inner = inner.with_name(SAMPLE_FOLDERS[inner.name])
+    store = out / inner
     if not mixed:
         return store
     return store / ("traces" if kind == "pickle" else "samples")

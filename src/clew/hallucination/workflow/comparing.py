@@ -118,10 +118,10 @@ def compare(
     from clew.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
     from clew.hallucination.comparison import CompareConfig, choose_folders
+    from clew.hallucination.samples.reading.index import open_samples
     from clew.hallucination.workflow.spreading import choose_spread
-    from clew.storage.mirror import open_folder
 
-    open_cached = partial(open_folder, cache_dir=cache_dir, cache_size=cache_size)
+    open_cached = partial(open_samples, cache_dir=cache_dir, cache_size=cache_size)
     fit_on, measure_on = choose_folders(
         preprocessed_dir=None if preprocessed_dir is None else open_cached(preprocessed_dir),
         train_on=[open_cached(folder) for folder in train_on],

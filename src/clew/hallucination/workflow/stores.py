@@ -30,9 +30,9 @@ def inspect(store: str | Path) -> "SamplesSummary | StoreSummary":
         >>> clew.inspect("traces_data").rows
     """
     from clew.hallucination.samples.making.summary import summarize
-    from clew.storage.mirror import open_folder
+    from clew.hallucination.samples.reading.index import open_samples
 
-    return summarize(open_folder(store))
+    return summarize(open_samples(store))
 
 
 def verify(

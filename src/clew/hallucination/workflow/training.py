@@ -63,8 +63,8 @@ def train(
     processes train each network together; `batch_size` is the global batch size.
 
     Args:
-        preprocessed_dir: Folder of samples that "clew preprocess" wrote, or its URL. [default:
-            preprocessed_data]
+        preprocessed_dir: Folder of samples that "clew preprocess" or the original preprocessing
+            wrote, or its URL. [default: preprocessed_data]
         data_pattern: Traces to train on instead of samples: a store, or legacy files such as
             "traces_data/*.pkl*".
         scores_file: Scores of these traces, as "clew label" writes them.
@@ -103,7 +103,8 @@ def train(
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
             time.
         max_cache_batches: Number of shards to keep open. [default: all]
-        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
+        cache_dir: Folder for what is downloaded from a URL, or converted from legacy samples.
+            [default: the user's cache folder]
         cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
             or 64 GB, at most half of the free space]
         reporter: Called with progress events. [default: the log]
@@ -148,6 +149,7 @@ def train(
         ),
         scores_file=as_path(scores_file),
         score_threshold=score_threshold,
+        cache_dir=cache_dir,
         out=urls.as_path(out),
         networks=split_names(networks),
         network=NetworkSettings(

@@ -13,6 +13,7 @@ from clew.hallucination.detectors.registry import (
     refuse_unused,
 )
 from clew.hallucination.detectors.training.sources import DataSource, PreprocessedData, open_traces
+from clew.hallucination.samples.reading.index import open_samples
 from clew.settings import check_numbers
 
 _FOCAL_GAMMA = 2.0
@@ -83,6 +84,7 @@ class TrainRunConfig:
     data_pattern: str | Path | None = None
     scores_file: Path | None = None
     score_threshold: float | None = None
+    cache_dir: str | Path | None = None
     out: Path = Path("results")
     networks: tuple[str, ...] = USUAL_NETWORKS
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -126,11 +128,15 @@ class TrainRunConfig:
             network=self.network, loss=self.loss, train=self.train, request=self.request
         )
 
+    def open_samples(self) -> Path:
+        """The folder of samples; see `clew.hallucination.samples.reading.index.open_samples`."""
+        return open_samples(self.preprocessed_dir or SAMPLES_FOLDER, cache_dir=self.cache_dir)
+
     def open_source(self) -> DataSource:
         """Where the samples come from. Legacy files are converted into a store first;
         that of an earlier run is reused."""
         if self.data_pattern is None or self.scores_file is None:
-            return PreprocessedData(folder=self.preprocessed_dir or SAMPLES_FOLDER)
+            return PreprocessedData(folder=self.open_samples())
         threshold = self.score_threshold
         return open_traces(
             self.data_pattern,

@@ -14,7 +14,7 @@ from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.making.store import is_refused
-from clew.hallucination.samples.reading.index import find_store, read_index
+from clew.hallucination.samples.reading.index import find_store, open_samples, read_index
 from clew.hallucination.samples.reading.memory import FieldMemory
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS, TokenNodes
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis
@@ -25,7 +25,6 @@ from clew.loading.splits import SPLIT_NAMES
 from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.arrow import is_list
 from clew.storage.manifest import MANIFEST_NAME
-from clew.storage.mirror import open_folder
 
 _READ_BYTES = 16 << 20
 _OPEN_FILES = 16
@@ -206,7 +205,7 @@ class AnswerFeatures:
     """
 
     def __init__(self, folder: Path, *, memory: FieldMemory | None = None) -> None:
-        self.folder = open_folder(folder)
+        self.folder = open_samples(folder)
         held: list[str] = [kind for kind in KINDS if (self.folder / kind / MANIFEST_NAME).exists()]
         self.samples = self._held = frozenset(held)
         self._hashes: dict[str, list[str]] = {}

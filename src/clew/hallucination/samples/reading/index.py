@@ -1,5 +1,6 @@
 """The samples of a folder: their questions, labels and splits, without their values."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,30 @@ import pyarrow as pa
 
 from clew.errors import StoreError
 from clew.hallucination.samples.making.columns import check_samples
+from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.splits import SPLITS_FILE, assign_splits, read_splits
 from clew.loading.samples import SampleIndex, to_strings
 from clew.loading.splits import Shares
 from clew.storage import StoreReader
+from clew.storage.manifest import MANIFEST_NAME
+from clew.storage.mirror import MirrorFolder, open_folder
+
+
+def open_samples(
+    where: str | os.PathLike[str],
+    *,
+    cache_dir: str | Path | None = None,
+    cache_size: str | int | None = None,
+) -> Path:
+    """The folder of samples at a path or URL, as a path on this machine; see `open_folder`. Files
+    of the original preprocessing are converted into the cache when they are first opened."""
+    folder = open_folder(where, cache_dir=cache_dir, cache_size=cache_size)
+    has_store = any((folder / name / MANIFEST_NAME).exists() for name in ("", *KINDS))
+    if has_store or isinstance(folder, MirrorFolder):
+        return folder
+    from clew.hallucination.legacy import convert_samples
+
+    return convert_samples(folder, cache_dir) or folder
 
 
 def find_store(folder: Path, kind: str) -> Path:

@@ -16,12 +16,11 @@ from clew.hallucination.samples.reading.arrays import (
     SequenceSamples,
 )
 from clew.hallucination.samples.reading.graphs import GRAPH_COLUMNS, GraphSamples
-from clew.hallucination.samples.reading.index import find_store, read_index
+from clew.hallucination.samples.reading.index import find_store, open_samples, read_index
 from clew.loading.order import Rank
 from clew.loading.reader import Access, SampleReader
 from clew.loading.samples import LazyDataset, SampleIndex
 from clew.loading.stream import StreamDataset
-from clew.storage.mirror import open_folder
 
 
 def _open_store(
@@ -139,7 +138,7 @@ class PreprocessedLSTMDataset(StreamDataset):
     ) -> None:
         super().__init__(
             PreprocessedSequences(
-                folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+                folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
                 split=split,
             ),
             shuffle_buffer_size=shuffle_buffer_size,
@@ -190,7 +189,7 @@ class PreprocessedGNNDataset(StreamDataset):
     ) -> None:
         super().__init__(
             PreprocessedGraphs(
-                folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+                folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
                 split=split,
                 with_sequence=with_sequence,
             ),
@@ -230,7 +229,7 @@ class PreprocessedLSTMMapDataset(LazyDataset):
         cache_size: str | int | None = None,
     ) -> None:
         source = PreprocessedSequences(
-            folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
             split=split,
         )
         super().__init__(source, max_cache_batches=max_cache_batches, copy=copy)
@@ -266,7 +265,7 @@ class PreprocessedGNNMapDataset(LazyDataset):
         cache_size: str | int | None = None,
     ) -> None:
         source = PreprocessedGraphs(
-            folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
             split=split,
             with_sequence=with_sequence,
             flat=flat,
@@ -300,7 +299,7 @@ class PreprocessedHeadsMapDataset(LazyDataset):
         cache_size: str | int | None = None,
     ) -> None:
         source = PreprocessedHeads(
-            folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
             split=split,
         )
         super().__init__(source, max_cache_batches=max_cache_batches)
@@ -332,7 +331,7 @@ class PreprocessedGridsMapDataset(LazyDataset):
         cache_size: str | int | None = None,
     ) -> None:
         source = PreprocessedGrids(
-            folder=open_folder(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
             split=split,
         )
         super().__init__(source, max_cache_batches=max_cache_batches)

@@ -98,7 +98,7 @@ def _print_answer(console: Console, shown: "ShownAnswer") -> None:
 
 
 def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
-    from clew.hallucination.answer_page.tokens import visible_text
+    from clew.hallucination.traces.token_texts import visible_text
 
     assert shown.logprobs is not None
     table = make_table()

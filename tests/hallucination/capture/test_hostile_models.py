@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from clew.errors import InputError
-from clew.hallucination.answer_page.tokens import read_token_texts
 from clew.hallucination.capture import load_model
 from clew.hallucination.capture.dialogue import Prompt, PromptTokenizer
+from clew.hallucination.traces.token_texts import read_token_texts
 from tests.builders import save_tiny_model, tiny_tokenizer
 
 CODE = "from pathlib import Path\nPath({mark!r}).touch()\n"

@@ -172,6 +172,8 @@ def test_full_traces_are_pickled_as_lists_of_layers(full_store: Path, tmp_path: 
     for name in ("hidden_states", "attentions"):
         assert type(traces[4][name]) is list
         assert len(traces[4][name]) == LAYERS
+    texts = traces[4]["tokens_decoded"]
+    assert len(texts) == len(traces[4]["tokens"]) and traces[4]["question"] in "".join(texts)
     assert_same_trace(traces[4], TraceBatchLoader(full_store).get_batch(0)[4])
 
 
@@ -276,8 +278,8 @@ def test_example_3_of_the_page_runs_as_written(workplace: Path) -> None:
 
 
 def assert_same_trace(plain: dict, trace: Trace) -> None:
-    assert plain.keys() == {*trace, "generated_answer_clean"}
-    for name in plain:
+    assert plain.keys() == {*trace, "generated_answer_clean", "tokens_decoded"}
+    for name in (*trace, "generated_answer_clean"):
         assert np.array_equal(np.asarray(plain[name]), np.asarray(trace[name])), name
 
 

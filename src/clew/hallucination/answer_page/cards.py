@@ -7,7 +7,7 @@ import numpy as np
 
 from clew.hallucination.answer_page.graph import Rows, fold_rows
 from clew.hallucination.answer_page.picture import ShownAnswer
-from clew.hallucination.answer_page.tokens import shorten, visible_text
+from clew.hallucination.traces.token_texts import shorten, visible_text
 from clew.pages.markup import Child, Html, tag
 
 _MOST_ACCEPTED = 8

@@ -22,7 +22,7 @@ from clew.hallucination.answer_page.cards import (
 from clew.hallucination.answer_page.heads import MOST_DEVIATIONS, deviations
 from clew.hallucination.answer_page.picture import Latent, Picture, ShownAnswer
 from clew.hallucination.answer_page.plots import choose_labels
-from clew.hallucination.answer_page.tokens import shorten, visible_text
+from clew.hallucination.traces.token_texts import shorten, visible_text
 
 INK, QUIET, FAINT, PROMPT = "#1f2a33", "#66727c", "#dde2e6", "#9aa5ae"
 _COLORS = {"correct": "#2a6f97", "hallucinated": "#c8553d", None: "#5b6770"}

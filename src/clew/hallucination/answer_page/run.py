@@ -10,8 +10,8 @@ from clew.errors import InputError
 from clew.hallucination.answer_page.latent import describe_latent
 from clew.hallucination.answer_page.picture import Picture, ShownAnswer, read_answer
 from clew.hallucination.answer_page.store import Judged, find_answer, judge_answers, open_traces
-from clew.hallucination.answer_page.tokens import read_token_texts
 from clew.hallucination.traces import Trace, TraceBatchLoader
+from clew.hallucination.traces.token_texts import read_token_texts
 from clew.storage.writing import replace_file
 from clew.wording import counted
 

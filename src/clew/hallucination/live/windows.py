@@ -11,7 +11,6 @@ import torch
 
 from clew.cluster import Spread, spread
 from clew.errors import StoppedError
-from clew.hallucination.answer_page.tokens import split_texts
 from clew.hallucination.detectors import load_detector
 from clew.hallucination.live.given import EncodedAnswer, GivenAnswer, encode_given, open_given
 from clew.hallucination.live.scoring import (
@@ -22,6 +21,7 @@ from clew.hallucination.live.scoring import (
     Scored,
 )
 from clew.hallucination.live.session import Session
+from clew.hallucination.traces.token_texts import split_texts
 from clew.progress import Reporter, WorkAdvanced, ignore_event
 
 Row = dict[str, Any]

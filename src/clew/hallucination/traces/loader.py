@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from clew.errors import InputError, StoreError
 from clew.hallucination.traces.schema import check_traces, resolve_shape
+from clew.hallucination.traces.token_texts import read_token_texts
 from clew.storage import ShardReader, StoreReader, read_value
 from clew.storage.mirror import open_folder
 from clew.storage.writing import replacing
@@ -231,7 +232,7 @@ def extract_batch_subset(
         batch_numbers: Indices of the batches, from 0.
         output_file: File to write. Its extension selects the format: `.arrow` is one Arrow file
             that any Arrow reader opens; `.pkl` and `.pkl.gz` are the list of dicts that legacy
-            scripts load.
+            scripts load: also with `tokens_decoded`, if the model's tokenizer is on this machine.
         traces_dir: Folder of the store.
 
     Returns:
@@ -302,15 +303,21 @@ class _ListOfTraces:
         return list, (), None, self._items()
 
     def _items(self) -> Iterator[dict[str, Any]]:
+        model = (self._loader.manifest.settings.get("model") or {}).get("id")
         for index in self._indices:
             for trace in self._loader.get_batch(index):
-                yield _as_plain_dict(trace)
+                yield _as_plain_dict(trace, model)
 
 
-def _as_plain_dict(trace: Trace) -> dict[str, Any]:
+def _as_plain_dict(trace: Trace, model: str | None) -> dict[str, Any]:
+    """The fields under the names that legacy scripts use. `tokens_decoded` needs the tokenizer of
+    the model; it is missing if that is not on this machine."""
     plain = {name: trace[name] for name in trace}
     for name in ("hidden_states", "attentions"):
         if plain.get(name) is not None:
             plain[name] = [np.array(layer) for layer in plain[name]]
     plain["generated_answer_clean"] = plain["answer"]
+    texts, note = read_token_texts(plain["tokens"], plain.get("tokens_decoded"), model, None)
+    if note is None:
+        plain["tokens_decoded"] = texts
     return plain

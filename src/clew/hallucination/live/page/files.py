@@ -10,7 +10,6 @@ from typing import Any
 from clew.errors import InputError, StoreError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
 from clew.hallucination.answer_page.store import open_traces
-from clew.hallucination.answer_page.tokens import read_token_texts
 from clew.hallucination.answer_page.verdict import Verdicts, read_verdicts
 from clew.hallucination.detectors.known import KnownAnswers
 from clew.hallucination.live.page.comparisons import ShownComparison, show_comparison
@@ -18,6 +17,7 @@ from clew.hallucination.live.page.index import AnswerIndex, build_index
 from clew.hallucination.live.page.known import gather_known
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis
+from clew.hallucination.traces.token_texts import read_token_texts
 
 
 class BrowsedStore:

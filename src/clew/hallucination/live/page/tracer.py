@@ -11,7 +11,6 @@ import torch
 
 from clew.errors import InputError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
-from clew.hallucination.answer_page.tokens import split_texts
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.dialogue import AnswerEnd
 from clew.hallucination.capture.models import end_tokens
@@ -20,6 +19,7 @@ from clew.hallucination.detectors.known import read_known
 from clew.hallucination.live.page.files import BrowsedStore
 from clew.hallucination.traces import Trace
 from clew.hallucination.traces.compact import reduced_columns
+from clew.hallucination.traces.token_texts import split_texts
 
 if TYPE_CHECKING:
     from clew.hallucination.live.session import Session

@@ -11,8 +11,8 @@ from clew.hallucination.answer_page.cards import (
     views_of,
 )
 from clew.hallucination.answer_page.picture import ShownAnswer
-from clew.hallucination.answer_page.tokens import visible_text
 from clew.hallucination.detectors.known import KnownAnswers
+from clew.hallucination.traces.token_texts import visible_text
 
 _NEAREST = 8
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from clew.errors import InputError
-from clew.hallucination.answer_page.tokens import (
+from clew.hallucination.capture.embedded import embedded_model_folder
+from clew.hallucination.traces.token_texts import (
     embedded_tokenizer_file,
     read_token_texts,
     split_texts,
     visible_text,
 )
-from clew.hallucination.capture.embedded import embedded_model_folder
 from tests.builders import tiny_tokenizer
 
 

@@ -30,7 +30,9 @@ COMMAND = Command(
     function=train,
     example="clew train --preprocessed-dir preprocessed_data --output-dir results",
     groups={
-        "Samples": ("preprocessed_dir", "data_pattern", "scores_file", "score_threshold"),
+        "Samples": (
+            *("preprocessed_dir", "data_pattern", "scores_file", "score_threshold", "higher_is"),
+        ),
         "Output": ("out", "overwrite", "compare", "log_to"),
         "Networks": (
             *("networks", "lstm_hidden", "num_lstm_layers", "dropout", "gnn_hidden"),

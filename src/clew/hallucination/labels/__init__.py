@@ -6,6 +6,7 @@ where needed, since they load a string matcher and an HTTP client.
 from clew.hallucination.labels.answers import LabeledAnswer
 from clew.hallucination.labels.normalize import normalize_answer
 from clew.hallucination.labels.scores import (
+    HigherIs,
     MatchedScores,
     Refused,
     Scores,
@@ -17,6 +18,7 @@ from clew.hallucination.labels.span_labels import SpanLabels, read_span_labels
 from clew.hallucination.labels.table import spans_beside
 
 __all__ = [
+    "HigherIs",
     "LabeledAnswer",
     "MatchedScores",
     "Refused",

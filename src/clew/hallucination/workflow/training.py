@@ -23,6 +23,7 @@ def train(
     data_pattern: str | None = None,
     scores_file: str | Path | None = None,
     score_threshold: float | None = None,
+    higher_is: Literal["correct", "hallucinated"] | None = None,
     out: str | Path = "results",
     overwrite: bool = False,
     compare: bool = False,
@@ -70,6 +71,7 @@ def train(
         scores_file: Scores of these traces, as "clew label" writes them.
         score_threshold: Answers that score below this count as hallucinated (traces only).
             [default: 0.5]
+        higher_is: Meaning of a high score (traces only). [default: inferred from the column name]
         out: Folder for the networks, logs, curves and results.json, or its URL.
         overwrite: Start over instead of resuming.
         compare: After training, compare all methods, with five seeds per network, in OUT/compare.
@@ -149,6 +151,7 @@ def train(
         ),
         scores_file=as_path(scores_file),
         score_threshold=score_threshold,
+        higher_is=higher_is,
         cache_dir=cache_dir,
         out=urls.as_path(out),
         networks=split_names(networks),

@@ -1,6 +1,7 @@
 """Where samples come from, and what is rejected before anything is trained."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,18 @@ def test_score_threshold_decides_which_answers_are_hallucinated(
     )
     assert sum(of.hallucinated for of in strict.balance.values()) == 56
     assert strict.positive_weight == pytest.approx(0.25, abs=0.05)
+
+
+def test_high_scores_may_mean_hallucinated(compact_store: Path, scores: Path) -> None:
+    data = RawData(store=compact_store, scores_file=scores, score_threshold=0.5)
+    labels = {}
+    for meaning in (None, "correct", "hallucinated"):
+        splits = DetectorSamples(replace(data, higher_is=meaning), "sequences").splits.values()
+        of_split = [zip(one.index.question_ids, one.index.labels, strict=True) for one in splits]
+        labels[meaning] = {str(name): label for pairs in of_split for name, label in pairs}
+    assert labels[None] == labels["correct"]
+    assert (labels["correct"]["q0"], labels["correct"]["q1"]) == (0, 1)
+    assert (labels["hallucinated"]["q0"], labels["hallucinated"]["q1"]) == (1, 0)
 
 
 def make_old_record(number: int) -> dict[str, Any]:

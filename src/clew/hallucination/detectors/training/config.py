@@ -13,6 +13,7 @@ from clew.hallucination.detectors.registry import (
     refuse_unused,
 )
 from clew.hallucination.detectors.training.sources import DataSource, PreprocessedData, open_traces
+from clew.hallucination.labels import HigherIs
 from clew.hallucination.samples.reading.index import open_samples
 from clew.settings import check_numbers
 
@@ -84,6 +85,7 @@ class TrainRunConfig:
     data_pattern: str | Path | None = None
     scores_file: Path | None = None
     score_threshold: float | None = None
+    higher_is: HigherIs | None = None
     cache_dir: str | Path | None = None
     out: Path = Path("results")
     networks: tuple[str, ...] = USUAL_NETWORKS
@@ -113,7 +115,7 @@ class TrainRunConfig:
             )
 
     def _refuse_trace_settings(self) -> None:
-        for name in ("scores_file", "score_threshold"):
+        for name in ("scores_file", "score_threshold", "higher_is"):
             if getattr(self, name) is not None:
                 raise InputError(
                     "it only applies to `data_pattern`, since preprocessed samples already have "
@@ -142,5 +144,6 @@ class TrainRunConfig:
             self.data_pattern,
             scores_file=self.scores_file,
             score_threshold=_SCORE_THRESHOLD if threshold is None else threshold,
+            higher_is=self.higher_is,
             converted=self.out / _CONVERTED,
         )

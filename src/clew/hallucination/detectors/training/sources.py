@@ -20,6 +20,7 @@ from clew.hallucination.detectors.registry import (
     SampleKind,
     run_setting,
 )
+from clew.hallucination.labels import HigherIs
 from clew.hallucination.samples.reading.joined import JoinedSamples
 from clew.hallucination.samples.reading.mixed import MixedAnswers
 from clew.hallucination.samples.reading.preprocessed import (
@@ -141,6 +142,7 @@ class RawData:
     store: Path
     scores_file: Path
     score_threshold: float
+    higher_is: HigherIs | None = None
 
     @property
     def name(self) -> str:
@@ -151,6 +153,7 @@ class RawData:
             store=self.store,
             scores_file=self.scores_file,
             score_threshold=self.score_threshold,
+            higher_is=self.higher_is,
             split=split,
         )
         if kind == "sequences":
@@ -169,7 +172,12 @@ class RawData:
 
 
 def open_traces(
-    pattern: str | Path, *, scores_file: Path, score_threshold: float, converted: Path
+    pattern: str | Path,
+    *,
+    scores_file: Path,
+    score_threshold: float,
+    higher_is: HigherIs | None,
+    converted: Path,
 ) -> RawData:
     """A trace store; legacy files are first converted into one at `converted`."""
     store = Path(pattern) if isinstance(pattern, str) else pattern
@@ -184,7 +192,9 @@ def open_traces(
         store = converted
         logger.info(f'converting {pattern} into a store, "{store}"')
         first_does(partial(convert_pattern, pattern, store))
-    return RawData(store=store, scores_file=scores_file, score_threshold=score_threshold)
+    return RawData(
+        store=store, scores_file=scores_file, score_threshold=score_threshold, higher_is=higher_is
+    )
 
 
 class _OpenedOnce:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from clew.errors import InputError, StoreError
-from clew.hallucination.labels import read_scores
+from clew.hallucination.labels import HigherIs, read_scores
 from clew.hallucination.samples.making.graphs import Edges, Nodes, build_graphs, leads_forward
 from clew.hallucination.samples.making.labeled import label_shards
 from clew.hallucination.samples.making.source import TraceSource
@@ -37,12 +37,13 @@ class RawTraces:
     store: Path
     scores_file: Path
     score_threshold: float = 0.5
+    higher_is: HigherIs | None = None
     split: str | None = None
 
     def read_index(self) -> SampleIndex:
         """Join the traces' ids with their scores; raises InputError if one has none. Answers that
         the model refused, or that a person excluded, are excluded."""
-        scores = read_scores(self.scores_file)
+        scores = read_scores(self.scores_file, higher_is=self.higher_is)
         shards, notes = label_shards(
             TraceSource(self.store).read_tables(), scores, threshold=self.score_threshold
         )
@@ -197,6 +198,8 @@ class RawLSTMDataset(LazyDataset):
         traces: A trace store, or a pattern such as "traces_data/*.pkl*" for legacy files.
         scores_file: The scores of the answers, as "clew label" writes them.
         score_threshold: Answers that score below it count as hallucinated.
+        higher_is: Meaning of a high score: "correct" or "hallucinated". [default: inferred from the
+            column name]
         split: train, validation, test, or None for all.
         converted: Folder of the store that legacy files are first converted into.
         max_cache_batches: Number of shards to keep open.
@@ -212,11 +215,12 @@ class RawLSTMDataset(LazyDataset):
         scores_file: str | Path,
         *,
         score_threshold: float = 0.5,
+        higher_is: HigherIs | None = None,
         split: str | None = None,
         converted: str | Path | None = None,
         max_cache_batches: int = 2,
     ) -> None:
-        raw = open_traces(traces, scores_file, score_threshold, split, converted)
+        raw = open_traces(traces, scores_file, score_threshold, higher_is, split, converted)
         super().__init__(RawSequences(traces=raw), max_cache_batches=max_cache_batches)
 
 
@@ -231,6 +235,7 @@ class RawGNNDataset(LazyDataset):
         scores_file: str | Path,
         *,
         score_threshold: float = 0.5,
+        higher_is: HigherIs | None = None,
         split: str | None = None,
         converted: str | Path | None = None,
         max_cache_batches: int = 2,
@@ -238,7 +243,7 @@ class RawGNNDataset(LazyDataset):
         with_sequence: bool = False,
         flat: bool = False,
     ) -> None:
-        raw = open_traces(traces, scores_file, score_threshold, split, converted)
+        raw = open_traces(traces, scores_file, score_threshold, higher_is, split, converted)
         source = RawGraphs(
             traces=raw, attn_threshold=attn_threshold, with_sequence=with_sequence, flat=flat
         )
@@ -249,6 +254,7 @@ def open_traces(
     traces: str | Path,
     scores_file: str | Path,
     score_threshold: float,
+    higher_is: HigherIs | None,
     split: str | None,
     converted: str | Path | None,
 ) -> RawTraces:
@@ -258,7 +264,11 @@ def open_traces(
     else:
         store = open_folder(traces)
     return RawTraces(
-        store=store, scores_file=Path(scores_file), score_threshold=score_threshold, split=split
+        store=store,
+        scores_file=Path(scores_file),
+        score_threshold=score_threshold,
+        higher_is=higher_is,
+        split=split,
     )
 
 

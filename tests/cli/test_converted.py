@@ -165,3 +165,21 @@ def test_command_in_the_error_makes_old_pickles_readable(
     assert clew.TraceBatchLoader("./traces_data").get_total_traces() == 4
     assert run("inspect", "traces_data").code == 0
     assert len([*Path("traces_data").glob("*.pkl.gz")]) == 2
+
+
+def test_inspect_compares_an_old_pickle_with_a_store(run: Any, converted: Path) -> None:
+    changed = make_record(1, tokens_decoded=None, generated_answer_clean=" Queen")
+    changed["hidden_states"][0][0, 0] += 1
+    records = [make_record(0), changed, make_record(7), "text"]
+    file = write_pickle(converted.parent / "all_traces.pkl", records)
+    compared = clew.inspect(converted, compare_with=file).as_dict()["compared"]
+    assert (compared["traces"], compared["found"], compared["unreadable"]) == (4, 2, 1)
+    fields = {one["field"]: one for one in compared["fields"]}
+    assert (fields["tokens"]["equal"], fields["tokens"]["compared"]) == (2, 2)
+    assert (fields["answer"]["equal"], fields["answer"]["compared"]) == (1, 2)
+    assert fields["hidden_states"]["largest_difference"] == pytest.approx(1, abs=1e-2)
+    assert fields["attentions"]["equal"] == 2 and fields["last_hidden"]["equal"] == 2
+    text = run("inspect", converted, "--compare-with", file).out
+    assert "2 of 4 traces found in the store, 1 unreadable" in text
+    refused = run("inspect", converted, "--compare-with", converted.parent / "nowhere.pkl")
+    assert refused.code == 2 and "nowhere.pkl" in refused.err

@@ -76,9 +76,7 @@ def test_folder_of_old_files_gets_the_convert_command(tmp_path: Path) -> None:
         PreprocessedData(folder=tmp_path).refuse_missing([NETWORKS["lstm"]])
     told = error_text(caught.value)
     assert "not a clew store. --preprocessed-dir is the folder" in told
-    assert told.endswith(
-        f'Convert them into a store with "clew convert {tmp_path} --out NEW_STORE".'
-    )
+    assert told.endswith(f'with "clew convert {tmp_path} --out {tmp_path}".')
 
 
 def test_message_about_a_name_of_any_length_stays_short() -> None:

@@ -46,6 +46,8 @@ def _print_store(console: Console, summary: Any) -> None:
     if summary.tokens:
         _print_lengths(console, summary)
         _print_examples(console, summary)
+    if summary.compared:
+        _print_comparison(console, summary.compared)
     _print_notes(console, summary)
 
 
@@ -158,6 +160,19 @@ def _print_examples(console: Console, summary: Any) -> None:
             _cell("; ".join(accepted[:2])) + more,
         )
     console.print()
+    console.print(table)
+
+
+def _print_comparison(console: Console, compared: Any) -> None:
+    console.print()
+    found = f"{compared.found:,} of {counted(compared.traces, 'trace')} found in the store"
+    unreadable = f", {compared.unreadable:,} unreadable" if compared.unreadable else ""
+    line = f"compared with {compared.file} ({bytes_text(compared.bytes)}): {found}{unreadable}"
+    console.print(for_terminal(line), soft_wrap=True)
+    table = make_table("field", "compared", "equal", "largest difference")
+    for one in compared.fields:
+        most = "" if one.largest_difference is None else f"{one.largest_difference:.3g}"
+        table.add_row(one.field, f"{one.compared:,}", f"{one.equal:,}", most)
     console.print(table)
 
 

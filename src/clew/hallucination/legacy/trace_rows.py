@@ -158,8 +158,8 @@ class TraceFormat:
             for name in ("lookback", ANSWER_HIDDEN, LOG_ANSWER, LAPLACIAN_ANSWER):
                 columns.pop(name, None)
         if self.keep == "full":
-            columns["hidden_states"] = _stack_float16(trace.hidden_states)
-            columns["attentions"] = _stack_float16(trace.attentions)
+            columns["hidden_states"] = as_float16(trace.hidden_states)
+            columns["attentions"] = as_float16(trace.attentions)
         return columns
 
     def _note(self, trace: LegacyTrace, record: Mapping[str, Any]) -> None:
@@ -225,7 +225,8 @@ def _as_float32(array: np.ndarray) -> Tensor:
     return torch.from_numpy(to_float32(array))
 
 
-def _stack_float16(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def as_float16(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The arrays of all layers, stacked, as the store holds them."""
     if all(array.dtype == np.float16 for array in arrays):
         return np.stack(arrays)
     return np.stack([to_float16(_as_float32(array)).numpy() for array in arrays])

@@ -53,6 +53,7 @@ class StoreSummary:
     stop_reasons: dict[str, int] | None = None
     empty_answers: int | None = None
     examples: list[dict[str, Any]] | None = None
+    compared: Any = None  # the `PickleComparison`, if one was asked for
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

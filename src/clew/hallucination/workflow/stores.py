@@ -1,5 +1,6 @@
 """Work on stores: inspect one, verify it, or convert legacy files into one."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,16 +15,20 @@ if TYPE_CHECKING:
     from clew.hallucination.workflow.results import Verification
 
 
-def inspect(store: str | Path) -> "SamplesSummary | StoreSummary":
+def inspect(
+    store: str | Path, *, compare_with: str | Path | None = None
+) -> "SamplesSummary | StoreSummary":
     """Show the contents of a store: totals, shards, lengths, sample answers, settings.
 
     Args:
         store: Folder or URL of a store, or of samples written by "clew preprocess".
+        compare_with: Legacy .pkl or .pkl.gz file to compare its traces with, field by field.
 
     Returns:
         The summary; `as_dict()` is what the command prints as JSON.
 
     Raises:
+        InputError: The file to compare with cannot be read.
         StoreError: There is no store in this folder.
 
     Examples:
@@ -32,7 +37,14 @@ def inspect(store: str | Path) -> "SamplesSummary | StoreSummary":
     from clew.hallucination.samples.making.summary import summarize
     from clew.hallucination.samples.reading.index import open_samples
 
-    return summarize(open_samples(store))
+    folder = open_samples(store)
+    if compare_with is None:
+        return summarize(folder)
+    from clew.hallucination.legacy import compare_pickle
+    from clew.hallucination.traces.summary import summarize_store
+
+    compared = compare_pickle(Path(compare_with), folder)
+    return replace(summarize_store(folder), compared=compared)
 
 
 def verify(

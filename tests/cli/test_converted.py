@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import clew
+from clew.datasets import PreprocessedLSTMMapDataset
 from clew.errors import StoreError
 from clew.hallucination.legacy import convert_folder
 from tests.hallucination.legacy.old_files import (
@@ -140,7 +141,7 @@ def test_networks_train_on_files_of_the_original_preprocessing(
     again = run("train", *shlex.split(line), "--device", "cpu", "--num-workers", 0)
     assert again.code == 0 and "converting" not in again.out + again.err
     detector = clew.load_detector("results/lstm")
-    samples = clew.datasets.PreprocessedLSTMMapDataset("preprocessed_data", cache_dir="cache")
+    samples = PreprocessedLSTMMapDataset("preprocessed_data", cache_dir="cache")
     sequences = torch.stack([samples[number]["sequence"] for number in range(8)])
     assert len(detector.score({"sequence": sequences.float()})) == 8
 

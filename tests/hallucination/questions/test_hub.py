@@ -13,6 +13,7 @@ import pytest
 
 from clew.errors import InputError
 from clew.hallucination.questions import Question, load_questions
+from tests.hallucination.questions.loading import write_trivia_qa
 
 
 def test_saved_dataset_is_read(tmp_path: Path) -> None:
@@ -143,50 +144,10 @@ def test_cached_copy_is_used_when_the_hub_is_unreachable(
 
 
 def test_trivia_qa_is_read_from_a_copy_in_its_own_format(tmp_path: Path) -> None:
-    """The folder of a clone: a config per subfolder, Parquet files per split, nested answers."""
-    texts, several = pa.string(), pa.list_(pa.string())
-    names = ("aliases", "normalized_aliases")
-    answer = pa.struct(
-        [*((name, several) for name in names), ("type", texts), ("value", texts)]
-        + [("matched_wiki_entity_name", texts), ("normalized_value", texts)]
-    )
-    page = pa.struct([("title", several), ("wiki_context", several)])
-    schema = pa.schema(
-        [("question", texts), ("question_id", texts), ("question_source", texts)]
-        + [("entity_pages", page), ("search_results", page), ("answer", answer)]
-    )
-    folder = tmp_path / "trivia_qa" / "rc.nocontext"
-    folder.mkdir(parents=True)
-    for split, first in (("train", 0), ("validation", 10), ("test", 20)):
-        rows = [
-            {
-                "question": f"Which American-born Sinclair won prize {number}?",
-                "question_id": f"tc_{number}",
-                "question_source": "http://www.triviacountry.com/",
-                "entity_pages": {"title": [], "wiki_context": []},
-                "search_results": {"title": [], "wiki_context": []},
-                "answer": {
-                    "aliases": ["Harry Sinclair Lewis", "Sinclair Lewis"],
-                    "normalized_aliases": ["harry sinclair lewis", "sinclair lewis"],
-                    "type": "WikipediaEntity",
-                    "value": "Sinclair Lewis",
-                    "matched_wiki_entity_name": "",
-                    "normalized_value": "sinclair lewis",
-                },
-            }
-            for number in range(first, first + 3)
-        ]
-        table = pa.Table.from_pylist(rows, schema=schema)
-        pq.write_table(table, folder / f"{split}-00000-of-00001.parquet")
-    (tmp_path / "trivia_qa" / "README.md").write_text(
-        "---\nconfigs:\n- config_name: rc.nocontext\n  data_files:\n"
-        "  - split: train\n    path: rc.nocontext/train-*\n"
-        "  - split: validation\n    path: rc.nocontext/validation-*\n"
-        "  - split: test\n    path: rc.nocontext/test-*\n---\n"
-    )
-    loaded = load_questions(f"{tmp_path / 'trivia_qa'}:rc.nocontext:train", 2)
+    copy = write_trivia_qa(tmp_path / "trivia_qa")
+    loaded = load_questions(f"{copy}:rc.nocontext:train", 2)
     assert [question.id for question in loaded.questions] == ["tc_0", "tc_1"]
     assert loaded.questions[0].answers[:2] == ("Sinclair Lewis", "Harry Sinclair Lewis")
     assert loaded.name == "trivia_qa:rc.nocontext:train"
-    test = load_questions(f"{tmp_path / 'trivia_qa'}:rc.nocontext:test")
+    test = load_questions(f"{copy}:rc.nocontext:test")
     assert [question.id for question in test.questions] == ["tc_20", "tc_21", "tc_22"]

@@ -66,16 +66,20 @@ def run_plain(loaded, prompts, max_new_tokens, num_beams, folder):
 
 
 class Stopwatch:
-    """A reporter that times the capture proper, from its beginning to the last byte."""
+    """A reporter that times the capture proper, from its beginning to the last byte: what is done
+    before it (fitting the basis, timing a batch) reports its own progress, which does not count."""
 
     def __init__(self):
         self.traces = self.tokens = 0
+        self.started = None
 
     def __call__(self, event):
         if isinstance(event, Note):
             print(f"  clew: {event}")
         elif isinstance(event, WorkStarted):
             self.started = time.perf_counter()
+        elif self.started is None:
+            return
         elif isinstance(event, WorkAdvanced):
             self.traces += event.count
             self.tokens += event.tokens

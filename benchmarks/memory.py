@@ -16,16 +16,19 @@ from clew.progress import Note, WorkAdvanced, WorkStarted
 
 
 class MemoryWatch:
-    """A reporter that notes the resident size as traces are written."""
+    """A reporter that notes the resident size as traces are written. What is done before the
+    capture starts (fitting the basis) reports its own progress, which does not count."""
 
     def __init__(self):
         self.traces = 0
         self.samples = []
+        self.is_capturing = False
 
     def __call__(self, event):
         if isinstance(event, Note | WorkStarted):
+            self.is_capturing |= isinstance(event, WorkStarted)
             print(f"  clew: {event}")
-        elif isinstance(event, WorkAdvanced):
+        elif isinstance(event, WorkAdvanced) and self.is_capturing:
             self.traces += event.count
             self.samples.append((self.traces, psutil.Process().memory_info().rss))
 

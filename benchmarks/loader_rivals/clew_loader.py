@@ -50,10 +50,13 @@ def write_store(folder, kind, shards, settings=None):
 
 
 def _with_shape(field):
-    kind = field.type
-    if field.name != "sequence":
-        return field
-    return shaped(field.name, kind, kind.list_size, kind.value_type.list_size)
+    """Fixed sizes are numbers; what differs from sample to sample has a name."""
+    kind, shape = field.type, []
+    while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        varies = "nodes" if field.name == "nodes" else "edges"
+        shape.append(varies if pa.types.is_list(kind) else kind.list_size)
+        kind = kind.value_type
+    return shaped(field.name, field.type, *shape) if shape else field
 
 
 def sequence_columns(values):

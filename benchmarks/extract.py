@@ -2,6 +2,7 @@
 
     python benchmarks/extract.py                       the embedded model on this CPU
     python benchmarks/extract.py --llama-7b            random weights of Llama-2-7B's shape, GPU
+    python benchmarks/extract.py --quick               a tiny random model, to see that all of it runs
 
 The plain way is what the older system did: one question at a time, eager attention,
 `output_hidden_states` and `output_attentions`, batches pickled through gzip.
@@ -99,7 +100,7 @@ def run_clew(loaded, questions, args, folder):
         num_samples=args.clew_samples,
         max_new_tokens=args.max_new_tokens,
         generation_batch=args.generation_batch,
-        cut="none" if args.llama_7b else "sentence",
+        cut="none" if args.is_random else "sentence",
         prompt=args.prompt,
     )
     extract(config, watch, loaded=loaded)
@@ -112,8 +113,9 @@ def synchronize():
         torch.cuda.synchronize()
 
 
-def llama_7b():
-    """A model of Llama-2-7B's shape with random weights, and a tokenizer of random words."""
+def llama_7b(*, quick=False):
+    """A model of Llama-2-7B's shape with random weights, and a tokenizer of random words. A `quick`
+    one is tiny and runs on any machine; the other ends the program where there is no GPU."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -122,20 +124,27 @@ def llama_7b():
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
     config = LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=11_008,
-        num_hidden_layers=32,
-        num_attention_heads=32,
+        hidden_size=64 if quick else 4096,
+        intermediate_size=128 if quick else 11_008,
+        num_hidden_layers=4 if quick else 32,
+        num_attention_heads=4 if quick else 32,
         vocab_size=32_000,
         eos_token_id=None,
         attn_implementation="eager",
     )
     torch.manual_seed(0)
-    torch.set_default_dtype(torch.float16)
-    with torch.device("cuda"):
+    if not quick:
+        require_gpu()
+        torch.set_default_dtype(torch.float16)
+    with torch.device("cpu" if quick else "cuda"):
         model = LlamaForCausalLM(config)
     torch.set_default_dtype(torch.float32)
     return LoadedModel(model.eval(), tokenizer, name="llama-7b-random")
+
+
+def require_gpu():
+    if not torch.cuda.is_available():
+        raise SystemExit("this part needs an NVIDIA GPU, and PyTorch finds none")
 
 
 def random_questions(path, count):
@@ -185,6 +194,7 @@ def timed(function, repeats=10):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--llama-7b", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="figures mean nothing")
     parser.add_argument("--questions", default="facts")
     parser.add_argument("--prompt")
     parser.add_argument("--max-new-tokens", type=int)
@@ -194,21 +204,24 @@ def main():
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--folder", type=Path)
     args = parser.parse_args()
+    args.is_random = args.llama_7b or args.quick
+    if args.quick:
+        args.plain_samples, args.clew_samples, args.max_new_tokens = 2, 8, 4
     args.max_new_tokens = args.max_new_tokens or (32 if args.llama_7b else 20)
     args.clew_samples = args.clew_samples or (2000 if args.llama_7b else 384)
-    args.name = "llama-7b-random" if args.llama_7b else "smollm2"
-    if args.llama_7b:
+    args.name = "llama-7b-random" if args.is_random else "smollm2"
+    if args.is_random:
         args.prompt = args.prompt or "{question}"
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         folder = Path(scratch)
         questions = args.questions
-        if args.llama_7b:
+        if args.is_random:
             questions = random_questions(folder / "questions.jsonl", args.clew_samples)
         compare(args, questions, folder)
 
 
 def compare(args, questions, folder):
-    loaded = llama_7b() if args.llama_7b else load_model(args.name)
+    loaded = llama_7b(quick=args.quick) if args.is_random else load_model(args.name)
     loaded_questions = load_questions(str(questions), args.plain_samples).questions
     prompt = choose_prompt(loaded.tokenizer, args.prompt, None)
     tokenizer = PromptTokenizer(loaded.tokenizer, prompt, 1 << 16)
@@ -230,7 +243,7 @@ def compare(args, questions, folder):
     ):
         print(f"{name:28}{1 / seconds:10.2f}{beams / seconds:9.1f}{size:16,.0f}")
     print(f"clew: {tokens:.1f} tokens a trace, each trace hashed, written and synced")
-    if args.llama_7b:
+    if args.llama_7b and not args.quick:
         limit = measure_limit(loaded.model, tokens - args.max_new_tokens, args.max_new_tokens, 500)
         print(f"clew reaches {1 / mine / limit:.0%} of that limit")
 

@@ -2,7 +2,7 @@
 
     python benchmarks/extract.py                       the embedded model on this CPU
     python benchmarks/extract.py --llama-7b            random weights of Llama-2-7B's shape, GPU
-    python benchmarks/extract.py --quick               a tiny random model, to see that all of it runs
+    python benchmarks/extract.py --quick               a tiny random model, to see that it runs
 
 The plain way is what the older system did: one question at a time, eager attention,
 `output_hidden_states` and `output_attentions`, batches pickled through gzip.

@@ -69,7 +69,7 @@ def main():
     parser.add_argument("--device", default="cuda" if cuda else "cpu")
     parser.add_argument("--size", type=int, help="pixels [default: 128; lite0: 224]")
     parser.add_argument("--photos", type=int, default=10_240)
-    parser.add_argument("--samples", type=int, default=8192, help="of the detectors")
+    parser.add_argument("--samples", type=int, default=4096, help="of the detectors")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4, help="the first is not counted")
     parser.add_argument("--repeats", type=int, default=5, help="blocks of steps")

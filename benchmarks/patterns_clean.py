@@ -27,7 +27,7 @@ from clew.progress import ignore_event
 
 SHARES = (0.05, 0.2)
 RECALLS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-COPIES, RANDOM_PAIRS = 50, 1_000
+RANDOM_PAIRS = 1_000
 
 
 def main():
@@ -36,17 +36,18 @@ def main():
     parser.add_argument("--fashion", type=Path)
     parser.add_argument("--work", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--copies", type=int, default=50, help="planted of each kind")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         work = given.work or Path(scratch)
         if given.data:
-            measure_folder(given.data, work / given.data.name, given.seeds)
+            measure_folder(given.data, work / given.data.name, given.seeds, given.copies)
         if given.fashion:
             photos = write_fashion(given.fashion, work / "fashion")
             measure_labels(look(photos, work / "fashion-cache"), given.seeds)
 
 
-def measure_folder(data, work, seeds):
+def measure_folder(data, work, seeds, copies):
     """Wrong labels in the photos as they are, then copies among them."""
     started = time.perf_counter()
     looked = look(data, work / "cache")
@@ -56,7 +57,7 @@ def measure_folder(data, work, seeds):
     print(f"{len(looked.photos):,} photos: features in {computed - started:.0f} s, findings in ")
     print(f"{time.perf_counter() - computed:.0f} s: {shown}\n")
     measure_labels(looked, seeds)
-    measure_copies(data, work)
+    measure_copies(data, work, copies)
     measure_pairs(looked)
 
 
@@ -135,8 +136,8 @@ CHANGES = {
 OTHER = "another color in the middle"
 
 
-def measure_copies(data, work):
-    planted = plant_copies(data, work / "planted")
+def measure_copies(data, work, count):
+    planted = plant_copies(data, work / "planted", count)
     looked = look(work / "planted", work / "planted-cache")
     started = time.perf_counter()
     pairs = find_duplicates(looked.small)
@@ -150,8 +151,8 @@ def measure_copies(data, work):
     print(f"other pairs called duplicates: {len(found - known)}; compared in {seconds:.0f} s")
 
 
-def plant_copies(data, target):
-    """A copy of the folder with changed copies in it: names of photo and copy, by change."""
+def plant_copies(data, target, count):
+    """A copy of the folder with `count` copies per change in it: names of both, by change."""
     shutil.rmtree(target, ignore_errors=True)
     random = np.random.default_rng(0)
     photos = find_classes(data).photos
@@ -159,7 +160,7 @@ def plant_copies(data, target):
         (target / photo.name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(photo.path, target / photo.name)
     changes = {**CHANGES, OTHER: dye_middle}
-    chosen = random.choice(len(photos), COPIES * len(changes), replace=False)
+    chosen = random.choice(len(photos), count * len(changes), replace=False)
     planted = {change: [] for change in changes}
     for number, place in enumerate(chosen):
         change = list(changes)[number % len(changes)]

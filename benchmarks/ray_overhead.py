@@ -27,6 +27,7 @@ VARIANTS = {
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--questions", type=int, default=100)
+    options.add_argument("--model", default="smollm2")
     options.add_argument("--turns", type=int, default=2)
     every = range(1, len(VARIANTS) + 1)
     options.add_argument("--variants", type=int, nargs="+", choices=every, default=every)
@@ -35,15 +36,16 @@ def main() -> None:
     for turn in range(given.turns):
         for number in given.variants:
             name, words = [*VARIANTS.items()][number - 1]
-            wall, cpu = measure(given.questions, words)
+            wall, cpu = measure(given.questions, given.model, words)
             print(f"{turn + 1} {name:30}{wall:10.1f}{cpu:10.1f}", flush=True)
 
 
-def measure(questions: int, words: tuple[str, ...]) -> tuple[float, float]:
+def measure(questions: int, model: str, words: tuple[str, ...]) -> tuple[float, float]:
     """Wall and CPU seconds, those of all its processes together."""
     folder = Path(tempfile.mkdtemp(prefix="overhead-"))
     size = -(-questions // 4)
     command = [sys.executable, "-m", "clew", "extract", "-q", "--out", str(folder / "traces")]
+    command += ["--model", model]
     command += ["--num-samples", str(questions), "--shard-size", str(size), "--device", "cpu"]
     began = time.monotonic()
     # Not on a cluster that happens to run here.

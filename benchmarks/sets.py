@@ -37,6 +37,7 @@ def main():
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--questions", type=Path, action="append", default=[], help="another set")
     parser.add_argument("--sets", nargs="+", default=BUILT_IN)
+    parser.add_argument("--model", default="smollm2")
     parser.add_argument("--num-samples", type=int, help="of each set [default: all]")
     parser.add_argument("--methods", help="[default: all]")
     parser.add_argument("--seeds", type=int, default=5)
@@ -57,7 +58,8 @@ def main():
 
 def capture_all(args, sets):
     basis = args.work / "basis"
-    run("extract", "--questions", args.sets[0], "--num-samples", "64", "--out", basis)
+    some = ("--model", args.model, "--questions", args.sets[0], "--num-samples", "64")
+    run("extract", *some, "--out", basis)
     # Long ones first, so that none is waited for alone.
     by_size = sorted(sets, key=lambda name: len(SETS[name].make()) if name in SETS else 1e9)
     with ThreadPoolExecutor(args.captures) as pool:
@@ -66,8 +68,9 @@ def capture_all(args, sets):
 
 def capture(args, name, questions, basis):
     traces, samples = args.work / "traces" / name, args.work / "samples" / name
-    scores = traces.with_suffix(".csv")
+    scores = traces.with_name(f"{name}.scores.csv")
     some = ("--num-samples", str(args.num_samples)) if args.num_samples else ()
+    some += ("--model", args.model)
     run("extract", "--questions", questions, *some, *CAPTURE, "--basis", basis, "--out", traces)
     run("label", traces, "--out", scores, "--overwrite")
     run("preprocess", traces, "--scores-file", scores, "--out", samples)

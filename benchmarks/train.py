@@ -5,6 +5,7 @@
     python benchmarks/train.py --part step            the step alone, on a batch that lies ready
     python benchmarks/train.py --part equal           fast paths end where the slow one ends
     python benchmarks/train.py --part memory          gradient checkpointing; RAM over epochs
+    python benchmarks/train.py --quick                little data, to see that all of it runs
 
 The plain way: `torch.load` a sample, PyG's collate a layer, a Python loop over the layers, single
 precision, Adam. 32 layers, states of 4,096; graphs of 60 tokens, 64 features, 16 edges a token.
@@ -37,7 +38,11 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--data", type=Path, help="keep the data here [default: a fresh folder]")
+    parser.add_argument("--quick", action="store_true", help="little data, figures mean nothing")
     args = parser.parse_args()
+    if args.quick:
+        args.samples, args.batch_size, args.repeats = 16, 8, 1
+    args.epochs = 2 if args.quick else 12 if args.device == "cuda" else 6
     args.samples = args.samples or (11_000 if args.device == "cuda" else 1024)
     args.plain_samples = args.plain_samples or (512 if args.device == "cuda" else args.samples)
     args.network = args.network or list(speed.NETWORKS)

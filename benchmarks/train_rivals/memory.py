@@ -14,17 +14,19 @@ EPOCHS = 12
 def run(args, report):
     report.title(f"memory, on {args.device}")
     small, large = args.data / "memory_1x", args.data / "memory_4x"
-    write_folder(small, (1000, 100, 100))
-    write_folder(large, (4000, 100, 100))
+    sizes = (16, 32) if args.quick else (1000, 4000)
+    for folder, size in zip((small, large), sizes, strict=True):
+        write_folder(folder, (size, size // 10 or 1, size // 10 or 1))
+    epochs = 2 if args.quick else EPOCHS
     for name in args.network:
         plan = train(args, name, small, epochs=1, checkpointing=True)[0].plan
         report.add("memory", f"{name}: {plan.reasons['gradient_checkpointing']}")
-        for text, folder in (("1,000", small), ("4,000", large)):
-            _, memory = train(args, name, folder, epochs=EPOCHS)
+        for size, folder in zip(sizes, (small, large), strict=True):
+            _, memory = train(args, name, folder, epochs=epochs)
             told = {
-                f"epoch_{number}_MiB": memory[number - 1] for number in (2, EPOCHS // 2, EPOCHS)
+                f"epoch_{number}_MiB": memory[number - 1] for number in (2, epochs // 2, epochs)
             }
-            report.add("memory", f"{name}: {text} samples, own memory after", **told)
+            report.add("memory", f"{name}: {size:,} samples, own memory after", **told)
 
 
 def train(args, name, folder, epochs, checkpointing=False):

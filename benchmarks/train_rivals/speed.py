@@ -40,7 +40,6 @@ NETWORKS = {
     "gvae": lambda: GVAELSTMDetector(GVAELSTMConfig(**GRAPH_SIZES)),
 }
 WARM_UP, STEPS, SECONDS = 5, 200, 2.0
-EPOCHS = {"cpu": 6, "cuda": 12}
 
 
 def open_dataset(folder, name, split):
@@ -56,7 +55,7 @@ def build(name, seed=0):
 
 def prepare(args):
     folder, files = args.data / f"samples_{args.samples}", args.data / "files"
-    write_folder(folder, (args.samples, 256, 256))
+    write_folder(folder, (args.samples, *([16, 16] if args.quick else [256, 256])))
     write_files(files, args.plain_samples)
     return folder, files
 
@@ -164,7 +163,7 @@ def train(args, name, opened, batch_size):
             build(name),
             opened("train"),
             opened("validation"),
-            config=TrainConfig(epochs=EPOCHS[args.device], patience=None),
+            config=TrainConfig(epochs=args.epochs, patience=None),
             request=PlanRequest(device=args.device, batch_size=batch_size),
             output_dir=Path(out),
         )

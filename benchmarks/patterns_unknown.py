@@ -66,13 +66,14 @@ def report(result, classes, known, unknown):
     labels = np.repeat([0, 1], [len(known), len(unknown)])
     scores = -np.concatenate([known, unknown])
     low, high = bootstrap_auroc(labels, scores)
-    inside = result.raw["unknown"]["auroc"]
+    inside = result.raw["unknown"]["auroc"]  # None for so few classes that none can be held out
     print(
         f"held out {', '.join(classes)}: AUROC {auroc(labels, scores):.3f} [{low:.3f}, "
         f"{high:.3f}]; test accuracy {result.accuracy:.1%}; marked "
         f"at {MARKED}: {(known < MARKED).mean():.1%} of "
         f"{len(known):,} known, {(unknown < MARKED).mean():.1%} of {len(unknown):,} unknown "
-        f"photos; the report's own estimate {inside:.3f}",
+        f"photos; the report's own estimate "
+        f"{'none' if inside is None else f'{inside:.3f}'}",
         flush=True,
     )
 

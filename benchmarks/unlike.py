@@ -69,8 +69,9 @@ def make_unlike(tokenizer, rounds):
     for kind, texts in SENTENCES.items():
         pairs = _pairs(texts, generator, len(texts) * (rounds - 1))
         kinds[kind] = [*texts, *(f"{a} {b}" for a, b in pairs)]
+    first = min(1000, len(tokenizer) // 2)  # the first ones are characters and marks
     kinds["random tokens"] = [
-        tokenizer.decode([generator.randrange(1000, len(tokenizer)) for _ in range(12)])
+        tokenizer.decode([generator.randrange(first, len(tokenizer)) for _ in range(12)])
         for _ in range(len(texts) * rounds)
     ]
     return kinds

@@ -2,6 +2,7 @@
 
 import shutil
 import types
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,18 @@ def test_files_of_the_original_preprocessing_are_read(tmp_path: Path, inner: str
     changed = write_sequences(old / inner / "preprocessed_0001.pt", count=5)
     dataset = PreprocessedLSTMMapDataset(old, cache_dir=cache)
     assert len(dataset) == 5 and torch.equal(dataset[4]["sequence"], changed[4])
+
+
+def test_old_files_opened_several_times_at_once_are_converted_once(tmp_path: Path) -> None:
+    for number in range(3):
+        write_sequences(tmp_path / "lstm_solo" / f"preprocessed_{number:04d}.pt")
+
+    def count(_: int) -> int:
+        return len(PreprocessedLSTMMapDataset(tmp_path, cache_dir=tmp_path / "cache"))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(count, range(4))) == [9] * 4
+    assert len([*(tmp_path / "cache").rglob("batch_*.arrow")]) == 3
 
 
 def test_unusable_file_of_the_original_preprocessing_is_named(tmp_path: Path) -> None:

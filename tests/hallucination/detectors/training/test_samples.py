@@ -158,7 +158,7 @@ def test_graphs_without_sequences_are_rejected(tmp_path: Path) -> None:
 
 
 def test_converted_samples_are_found_under_their_new_names(tmp_path: Path) -> None:
-    """`clew convert` keeps the names of legacy folders."""
+    """`clew convert` of earlier versions kept the names of legacy folders."""
     folder = write_samples(tmp_path / "converted")
     (folder / "splits.csv").unlink()
     names = {"sequences": "lstm_solo", "graphs": "gnn"}

@@ -7,7 +7,7 @@ DEMO := demo
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 MINUTES ?= 30
 
-.PHONY: demo test tests test-fast fuzz check docs pictures wheel clean
+.PHONY: demo test tests test-fast test-all fuzz check docs pictures wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,7 +42,10 @@ test: $(READY)  # mypy beside the tests: both cores work from the start
 	@if command -v nvidia-smi > /dev/null; then CLEW_TEST_GPU=1 $(BIN)/python -m pytest -k cuda; fi
 
 tests: $(READY)
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not benchmark"
+
+test-all: test  # every benchmark at its smallest size too
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m benchmark
 
 test-fast: $(READY)  # no slow test: under a minute, for while you work
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"

@@ -73,6 +73,7 @@ def folder(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.benchmark
 @pytest.mark.parametrize("name", RUNS)
 def test_benchmark_runs(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -70,7 +70,7 @@ def test_a_long_prompt_has_room_after_many_short_ones(
 def test_a_long_prompt_that_waits_for_room_holds_up_no_short_one(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is memory for one long row, and for a short one beside it."""
+    """There is memory for two rows, of which one is left to short prompts."""
     monkeypatch.setattr(batch, "_LONG", {"cpu": 100, "cuda": 100})
     ended: list[int] = []
     with Engine(loaded, max_rows=4) as engine:

@@ -141,7 +141,7 @@ class RunningBatch:
             if self._is_prefix_on_its_way(request.prompt):
                 continue
             try:
-                row = self._room.take_row(len(request.prompt))
+                row = self._room.take_row(len(request.prompt), self._left_to_short(request))
             except PASS_ERRORS as error:
                 waiting.remove(ticket)
                 ticket.put(_failure(error))
@@ -162,6 +162,12 @@ class RunningBatch:
                 self._room.give_back(row)
                 ticket.put(_failure(error))
                 self._free(error)
+
+    def _left_to_short(self, request: Request) -> int:
+        """As many rows as long requests have are left to short ones."""
+        if len(request.prompt) <= _LONG[self._kind]:
+            return 0
+        return 1 + sum(map(self._is_long, self.running))
 
     def drop_canceled(self, waiting: "deque[Ticket]") -> None:
         for running in [r for r in self.running if r.ticket.is_canceled]:

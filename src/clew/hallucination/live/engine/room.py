@@ -39,16 +39,19 @@ class Room:
         """Whether a row is free, if there is memory for it."""
         return bool(self._free)
 
-    def take_row(self, prompt_tokens: int) -> int | None:
-        """A free row with room for a prompt, or None if there is none while others are used.
-        Raises MemoryError if there would be none without them, either."""
+    def take_row(self, prompt_tokens: int, others: int = 0) -> int | None:
+        """A free row with room for a prompt, or None if there is none while others are used, or no
+        memory for so many `others` beside it. Raises MemoryError if there would be none without
+        them, either."""
         if not self._free:
             return None
         if not self._used:
             self._shrink(prompt_tokens)
         with_answer = min(prompt_tokens + _FIRST_TOKENS, max(prompt_tokens, self.max_tokens))
         sizes = self._sizes(self._free[0] + 1, with_answer)
-        if sizes is None and self._used:
+        if self._used and (
+            sizes is None or self._fitting_rows(sizes[1]) <= len(self._used) + others
+        ):
             return None
         self._resize(*_fitting(sizes, with_answer))
         row = heapq.heappop(self._free)
@@ -72,10 +75,13 @@ class Room:
             least, capacity = self._max_rows, max(capacity, _MIN_CAPACITY_OF_GRAPHS)
         capacity = max(capacity, cache.capacity)
         wanted = max(min(_power_of_two(max(rows, least)), self._max_rows), cache.rows)
-        fitting = self._max_cells // capacity - 1  # there is a spare row, too
+        fitting = self._fitting_rows(capacity)
         if fitting < max([rows, *(row + 1 for row in self._used)]):
             return None
         return min(wanted, fitting), capacity
+
+    def _fitting_rows(self, capacity: int) -> int:
+        return self._max_cells // capacity - 1  # there is a spare row, too
 
     def _shrink(self, tokens: int) -> None:
         """While nothing runs: forget rows that have become much larger than needed."""

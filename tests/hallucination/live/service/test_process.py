@@ -1,5 +1,6 @@
 """`clew serve` as a process: what it prints, and how it ends."""
 
+import json
 import resource
 import shutil
 import signal
@@ -47,32 +48,34 @@ def test_memory_that_runs_out_ends_no_more_than_a_request(
     detector_folder: Path, chat_folder: Path, tmp_path: Path
 ) -> None:
     """The process really gets no more memory than it has."""
-    words = (detector_folder, "--model", chat_folder)
+    model = Path(shutil.copytree(chat_folder, tmp_path / "tiny"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 100_000}))
+    words = (detector_folder, "--model", model)
     with process_serving(tmp_path / "log", *words) as (process, address):
         client = openai.OpenAI(base_url=address, api_key="none", max_retries=0, timeout=120)
 
-        def ask(words: str, n: int) -> int:
+        def ask(words: str) -> int:
             messages = [{"role": "system", "content": words}, *QUESTION]
             found = client.chat.completions.create(
-                model=chat_folder.name,
+                model=model.name,
                 messages=messages,  # type: ignore[arg-type]
                 max_tokens=4,
-                n=n,
             )
             return len(found.choices)
 
-        large = "some words " * 40
-        assert ask("Be brief.", 1) == 1
+        large = "w" * 20_000
+        assert ask("Be brief.") == 1
         limits = resource.prlimit(process.pid, resource.RLIMIT_AS)
         used = psutil.Process(process.pid).memory_info().vms
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (used + (1 << 20), limits[1]))
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (used + (32 << 20), limits[1]))
         with pytest.raises(openai.InternalServerError) as error:
-            ask(large, 16)
+            ask(large)
         assert (error.value.status_code, error.value.code) == (503, "out_of_memory")
         assert "Memory ran out" in str(error.value)
-        assert ask("Be brief.", 1) == 1
+        assert ask("Be brief.") == 1
         resource.prlimit(process.pid, resource.RLIMIT_AS, limits)
-        assert ask(large, 16) == 16
+        assert ask("w" * 1000) == 1
         process.send(signal.SIGTERM)
         assert process.wait() == 0
 

@@ -26,6 +26,15 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
+class NeverFromFile:
+    """Annotates a setting that decides where keys and data go, or who may connect: a settings file
+    may record it, but only its flag is followed."""
+
+
+class UrlNeverFromFile:
+    """The same for an output that is a folder or a URL: only its flag may name a URL."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunFile:
     """The contents of a run.toml. `command` is None in a hand-written file without it;

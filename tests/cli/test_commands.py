@@ -12,7 +12,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from clew.cli import (
+    ask,
     build_app,
+    calibrate,
     compare,
     convert,
     extract,
@@ -21,6 +23,7 @@ from clew.cli import (
     plan,
     preprocess,
     score,
+    serve,
     show,
     train,
     verify,
@@ -35,14 +38,14 @@ from tests.builders import write_questions
 from tests.stores import assert_same_store
 
 MODULES = (
-    *(compare, convert, extract, inspect_command, label, plan, preprocess, score, show, train),
-    verify,
+    *(ask, calibrate, compare, convert, extract, inspect_command, label, plan, preprocess, score),
+    *(serve, show, train, verify),
 )
 OF_PATTERNS = [
     import_module(f"clew.cli.patterns.{name}")
     for name in (
         *("create", "evaluate", "export", "flow", "identify", "import_", "info", "list_"),
-        *("recognize", "review", "train"),
+        *("recognize", "review", "serve", "similar", "train"),
     )
 ]
 COMMANDS: dict[str, Command] = {
@@ -201,6 +204,41 @@ def test_invalid_config_file_prints_one_message(
     ended = run(command, "--config", file)
     assert ended.code == 2
     assert ended.err.startswith(f'clew: --config is "{file}": ') and message in ended.err
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "flags"),
+    [
+        ("serve", 'host = "0.0.0.0"\nallow_anonymous = true', "--host and --allow-anonymous"),
+        ("serve", 'allowed-hosts = ["evil.example"]', "--allowed-hosts"),
+        ("serve", 'api_keys_file = "keys"\napi_keys_env = "K"', "--api-keys-file and"),
+        ("serve", "log_requests = true", "--log-requests"),
+        ("patterns serve", 'host = "0.0.0.0"\nallow_anonymous = true', "--host and --allow-anony"),
+        ("extract", 'cluster = "ray://evil.example:10001"', "--cluster"),
+        ("extract", 'output-dir = "s3://evil/traces"', "--out"),
+        ("show", 'store = "s"\nid = "1"\nout = ["a.html", "s3:/evil/a.png"]', "--out"),
+        ("patterns identify", 'photos = "p"\ncopy_to = "s3://evil"', "--copy-to"),
+        ("verify", 'store = "gs://mine/traces"\nrepair = true', "STORE"),
+    ],
+)
+def test_config_file_does_not_decide_who_gets_data_or_may_connect(
+    run: Any, tmp_path: Path, command: str, text: str, flags: str
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    ended = run(*command.split(), "--config", file)
+    assert ended.code == 2 and "never read from a file. If you want it" in ended.err
+    assert f"give {flags}" in ended.err
+
+
+def test_settings_that_only_flags_give_are_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    listed = re.search(r"never read from a file:\n\n(.+?)\n\n", page, re.DOTALL)
+    assert listed is not None
+    marked = {
+        one.title for command in COMMANDS.values() for one in command.read_settings() if one.marks
+    }
+    assert {*re.findall(r"`(--[a-z-]+|STORE)`", listed[1])} == marked
 
 
 def test_flags_win_over_the_config_file(

@@ -76,6 +76,30 @@ def test_judge_key_comes_from_the_environment_and_is_never_printed(
     assert "sk-secret" not in ended.out + ended.err
 
 
+def test_config_file_sends_no_key_to_a_judge_of_its_choice(
+    run: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    file = tmp_path / "run.toml"
+    words = ("label", store, "--out", tmp_path / "scores.csv", "--config", file)
+    with judge_server(lambda *_: Reply(content="NO")) as server:
+        file.write_text(
+            f'judge_url = "{server.url}"\njudge_model = "m"\n'
+            'judge-key-env = "AWS_SECRET_ACCESS_KEY"\n'
+        )
+        refused = run(*words)
+        assert refused.code == 2 and f"it sets judge_url to '{server.url}'" in refused.err
+        assert "give --judge-url and --judge-key-env on the command line" in refused.err
+        other_key = run(*words, "--judge-url", server.url)
+        assert other_key.code == 2 and "give --judge-key-env on the command" in other_key.err
+        assert not server.asked
+
+        flags = ("--judge-url", server.url, "--judge-key-env", "OPENAI_API_KEY")
+        assert run(*words, *flags).code == 0
+        assert set(server.keys) == {"Bearer key"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [None, signal.SIGINT])
 def test_review_page_saves_corrections_until_it_ends(

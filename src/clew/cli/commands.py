@@ -172,7 +172,8 @@ class Command:
         """Merge the settings from flags and config file; flags take precedence."""
         values: dict[str, Any] = {}
         if given["config"] is not None:
-            run = read_config(given["config"], self.words, settings)
+            typed = [one.name for one in settings if _is_typed(context, one.name)]
+            run = read_config(given["config"], self.words, settings, typed)
             values = dict(run.settings)
             flags = _from_flags(context, given, settings, values)
             refuse_unrecorded(run, {**values, **flags}, settings)

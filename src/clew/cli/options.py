@@ -14,7 +14,8 @@ import typer
 from clew.cli.completion import Complete, suggest_words, suggest_words_and_paths
 from clew.cli.docstrings import read_docstring
 from clew.cli.errors import flag
-from clew.run_file import WATCHING
+from clew.run_file import WATCHING, NeverFromFile, UrlNeverFromFile
+from clew.urls import is_url
 
 REST = "rest"
 Kind = type[str] | type[int] | type[float] | type[bool] | type[Path]
@@ -63,6 +64,13 @@ class Setting:
     switches: Switches | None = None
     metavar: str = ""
     complete: Complete | None = None
+    marks: tuple[Any, ...] = ()
+
+    def needs_flag(self, value: Any) -> bool:
+        """Whether this value is not followed in a settings file."""
+        values = value if isinstance(value, list) else [value]
+        is_output_url = UrlNeverFromFile in self.marks and any(is_url(one) for one in values)
+        return NeverFromFile in self.marks or is_output_url
 
     @property
     def is_required(self) -> bool:
@@ -160,7 +168,8 @@ def _read(
     parameter: inspect.Parameter, annotation: Any, texts: Mapping[str, str], spelling: Spelling
 ) -> Setting:
     name = parameter.name
-    parts = list(_flatten(annotation))
+    marks = getattr(annotation, "__metadata__", ())
+    parts = _flatten(get_args(annotation)[0] if marks else annotation)
     lists = [part for part in parts if get_origin(part) in (Sequence, list, tuple)]
     singles = [part for part in parts if part not in lists]
     may_be_list = bool(lists)
@@ -180,6 +189,7 @@ def _read(
         switches=spelling.switches.get(name),
         metavar=spelling.metavars.get(name, ""),
         complete=spelling.completions.get(name) or _COMPLETIONS.get(name),
+        marks=marks,
     )
 
 

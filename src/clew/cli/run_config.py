@@ -1,6 +1,6 @@
 """Settings from a --config file, checked against the options of the command."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ _SHOWN, _LISTED = 60, 5
 _INT_LIMIT = 1 << 63
 
 
-def read_config(path: Path, command: str, settings: Sequence[Setting]) -> RunFile:
+def read_config(
+    path: Path, command: str, settings: Sequence[Setting], typed: Collection[str]
+) -> RunFile:
     """Read the settings of a file, by argument name. Raises InputError if the file belongs to
-    another command, or has unknown settings or values of the wrong type."""
+    another command, has unknown settings, values of the wrong type, or a setting that only a flag
+    may give and that is not one of those `typed` as flags, which override the file."""
     run = read_run_file(path)
     if run.command not in (None, command):
         raise InputError(
@@ -38,6 +41,7 @@ def read_config(path: Path, command: str, settings: Sequence[Setting]) -> RunFil
     by_name = {setting.name: setting for setting in settings}
     found = {names[_plain(name)]: value for name, value in run.settings.items()}
     values = {name: _check(run, by_name[name], value) for name, value in found.items()}
+    _refuse_without_flag(run, [by_name[name] for name in values if name not in typed], values)
     return RunFile(
         path=path, command=command, settings=values, not_recorded=tuple(run.not_recorded)
     )
@@ -77,6 +81,22 @@ def _refuse_unknown(run: RunFile, command: str, names: Mapping[str, str]) -> Non
     raise InputError(
         f'"clew {command}" has no setting named {listed}.{meant}', setting="config", value=run.path
     )
+
+
+def _refuse_without_flag(
+    run: RunFile, settings: Sequence[Setting], values: Mapping[str, Any]
+) -> None:
+    """A file from somebody else must not choose who gets keys and data."""
+    found = [one for one in settings if one.needs_flag(values[one.name])]
+    if found:
+        listed = " and ".join(f"{one.name} to {shortened(values[one.name])}" for one in found)
+        raise InputError(
+            f"it sets {listed}. What decides where keys and data go, or who may connect, is never "
+            f"read from a file. If you want it, give {' and '.join(one.title for one in found)} on "
+            "the command line; else delete it from the file.",
+            setting="config",
+            value=run.path,
+        )
 
 
 def _check(run: RunFile, setting: Setting, value: Any) -> Any:

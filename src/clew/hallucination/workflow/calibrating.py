@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from clew.errors import InputError
+from clew.run_file import UrlNeverFromFile
 from clew.urls import as_path, local_path
 from clew.wording import counted
 
@@ -59,7 +60,7 @@ def calibrate(
     risks: str | Path | None = None,
     samples: str | Path | None = None,
     target_fpr: float | None = None,
-    out: str | Path | None = None,
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
     overwrite: bool = False,
 ) -> CalibrationResult:
     """Fit a detector's calibration and threshold to your own labeled answers.

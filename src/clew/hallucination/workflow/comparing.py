@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from clew.names import split_names
 from clew.progress import Reporter, log_event
-from clew.run_file import repeatable
+from clew.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 from clew.urls import local_path
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def compare(
     *,
     preprocessed_dir: str | Path | None = None,
-    out: str | Path = "comparison",
+    out: Annotated[str | Path, UrlNeverFromFile] = "comparison",
     methods: str | Sequence[str] | None = None,
     seeds: int = 5,
     overwrite: bool = False,
@@ -46,7 +46,7 @@ def compare(
     max_cache_batches: int | None = None,
     cache_dir: str | Path | None = None,
     cache_size: str | int | None = None,
-    cluster: str | None = None,
+    cluster: Annotated[str | None, NeverFromFile] = None,
     workers: int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,

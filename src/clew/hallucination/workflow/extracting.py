@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from clew import urls
 from clew.errors import InputError, StoppedError
 from clew.progress import Reporter
-from clew.run_file import repeatable
+from clew.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 from clew.settings import as_path
 from clew.wording import counted
 
@@ -78,7 +78,7 @@ def extract(
     *,
     model: "str | Path | LoadedModel" = "smollm2",
     questions: "str | Path | Sequence[str | Mapping[str, Any]] | DataFrame" = "facts",
-    out: str | Path = "traces_data",
+    out: Annotated[str | Path, UrlNeverFromFile] = "traces_data",
     num_samples: int | None = None,
     shard_size: int = 500,
     generation_batch: int | None = None,
@@ -102,7 +102,7 @@ def extract(
     entailment: bool = False,
     part: str = "1/1",
     join: bool = False,
-    cluster: str | None = None,
+    cluster: Annotated[str | None, NeverFromFile] = None,
     workers: int | None = None,
     dry_run: bool = False,
     gpu: str | None = None,

@@ -2,10 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from clew.errors import InputError
 from clew.progress import Reporter, WorkAdvanced, WorkEnded, WorkStarted
+from clew.run_file import NeverFromFile, UrlNeverFromFile
 
 if TYPE_CHECKING:
     from clew.hallucination.labels.chat import ChatConfig
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 def label(
     store: str | Path,
     *,
-    out: str | Path = "ground_truth_scores.csv",
+    out: Annotated[str | Path, UrlNeverFromFile] = "ground_truth_scores.csv",
     method: Literal["alias", "exact", "token-f1", "rouge-l"] | None = None,
     score_threshold: float = 0.5,
     overwrite: bool = False,
-    judge_url: str | None = None,
+    judge_url: Annotated[str | None, NeverFromFile] = None,
     judge_model: str | None = None,
-    judge_key_env: str = "OPENAI_API_KEY",
-    cluster: str | None = None,
+    judge_key_env: Annotated[str, NeverFromFile] = "OPENAI_API_KEY",
+    cluster: Annotated[str | None, NeverFromFile] = None,
     workers: int | None = None,
     review: bool = False,
     port: int = 0,

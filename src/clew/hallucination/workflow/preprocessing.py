@@ -1,11 +1,11 @@
 """From traces and scores to training samples."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from clew import urls
 from clew.progress import Reporter
-from clew.run_file import repeatable
+from clew.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 from clew.settings import as_path, read_size
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def preprocess(
     skip_unlabeled: bool = False,
     refused: Literal["exclude", "correct", "hallucinated"] = "exclude",
     spans_file: str | Path | None = None,
-    out: str | Path = "preprocessed_data",
+    out: Annotated[str | Path, UrlNeverFromFile] = "preprocessed_data",
     attn_threshold: float = 0.0,
     top_k: int | None = None,
     node_dim: int | None = None,
@@ -34,7 +34,7 @@ def preprocess(
     answers: bool = True,
     heads: bool = True,
     workers: int | None = None,
-    cluster: str | None = None,
+    cluster: Annotated[str | None, NeverFromFile] = None,
     cache_dir: str | Path | None = None,
     cache_size: str | int | None = None,
     reporter: Reporter | None = None,

@@ -5,10 +5,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from clew.errors import InputError, StoppedError
 from clew.progress import Note, Reporter, WorkStarted, report_work
+from clew.run_file import NeverFromFile, UrlNeverFromFile
 from clew.settings import check_exists
 from clew.tables import Tabular
 from clew.urls import is_url, local_path
@@ -59,7 +60,7 @@ def score(
     *,
     questions: "str | Path | Sequence[Mapping[str, Any]] | DataFrame",
     detector: "str | Path | Detector",
-    out: str | Path | None = None,
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
     tokens: bool = False,
     num_samples: int | None = None,
     model: "str | Path | LoadedModel | None" = None,
@@ -69,7 +70,7 @@ def score(
     device_map: "str | Path | Mapping[str, int | str] | None" = None,
     offload_folder: str | Path | None = None,
     threads: int | None = None,
-    cluster: str | None = None,
+    cluster: Annotated[str | None, NeverFromFile] = None,
     workers: int | None = None,
     overwrite: bool = False,
     cache_dir: str | Path | None = None,

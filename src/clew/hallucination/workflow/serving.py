@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from clew.progress import Note, Reporter, log_event
+from clew.run_file import NeverFromFile
 from clew.settings import as_path, check_exists
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ def serve(
     model: str | None = None,
     model_name: str | None = None,
     prompt: Literal["detector", "messages"] = "detector",
-    host: str = "127.0.0.1",
+    host: Annotated[str, NeverFromFile] = "127.0.0.1",
     port: int = 8000,
-    api_keys_file: str | Path | None = None,
-    api_keys_env: str | None = None,
-    allow_anonymous: bool = False,
-    allowed_hosts: Sequence[str] = (),
+    api_keys_file: Annotated[str | Path | None, NeverFromFile] = None,
+    api_keys_env: Annotated[str | None, NeverFromFile] = None,
+    allow_anonymous: Annotated[bool, NeverFromFile] = False,
+    allowed_hosts: Annotated[Sequence[str], NeverFromFile] = (),
     max_rows: int = 64,
     max_waiting: int = 256,
     max_prompt_tokens: int | None = None,
@@ -33,7 +34,7 @@ def serve(
     max_body_bytes: int = 1_000_000,
     request_seconds: float = 300.0,
     drain_seconds: float = 20.0,
-    log_requests: bool = False,
+    log_requests: Annotated[bool, NeverFromFile] = False,
     traces: str | Path | None = None,
     scores_file: str | Path | None = None,
     comparisons: Sequence[str | Path] = (),

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from clew.run_file import UrlNeverFromFile
 from clew.settings import as_path
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ def show(
     *,
     id: int | str,
     layer: int | None = None,
-    out: str | Path | Sequence[str | Path] | None = None,
+    out: Annotated[str | Path | Sequence[str | Path] | None, UrlNeverFromFile] = None,
     beside: int | str | None = None,
     scores_file: str | Path | None = None,
     score_threshold: float = 0.5,

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from clew.progress import Note, Reporter, log_event
-from clew.run_file import repeatable
+from clew.run_file import UrlNeverFromFile, repeatable
 from clew.urls import as_path
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def inspect(
 
 
 def verify(
-    store: str | Path,
+    store: Annotated[str | Path, UrlNeverFromFile],
     *,
     repair: bool = False,
     reporter: Reporter | None = None,
@@ -81,7 +81,7 @@ def verify(
 def convert(
     source: str | Path,
     *,
-    out: str | Path,
+    out: Annotated[str | Path, UrlNeverFromFile],
     keep: Literal["full", "compact"] = "full",
     max_memory: str | int | None = None,
     reporter: Reporter | None = None,

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from clew import urls
 from clew.names import split_names
 from clew.progress import Reporter, log_event
-from clew.run_file import repeatable
+from clew.run_file import UrlNeverFromFile, repeatable
 from clew.settings import as_path
 from clew.urls import is_url
 
@@ -24,7 +24,7 @@ def train(
     scores_file: str | Path | None = None,
     score_threshold: float | None = None,
     higher_is: Literal["correct", "hallucinated"] | None = None,
-    out: str | Path = "results",
+    out: Annotated[str | Path, UrlNeverFromFile] = "results",
     overwrite: bool = False,
     compare: bool = False,
     networks: str | Sequence[str] = ("lstm", "gnn_det", "gvae"),

@@ -4,12 +4,12 @@ import logging
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from clew.errors import InputError
 from clew.patterns.library.folders import LIBRARY
 from clew.progress import Reporter
-from clew.run_file import repeatable
+from clew.run_file import UrlNeverFromFile, repeatable
 from clew.urls import local_path
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def clean_photos(
     data: str | Path | None = None,
     *,
     name: str | None = None,
-    out: str | Path | None = None,
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
     web: bool = False,
     port: int = 0,
     browser: bool = True,
@@ -131,7 +131,7 @@ def find_similar(
     data: str | Path | None = None,
     name: str | None = None,
     top_k: int = 10,
-    out: str | Path | None = None,
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
     library: str | Path = LIBRARY,
     device: str | None = None,
     num_workers: int | None = None,

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from clew.patterns.library.folders import LIBRARY
 from clew.patterns.workflow.training import write_page
 from clew.progress import Reporter, log_event
-from clew.run_file import repeatable
+from clew.run_file import UrlNeverFromFile, repeatable
 from clew.settings import as_path
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def evaluate(
     *,
     model: str | Path | None = None,
     name: str | None = None,
-    out: str | Path | None = None,
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
     device: str | None = None,
     num_workers: int | None = None,
     library: str | Path = LIBRARY,

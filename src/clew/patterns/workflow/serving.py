@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from clew.patterns.library.folders import LIBRARY
 from clew.progress import Note, Reporter, log_event
+from clew.run_file import NeverFromFile
 from clew.settings import as_path
 from clew.wording import counted
 
@@ -20,12 +21,12 @@ def serve(
     top_k: int = 3,
     threshold: float = 0.6,
     unknown: float = 0.05,
-    host: str = "127.0.0.1",
+    host: Annotated[str, NeverFromFile] = "127.0.0.1",
     port: int = 8000,
-    api_keys_file: str | Path | None = None,
-    api_keys_env: str | None = None,
-    allow_anonymous: bool = False,
-    allowed_hosts: Sequence[str] = (),
+    api_keys_file: Annotated[str | Path | None, NeverFromFile] = None,
+    api_keys_env: Annotated[str | None, NeverFromFile] = None,
+    allow_anonymous: Annotated[bool, NeverFromFile] = False,
+    allowed_hosts: Annotated[Sequence[str], NeverFromFile] = (),
     max_waiting: int = 32,
     max_body_bytes: int = 20_000_000,
     max_corrections: int = 10_000,

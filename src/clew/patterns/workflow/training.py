@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from clew.errors import ClewError, InputError
 from clew.patterns.library.folders import LIBRARY, SET_FILE
 from clew.progress import Note, Reporter, log_event
-from clew.run_file import has_same_settings, repeatable
+from clew.run_file import UrlNeverFromFile, has_same_settings, repeatable
 from clew.settings import as_path, read_size
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def train(
     data: str | Path | None = None,
     *,
     name: str | None = None,
-    out: str | Path | None = None,
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
     overwrite: bool = False,
     start_from: str | Path | None = None,
     log_to: Literal["wandb", "mlflow"] | None = None,

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from clew.errors import InputError
 from clew.patterns.library.folders import LIBRARY
 from clew.progress import Reporter
-from clew.run_file import repeatable
+from clew.run_file import UrlNeverFromFile, repeatable
 from clew.settings import as_path
 from clew.urls import local_path
 
@@ -53,8 +53,8 @@ def identify(
     top_k: int = 3,
     threshold: float = 0.6,
     unknown: float = 0.05,
-    out: str | Path | None = None,
-    copy_to: str | Path | None = None,
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
+    copy_to: Annotated[str | Path | None, UrlNeverFromFile] = None,
     thumbnails: int = 500,
     review: bool = False,
     web: bool = False,
@@ -178,8 +178,8 @@ def export(
     *,
     model: str | Path | None = None,
     name: str | None = None,
-    out: str | Path | None = None,
-    web: str | Path | None = None,
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
+    web: Annotated[str | Path | None, UrlNeverFromFile] = None,
     overwrite: bool = False,
     library: str | Path = LIBRARY,
 ) -> "ExportedModel":

@@ -60,6 +60,11 @@ class CoreWatch:
         self._read = read or _read_times
         self._before = self._read()
 
+    def wait(self) -> None:
+        """Until there is something to see."""
+        passed = self._read().clock - self._before.clock
+        time.sleep(max(0.0, _LEAST_SECONDS - passed))
+
     def look(self) -> float | None:
         """None if the last look was just now: the next one covers both."""
         now = self._read()

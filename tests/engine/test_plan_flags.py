@@ -32,12 +32,14 @@ class Witness(nn.Module):
         self.dtypes: set[torch.dtype] = set()
         self.layouts: set[bool] = set()
         self.sizes: list[int] = []
+        self.threads: set[int] = set()
 
     def forward(self, batch: dict[str, Any]) -> torch.Tensor:
         hidden = self.layer(batch["x"])
         if self.training:
             self.dtypes.add(hidden.dtype)
             self.sizes.append(len(hidden))
+            self.threads.add(torch.get_num_threads())
             weight = self.layer.weight
             self.layouts.add(weight.is_contiguous(memory_format=torch.channels_last))
             self.layouts.add(batch["x"].is_contiguous(memory_format=torch.channels_last))
@@ -121,11 +123,20 @@ def test_gradient_checkpointing_is_applied(tmp_path: Path) -> None:
     assert result.history[-1]["train_loss"] == plain.history[-1]["train_loss"]
 
 
+def test_threads_are_applied_and_come_back(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    for count in (1, 2):
+        witness, _, result = run(tmp_path / str(count), threads=count)
+        assert witness.threads == {count} == {result.plan.threads}
+        assert torch.get_num_threads() == before
+
+
 def test_run_saves_its_plan_with_the_reasons(tmp_path: Path) -> None:
-    run(tmp_path)
+    run(tmp_path, reasons={"batch_size": "to fine-tune"})
     saved = json.loads((tmp_path / "plan.json").read_text())
     assert saved["reasons"]["precision"] == "requested with `amp=False`"
-    assert saved["reasons"]["batch_size"] == "requested with `batch_size=20`"
+    assert saved["reasons"]["num_workers"].startswith("requested with `num_workers=0`")
+    assert saved["reasons"]["batch_size"] == "to fine-tune"  # nobody has requested it
 
 
 @pytest.mark.slow

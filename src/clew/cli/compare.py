@@ -39,7 +39,6 @@ COMMAND = Command(
         takes_rest="stores",
     ),
     has_json=True,
-    has_threads=True,
     is_resumable=True,
 )
 

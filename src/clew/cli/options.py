@@ -23,7 +23,7 @@ Kind = type[str] | type[int] | type[float] | type[bool] | type[Path]
 HARDWARE = {
     "Hardware (chosen by measurement unless set)": (
         *("device", "amp", "compile", "cuda_graph", "channels_last", "num_workers"),
-        *("batch_size", "grad_accum", "gradient_checkpointing", "max_cache_batches"),
+        *("batch_size", "grad_accum", "gradient_checkpointing", "max_cache_batches", "threads"),
     )
 }
 # That of the flags for the cache, in all commands that read stores.

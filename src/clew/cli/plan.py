@@ -26,7 +26,6 @@ COMMAND = Command(
     example="clew plan --preprocessed-dir preprocessed_data",
     groups={"Run": ("preprocessed_dir", "epochs"), **HARDWARE},
     has_json=True,
-    has_threads=True,
 )
 # Choices that calibration makes by measuring the alternatives.
 _MEASURED = ("precision", "channels_last", "cuda_graph", "batch_size")

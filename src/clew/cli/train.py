@@ -47,7 +47,6 @@ COMMAND = Command(
     },
     spelling=Spelling(switches={"networks": _NETWORKS}),
     has_json=True,
-    has_threads=True,
     is_resumable=True,
 )
 

@@ -1,8 +1,9 @@
 """What the user decides: how to train, and which parts of the hardware plan are fixed."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from clew.errors import InputError
 from clew.settings import check_numbers
@@ -72,8 +73,9 @@ class PlanRequest:
     `device` is "cpu", "cuda" or "cuda:1". `precision` is fp32, tf32, bf16 or fp16; `amp=True`
     requests the device's 16-bit format, `amp=False` excludes it. `batch_size` is the total over all
     processes, `grad_accum` the number of micro-batches per optimizer step, `num_workers` the number
-    of reading threads, `max_cache_batches` the number of shards kept open. `calibrate=False` skips
-    the measurements. Raises InputError for an invalid value.
+    of reading threads, `max_cache_batches` the number of shards kept open, `threads` the CPU
+    threads that compute. `calibrate=False` skips the measurements. `reasons` says why the program
+    itself has fixed a choice, by name. Raises InputError for an invalid value.
     """
 
     device: str | None = None
@@ -87,11 +89,13 @@ class PlanRequest:
     grad_accum: int | None = None
     gradient_checkpointing: bool = False
     max_cache_batches: int | None = None
+    threads: int | None = None
     calibrate: bool = True
+    reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        for name in ("batch_size", "grad_accum", "max_cache_batches"):
+        for name in ("batch_size", "grad_accum", "max_cache_batches", "threads"):
             value = getattr(self, name)
             if value is not None:
                 _check(name, value, value >= 1, "1 or more")
@@ -107,6 +111,10 @@ class PlanRequest:
                     f'`precision="{self.precision}"` and `amp={self.amp}` contradict each other: '
                     "set only one of them."
                 )
+
+    def describe(self) -> dict[str, Any]:
+        """What is requested, as plain data."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
 
 
 def _check(name: str, value: object, is_right: bool, wanted: str) -> None:

@@ -17,9 +17,9 @@ from clew.errors import SettingsMismatchError
 from clew.settings import find_differences
 from clew.version import __version__
 
-# They change how long a run takes, not its result.
+# They change how long a run takes; its result, at most by rounding (the threads).
 _MAY_DIFFER = ("config.checkpoint_every_seconds", "request.calibrate")
-_HARMLESS = ("num_workers", "max_cache_batches")
+_HARMLESS = ("num_workers", "max_cache_batches", "threads")
 
 _LIBRARIES = ("torch", "lightning-fabric", "numpy", "pyarrow")
 
@@ -33,7 +33,7 @@ def describe_run(
         "clew": __version__,
         "model": {"class": type(model).__name__, "parameters": shapes},
         "config": asdict(config),
-        "request": asdict(request),
+        "request": request.describe(),
         "settings": dict(settings),
     }
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from clew.cpu import leave_slow_kernels
+from clew.cpu import Threads, leave_slow_kernels
 from clew.engine.checkpoint import Checkpoints, Parts, read_checkpoint
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.evaluate import Metrics, score
@@ -132,7 +133,8 @@ def fit(
             return task.load_result(fabric)
         report_to = report_to_all(reporter or log_event, *callbacks)
         report_to = report_to if fabric.is_global_zero else ignore_event
-        return _train(task, plan, fabric, report_to, should_stop, is_started=about is not None)
+        with Threads(task.count_threads(plan), ignore_event):
+            return _train(task, plan, fabric, report_to, should_stop, is_started=about is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +183,12 @@ class _Task:
             device=fabric.device,
         )
         return fabric, _with_own_size(plan, self.train)
+
+    def count_threads(self, plan: HardwarePlan) -> int:
+        """Those of the plan, since their number changes how sums are rounded; not more than this
+        process may use now, unless requested."""
+        most = torch.get_num_threads()
+        return self.request.threads or min(plan.threads or most, most)
 
     def open(self, given: Batches | OpenBatches | None, plan: HardwarePlan) -> Batches | None:
         """Batches to evaluate on."""

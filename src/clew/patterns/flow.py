@@ -91,6 +91,7 @@ class FlowConfig:
     review: bool = False
     epochs: int | None = None
     device: str | None = None
+    threads: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +190,7 @@ def _train_if_changed(
         data=pattern_set.photos,
         out=pattern_set.runs,
         epochs=config.epochs,
-        request=PlanRequest(device=config.device),
+        request=PlanRequest(device=config.device, threads=config.threads),
     )
     training = plan_training(pattern_set, how, only_if_changed=True)
     if training is None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from clew.cores import CoreWatch, Times
 from clew.engine import HardwarePlan, LoadSettings, PlanRequest, plan_hardware
 from clew.engine.config import TrainConfig
 from clew.engine.planning.real_batches import RealBatches
@@ -261,3 +262,47 @@ def test_few_samples_leave_one_batch_size() -> None:
     made = calibrated(batches=Opener(samples=100))
     assert made.batch_size == 16
     assert made.reasons["batch_size"] == "there are too few samples for a larger batch"
+
+
+class HalfBusy(CoreWatch):
+    """Of two cores, other processes use one and a half."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: Times(clock=0.0, machine=0.0, own=0.0))
+
+    def wait(self) -> None: ...
+
+    def look(self) -> float:
+        return 1.5
+
+
+class SlowTogether(Network):
+    """Several threads wait for each other; a clock of its own says how long."""
+
+    now = 0.0
+
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        SlowTogether.now += 0.1 if torch.get_num_threads() == 1 else 2.0
+        return super().forward(batch)
+
+
+def test_threads_are_chosen_by_measurement_while_others_hold_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("time.perf_counter", lambda: SlowTogether.now)
+    monkeypatch.setattr("clew.engine.planning.calibrate.CoreWatch", HalfBusy)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        busy = calibrated(SlowTogether(), batch_size=16, amp=False)
+        asked = calibrated(SlowTogether(), batch_size=16, amp=False, threads=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert busy.threads == 1
+    assert busy.reasons["threads"] == (
+        "other processes use 1.5 of 2 cores: 1 thread is used, 20.0 times as fast"
+    )
+    assert busy.step_seconds == pytest.approx(0.1)  # measured again
+    assert (asked.threads, asked.reasons["threads"]) == (2, "requested with `threads=2`")

@@ -194,6 +194,8 @@ def test_pretrained_networks_are_fine_tuned_in_small_batches(tmp_path: Path) -> 
         for count, fine in ((10, True), (3_000, True), (60_000, True), (3_000, False))
     ]
     assert sizes == [10, 32, 32, None]
+    reasons = open_size.request_for(10, is_fine_tuned=True).reasons
+    assert reasons == {"batch_size": "to fine-tune a pretrained network on 10 training photos"}
     assert config.request_for(3_000, is_fine_tuned=True).batch_size == 16
 
 

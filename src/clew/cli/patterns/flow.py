@@ -37,7 +37,6 @@ COMMAND = Command(
     name="patterns flow",
     example="clew patterns flow animals --from my_photos --identify holiday_photos --web",
     has_json=True,
-    has_threads=True,
     is_resumable=True,
 )
 

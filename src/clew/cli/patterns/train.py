@@ -38,7 +38,6 @@ COMMAND = Command(
     },
     spelling=Spelling(words=("name",), metavars={"split": "A/B/C", "rand_augment": "N,M"}),
     has_json=True,
-    has_threads=True,
     is_resumable=True,
 )
 STOP_MESSAGE = "everything is saved after this step"

@@ -209,7 +209,7 @@ class Bench:
     def measure_peak(self, way: Way, size: int) -> int | None:
         """Peak bytes of a step beyond weights and optimizer; None if it does not fit."""
         try:
-            trial = self._make_trial(replace(way, cuda_graph=False, compile=False), size)
+            trial = self.make_trial(replace(way, cuda_graph=False, compile=False), size)
             trial.run()
             return measure_peak_bytes(trial.run, self._device)
         except RuntimeError as error:
@@ -230,7 +230,7 @@ class Bench:
                     break
                 way = waiting.pop(0)
                 try:
-                    trial = self._make_trial(way, size)
+                    trial = self.make_trial(way, size)
                     trial.warm_up()
                     trials[way] = trial
                 except Exception as error:  # a variant may fail where the plain one works
@@ -241,7 +241,7 @@ class Bench:
                     self._free_memory()  # only now: the error itself kept memory alive
         return trials
 
-    def _make_trial(self, way: Way, size: int) -> Trial:
+    def make_trial(self, way: Way, size: int) -> Trial:
         batches = [
             move(batch, self._device, channels_last=way.channels_last)
             for batch in self._batches.read(size).batches

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from clew.cores import CoreWatch
+from clew.cpu import Threads
 from clew.engine.planning.bench import Bench, left_as_it_was
 from clew.engine.planning.choices import DEFAULT_BATCH, OpenChoices
 from clew.engine.planning.plan import Choice, HardwarePlan, Timing, Way
@@ -21,6 +23,7 @@ from clew.engine.planning.search import (
 )
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches
 from clew.errors import InputError
+from clew.progress import Event, ignore_event
 from clew.wording import bytes_text, counted, duration_text, step_text
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
@@ -75,9 +78,9 @@ class Training:
 def calibrate(plan: HardwarePlan, left: OpenChoices, training: Training) -> HardwarePlan:
     """The plan with every open choice measured. Model, random state and the position of a
     ready-made loader are restored afterwards."""
-    cached = plan.max_cache_batches
+    cached, watch = plan.max_cache_batches, CoreWatch()
     settings = LoadSettings(batch_size=plan.process_batch, max_cache_batches=cached, shuffle=True)
-    with left_as_it_was(training.device):
+    with left_as_it_was(training.device), Threads(plan.threads, ignore_event):
         real = RealBatches(
             training.batches, settings, processes=plan.processes, samples=training.samples
         )
@@ -92,7 +95,8 @@ def calibrate(plan: HardwarePlan, left: OpenChoices, training: Training) -> Hard
             device=plan.device,
             patience=_ON_GPU if training.device.type == "cuda" else _ON_CPU,
         )
-        plan = plan.change_all({**known_size, **known_ways, **run.choose(left, training.model)})
+        measured = run.choose(left, training.model, watch)
+        plan = plan.change_all({**known_size, **known_ways, **measured})
         plan = plan.change_all(_show_checkpointing(plan.way, plan.batch_size, bench))
         timing = bench.timing(plan.way, plan.batch_size)
         if timing is not None and timing.seconds:
@@ -152,10 +156,17 @@ class _Measuring:
     device: str
     patience: _Patience
 
-    def choose(self, left: OpenChoices, model: nn.Module) -> dict[str, Choice]:
-        plain, size = self.ways[0], self.sizes[0]
-        timed = self.bench.time([plain], size)
-        seconds = self._run_seconds(timed[plain], size) if timed else float("inf")
+    def choose(self, left: OpenChoices, model: nn.Module, watch: CoreWatch) -> dict[str, Choice]:
+        seconds = self._time_plain()
+        threads: dict[str, Choice] = {}
+        if left.threads and self.patience.short_run_seconds <= seconds < float("inf"):
+            threads = self._choose_threads(watch)
+            seconds = self._time_plain() if threads else seconds
+        return threads | self._choose_way(left, model, seconds)
+
+    def _choose_way(self, left: OpenChoices, model: nn.Module, seconds: float) -> dict[str, Choice]:
+        """`seconds` is what the run takes in the plain variant."""
+        size = self.sizes[0]
         if seconds < self.patience.short_run_seconds:
             return self._keep_plain(_too_short(seconds)) | self._skip_compiling(left, seconds)
         budget = self.patience.budget_share * seconds
@@ -169,6 +180,20 @@ class _Measuring:
         if len(self.sizes) > 1:
             chosen["batch_size"] = (found.size, batch_reason(found, self.bench))
         return chosen | self._try_compiling(left, found)
+
+    def _time_plain(self) -> float:
+        """Seconds of the whole run in the plain variant; infinite if a batch does not fit."""
+        plain, size = self.ways[0], self.sizes[0]
+        timed = self.bench.time([plain], size)
+        return self._run_seconds(timed[plain], size) if timed else float("inf")
+
+    def _choose_threads(self, watch: CoreWatch) -> dict[str, Choice]:
+        """Measured as in a capture; nothing if all cores are free."""
+        told: list[Event] = []
+        watch.wait()
+        step = self.bench.make_trial(self.ways[0], self.sizes[0]).run
+        Threads(None, told.append, watch).settle(step)
+        return {"threads": (torch.get_num_threads(), str(told[0]))} if told else {}
 
     def _run_seconds(self, step_seconds: float, size: int) -> float:
         return step_seconds / size * self.all_samples

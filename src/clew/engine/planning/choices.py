@@ -1,8 +1,10 @@
 """What follows from the request and the machine alone: the plain plan, what is impossible here, and
 what calibration has to measure. Nothing after this looks at the request again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+
+import torch
 
 from clew.engine.config import PlanRequest, Precision
 from clew.engine.planning.hardware import Machine
@@ -21,13 +23,15 @@ class OpenChoices:
 
     `ways` are the variants of a step, starting with the plain one, which the plan uses so far.
     torch.compile is not among them: trying it with each would take too long. `batch_size` is the
-    requested one, or None; `memory_bytes` is the memory that a step may use.
+    requested one, or None; `threads`: whether their number may change; `memory_bytes` is the memory
+    that a step may use.
     """
 
     ways: tuple[Way, ...]
     layout: bool
     compile: bool
     batch_size: int | None
+    threads: bool
     memory_bytes: int
     loading: Loading
 
@@ -58,14 +62,17 @@ def choose_plainly(
             "batch_size": _batch_size(request.batch_size, processes),
             "grad_accum": _grad_accum(request.grad_accum),
             "max_cache_batches": _max_cache(request.max_cache_batches),
+            "threads": _threads(request.threads, cores),
             **loading.choose(),
         }
     )
+    plan = replace(plan, reasons={**plan.reasons, **request.reasons})
     return plan, OpenChoices(
         ways=_open_ways(request, plan, machine),
         layout=request.channels_last is None,
         compile=request.compile is None and not machine.cannot_compile,
         batch_size=request.batch_size,
+        threads=request.threads is None and not is_cuda,
         memory_bytes=_memory_limit(plan, machine),
         loading=loading,
     )
@@ -208,6 +215,13 @@ def _max_cache(count: int | None) -> Choice:
         None,
         "shards are memory-mapped: the operating system caches as much of them as fits in memory",
     )
+
+
+def _threads(asked: int | None, cores: int) -> Choice:
+    if asked is not None:
+        return asked, f"requested with `threads={asked}`"
+    most = torch.get_num_threads()
+    return (cores, "one per core") if most >= cores else (most, "as many as PyTorch was given")
 
 
 def _refuse_missing_gpu(device: str, machine: Machine) -> None:

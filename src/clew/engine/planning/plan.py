@@ -58,8 +58,8 @@ class HardwarePlan:
     `device` is "cpu", "cuda" (with several processes, each uses the GPU of its local rank) or
     "cuda:1". `batch_size` is the number of samples in a micro-batch over all `processes`; an
     optimizer step takes `grad_accum` micro-batches. `max_cache_batches` None keeps every shard
-    mapped. `timings` are the measurements behind the choices, `calibration_seconds` the time they
-    took.
+    mapped. `threads` is the number that computes on the CPU; None is PyTorch's. `timings` are the
+    measurements behind the choices, `calibration_seconds` the time they took.
     """
 
     device: str = "cpu"
@@ -77,6 +77,7 @@ class HardwarePlan:
     grad_accum: Annotated[int, Bounds(least=1, most=2**31)] = 1
     gradient_checkpointing: bool = False
     max_cache_batches: Annotated[int, Bounds(least=1)] | None = None
+    threads: Annotated[int, Bounds(least=1, most=2**16)] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     timings: tuple[Timing, ...] = ()
     calibration_seconds: Seconds = 0.0

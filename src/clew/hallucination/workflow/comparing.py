@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @repeatable(
     "compare",
     always=("preprocessed_dir", "out"),
-    unrecorded=("overwrite", "keep_detectors", "cluster", "workers"),
+    unrecorded=("overwrite", "keep_detectors", "cluster", "workers", "threads"),
 )
 def compare(
     *,
@@ -44,6 +44,7 @@ def compare(
     num_workers: int | None = None,
     batch_size: int | None = None,
     max_cache_batches: int | None = None,
+    threads: int | None = None,
     cache_dir: str | Path | None = None,
     cache_size: str | int | None = None,
     cluster: Annotated[str | None, NeverFromFile] = None,
@@ -91,6 +92,8 @@ def compare(
             many as needed]
         batch_size: Samples per batch. [default: the fastest]
         max_cache_batches: Number of shards to keep open. [default: all]
+        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
+            processes use them]
         cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
         cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
             or 64 GB, at most half of the free space]
@@ -143,6 +146,7 @@ def compare(
             num_workers=num_workers,
             batch_size=batch_size,
             max_cache_batches=max_cache_batches,
+            threads=threads,
         ),
         overwrite=overwrite,
         keep_detectors=keep_detectors,
@@ -151,7 +155,7 @@ def compare(
         pairs=pairs,
         folds=folds,
     )
-    where = choose_spread(cluster, workers, device=device)
+    where = choose_spread(cluster, workers, threads=threads, device=device)
     report = watch_cores(reporter or log_event, device)
     return run_comparison(config, report, should_stop, where)
 

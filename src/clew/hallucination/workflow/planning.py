@@ -21,6 +21,7 @@ def plan(
     grad_accum: int | None = None,
     gradient_checkpointing: bool = False,
     max_cache_batches: int | None = None,
+    threads: int | None = None,
 ) -> "Plans":
     """Show how training would use this machine (device, precision, batch size, ...), and why.
 
@@ -43,6 +44,8 @@ def plan(
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
             time.
         max_cache_batches: Number of shards to keep open. [default: all]
+        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
+            processes use them]
 
     Returns:
         `machine`, and `plans`: one `HardwarePlan` per network (with samples) or for "all networks",
@@ -70,6 +73,7 @@ def plan(
         grad_accum=grad_accum,
         gradient_checkpointing=gradient_checkpointing,
         max_cache_batches=max_cache_batches,
+        threads=threads,
     )
     if preprocessed_dir is None:
         made = plan_hardware(request, config=config, machine=machine)

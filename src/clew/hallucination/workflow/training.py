@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clew.hallucination.workflow.results import TrainingResult
 
 
-@repeatable("train", always=("preprocessed_dir", "out"), unrecorded=("overwrite",))
+@repeatable("train", always=("preprocessed_dir", "out"), unrecorded=("overwrite", "threads"))
 def train(
     *,
     preprocessed_dir: str | Path | None = None,
@@ -53,6 +53,7 @@ def train(
     grad_accum: int | None = None,
     gradient_checkpointing: bool = False,
     max_cache_batches: int | None = None,
+    threads: int | None = None,
     cache_dir: str | Path | None = None,
     cache_size: str | int | None = None,
     reporter: Reporter | None = None,
@@ -105,6 +106,8 @@ def train(
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
             time.
         max_cache_batches: Number of shards to keep open. [default: all]
+        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
+            processes use them]
         cache_dir: Folder for what is downloaded from a URL, or converted from legacy samples.
             [default: the user's cache folder]
         cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
@@ -179,6 +182,7 @@ def train(
             grad_accum=grad_accum,
             gradient_checkpointing=gradient_checkpointing,
             max_cache_batches=max_cache_batches,
+            threads=threads,
         ),
         overwrite=overwrite,
     )

@@ -11,6 +11,7 @@ from clew.loading.splits import Shares
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.photos import USUAL_SHARES
 from clew.settings import check_numbers
+from clew.wording import counted
 
 _FOCAL_GAMMA = 2.0
 # A dataset with at least this many training photos gets the usual number of epochs. A GPU
@@ -188,7 +189,9 @@ class PatternsConfig:
         steps: the largest batch would be faster, but leave too few of them."""
         if not is_fine_tuned or self.request.batch_size is not None:
             return self.request
-        return replace(self.request, batch_size=min(_FINE_TUNING_BATCH, max(1, photos)))
+        size = min(_FINE_TUNING_BATCH, max(1, photos))
+        why = f"to fine-tune a pretrained network on {counted(photos, 'training photo')}"
+        return replace(self.request, batch_size=size, reasons={"batch_size": why})
 
     def augment_for(self, *, flip: bool, is_fine_tuned: bool) -> AugmentConfig:
         """The augmentation with everything decided."""

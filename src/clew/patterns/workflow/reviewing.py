@@ -76,6 +76,7 @@ def run_flow(
     epochs: int | None = None,
     library: str | Path = LIBRARY,
     device: str | None = None,
+    threads: int | None = None,
 ) -> "FlowResult":
     """Run all steps at once: create a set, import photos, train, identify, review.
 
@@ -92,6 +93,8 @@ def run_flow(
             more for few photos]
         library: Folder that contains your sets.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
+            processes use them]
 
     Returns:
         The set, the metrics of its newest model, and what was identified.
@@ -118,6 +121,7 @@ def run_flow(
         epochs=epochs,
         library=library,
         device=device,
+        threads=threads,
     )
     return flow.run_flow(config, flow.LoggedSteps(web=web))
 
@@ -132,6 +136,7 @@ def read_flow(
     epochs: int | None,
     library: str | Path,
     device: str | None,
+    threads: int | None,
 ) -> "FlowConfig":
     """The arguments of `run_flow` as its steps take them."""
     from clew.patterns.flow import FlowConfig
@@ -144,4 +149,5 @@ def read_flow(
         review=review or web,
         epochs=epochs,
         device=device,
+        threads=threads,
     )

@@ -49,7 +49,7 @@ def _find_unchanged(
 @repeatable(
     "patterns train",
     folder=lambda result: result.path if result.is_new else None,
-    unrecorded=("overwrite",),
+    unrecorded=("overwrite", "threads"),
     find_done=_find_unchanged,
 )
 def train(
@@ -91,6 +91,7 @@ def train(
     batch_size: int | None = None,
     grad_accum: int | None = None,
     gradient_checkpointing: bool = False,
+    threads: int | None = None,
     cache_dir: str | Path | None = None,
     cache_size: str | int | None = None,
     reporter: Reporter | None = None,
@@ -156,6 +157,8 @@ def train(
         grad_accum: Batches per optimizer step. [default: 1]
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
             time.
+        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
+            processes use them]
         cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
         cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
             or 64 GB, at most half of the free space]
@@ -218,6 +221,7 @@ def train(
             batch_size=batch_size,
             grad_accum=grad_accum,
             gradient_checkpointing=gradient_checkpointing,
+            threads=threads,
         ),
         overwrite=overwrite,
     )
@@ -280,7 +284,8 @@ def _train(
     from clew.patterns.training import PatternsConfig
 
     if pattern_set is not None:
-        how = replace(config, cache_dir=None, cache_size=None)
+        request = replace(config.request, threads=None)
+        how = replace(config, cache_dir=None, cache_size=None, request=request)
         is_plain = how == PatternsConfig(data=config.data, out=config.out)
         planned = plan_training(pattern_set, config, only_if_changed=is_plain)
         if planned is None:

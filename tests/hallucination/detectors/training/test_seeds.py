@@ -154,6 +154,7 @@ def test_all_seeds_use_the_plan_of_the_first(learnable: Path, tmp_path: Path) ->
         first, second = (of.fitted.plan for of in train(config, [0, 1]))
         assert first.calibration_seconds > 0 and second.calibration_seconds == 0
         assert first.choices == second.choices
+        assert first.reasons == second.reasons
 
 
 def test_training_can_be_stopped_between_seeds(learnable: Path, tmp_path: Path) -> None:

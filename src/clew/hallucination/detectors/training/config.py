@@ -23,7 +23,7 @@ _SCORE_THRESHOLD = 0.5
 SAMPLES_FOLDER = Path("preprocessed_data")
 _CONVERTED = "traces_store"
 # They change how long training takes, but not the result.
-_HARMLESS = ("num_workers", "max_cache_batches", "calibrate")
+_HARMLESS = ("num_workers", "max_cache_batches", "threads", "calibrate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class TrainingSettings:
         """The settings as plain data, for results.json."""
         return {
             "train": asdict(self.train),
-            "request": asdict(self.request),
+            "request": self.request.describe(),
             "network": self.network.given(),
             "loss": asdict(self.loss),
         }

@@ -117,7 +117,9 @@ class Task:
             num_workers=plan.num_workers,
             batch_size=plan.batch_size,
             grad_accum=plan.grad_accum,
+            threads=plan.threads,
             calibrate=False,
+            reasons=plan.reasons,
         )
         return replace(self, training=replace(self.training, request=request))
 

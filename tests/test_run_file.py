@@ -98,7 +98,7 @@ def test_none_is_not_recorded() -> None:
         ("a" + ".a" * 50_000 + " = 1", "more than 64 parts"),
         ("[a" + ".a" * 50_000 + "]", "more than 64 parts"),
         ("x = {a" + ".a" * 50_000 + " = 1}", "more than 64 parts"),
-        ("a = " + "1" * 5_000, "4300 digits"),
+        ("a = " + "1" * 5_000, r"contains a number of more than 4,300 digits\.$"),
         ("a = '" + "x" * (1 << 20) + "'", "larger than"),
         ("command = [1]", r"command is \[1\]"),
         ("not_recorded = 5", "not_recorded is 5"),

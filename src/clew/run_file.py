@@ -72,6 +72,8 @@ def _read(path: Path) -> str:
 
 def _parse(text: str) -> dict[str, Any]:
     """TOML; raises ValueError. What tomllib takes for a key of n parts grows with n squared."""
+    from clew.storage.reading import TOO_MANY_DIGITS
+
     for line in text.split("\n"):
         keys = line.split("=")[:-1] or ([line] if line.lstrip().startswith("[") else [])
         if any(key.count(".") > _MAX_PARTS for key in keys):
@@ -80,6 +82,10 @@ def _parse(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python's own words are about a setting of the interpreter
+        raise ValueError(f"it contains {TOO_MANY_DIGITS}") from None
 
 
 def repeatable(

@@ -328,3 +328,9 @@ def test_required_option_is_marked_in_the_help(words: tuple[str, ...], option: s
     help_text = CliRunner().invoke(build_app(), [*words, "--help"]).output
     row = help_text.split(f"\n  {option}", 1)[1].split("\n  -", 1)[0]
     assert row.rstrip().endswith("[required]")
+
+
+@pytest.mark.parametrize("words", ["ask hi --threads", "train --epochs", "patterns train --epochs"])
+def test_integer_that_no_library_takes_is_refused(run: Any, words: str) -> None:
+    ended = run(*words.split(), "9" * 30)
+    assert ended.code == 2 and ended.err.endswith(f" is {'9' * 30}: it is too large.\n")

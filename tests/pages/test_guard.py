@@ -139,7 +139,7 @@ def test_streamed_gigabytes_take_no_memory(server: LocalServer) -> None:
         (rb'{"a": "\ud800"}', "a character that is not valid"),
         (rb'{"\udfff": 1}', "a character that is not valid"),
         (b"1" * 999, ""),
-        (b"1" * 5000, "not valid JSON: it contains an integer of more than 4,300 digits"),
+        (b"1" * 5000, "not valid JSON: it contains a number of more than 4,300 digits"),
     ],
 )
 def test_only_valid_json_reaches_the_app(server: LocalServer, body: bytes, reason: str) -> None:

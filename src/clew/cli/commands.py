@@ -20,7 +20,7 @@ from clew.cli.errors import flag
 from clew.cli.help import GENERAL, HelpCommand
 from clew.cli.long_runs import log_to_stderr, saying_how_it_was_stopped
 from clew.cli.options import REST, Setting, Spelling, read_settings, rest_parameter
-from clew.cli.run_config import read_config, refuse_unrecorded
+from clew.cli.run_config import INT_LIMIT, read_config, refuse_unrecorded
 from clew.errors import ClewError, InputError
 from clew.foreign_text import for_json, for_terminal
 from clew.terminal import TextConsole
@@ -226,7 +226,7 @@ def _from_flags(
         switches = setting.switches
         if switches is None:
             if _is_typed(context, setting.name):
-                values[setting.name] = given[setting.name]
+                values[setting.name] = _refuse_huge(setting, given[setting.name])
             continue
         chosen = {*config.get(setting.name, setting.default)}
         typed = [one for one in switches.choices if _is_typed(context, switches.name(one))]
@@ -235,6 +235,14 @@ def _from_flags(
         if typed:
             values[setting.name] = tuple(one for one in switches.choices if one in chosen)
     return values
+
+
+def _refuse_huge(setting: Setting, value: Any) -> Any:
+    """No library that gets it could take such an integer."""
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, int) and abs(one) >= INT_LIMIT:
+            raise InputError("it is too large.", setting=setting.name, value=one)
+    return value
 
 
 def _is_typed(context: typer.Context, name: str) -> bool:

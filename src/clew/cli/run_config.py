@@ -19,7 +19,7 @@ _WANTED = {
 }
 # Of a file that somebody else may have written.
 _SHOWN, _LISTED = 60, 5
-_INT_LIMIT = 1 << 63
+INT_LIMIT = 1 << 63
 
 
 def read_config(
@@ -115,7 +115,7 @@ def _check_one(run: RunFile, setting: Setting, value: Any) -> Any:
     kind: type = setting.kind
     accepted = {float: (int, float), Path: (str,)}.get(kind, (kind,))
     fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
-    if not fits or (isinstance(value, int) and abs(value) >= _INT_LIMIT):
+    if not fits or (isinstance(value, int) and abs(value) >= INT_LIMIT):
         raise _wrong(run, setting, value)
     allowed = tuple(setting.switches.choices) if setting.switches else setting.choices
     if allowed and value not in allowed:

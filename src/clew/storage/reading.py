@@ -13,6 +13,7 @@ from clew.storage.seals import without_seal
 from clew.wording import bytes_text
 
 MAX_JSON_BYTES = 1 << 26
+TOO_MANY_DIGITS = f"a number of more than {sys.int_info.default_max_str_digits:,} digits"
 MAX_JSON_DEPTH = 32
 # Enough for a table of 1,700 x 1,700 numbers; files with more have longer values.
 _FEW_VALUES, _BYTES_A_VALUE = 3_000_000, 16
@@ -106,8 +107,7 @@ def parse_json(content: bytes | str, *, finite: bool = True, encodable: bool = T
     except ValueError as error:
         if "int_max_str_digits" not in str(error):
             raise
-        most = sys.get_int_max_str_digits()
-        raise ValueError(f"it contains an integer of more than {most:,} digits") from None
+        raise ValueError(f"it contains {TOO_MANY_DIGITS}") from None
     _check_depth(value)
     if encodable and ("\\u" in content if isinstance(content, str) else b"\\u" in content):
         json.dumps(value, ensure_ascii=False).encode()

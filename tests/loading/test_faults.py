@@ -1,5 +1,6 @@
 """Faults in the middle of an epoch: always a clear error, never a crash, no sample skipped."""
 
+import errno
 import os
 import resource
 import shutil
@@ -232,6 +233,25 @@ def allow_more_files(count: int) -> None:
         pass
     limit = max(int(name) for name in os.listdir("/proc/self/fd")) + count
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+class Unsendable:
+    def __reduce__(self) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedLSTMMapDataset])
+def test_batch_that_a_worker_cannot_send_is_an_error_not_an_endless_wait(
+    samples: Path, kind: Any
+) -> None:
+    outcome: Outcome = run_in_child(receive_nothing, samples, kind)
+    assert outcome.error.startswith("RuntimeError: DataLoader worker (pid"), outcome
+
+
+def receive_nothing(folder: Path, kind: Any) -> None:
+    loader = DataLoader(kind(folder), 2, num_workers=2, collate_fn=lambda _: Unsendable())
+    list(loader)
 
 
 @pytest.mark.slow

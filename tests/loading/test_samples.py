@@ -10,7 +10,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from clew.datasets import PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
+from clew.datasets import (
+    PreprocessedGNNDataset,
+    PreprocessedGNNMapDataset,
+    PreprocessedLSTMDataset,
+    PreprocessedLSTMMapDataset,
+)
 from clew.errors import InputError
 from tests.loading.children import run_in_child
 from tests.loading.reading import COUNT, assert_graph, assert_sequences, flat, places_of
@@ -91,6 +96,9 @@ def test_invalid_settings_are_named(samples: Path) -> None:
         PreprocessedGNNMapDataset(samples, split="val")
     with pytest.raises(InputError, match="max_cache_batches is 0: it must be 1 or more"):
         PreprocessedLSTMMapDataset(samples, max_cache_batches=0)
+    for kind in (PreprocessedLSTMDataset, PreprocessedLSTMMapDataset, PreprocessedGNNDataset):
+        with pytest.raises(InputError, match="max_cache_batches is 0"):
+            kind(samples, 0)  # by position, as in the original class
 
 
 @pytest.mark.slow

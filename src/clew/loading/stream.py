@@ -19,7 +19,14 @@ from clew.loading.order import (
     deal_batches,
     deal_shards,
 )
-from clew.loading.samples import SampleIndex, SampleSource, announce, check_cache, check_index
+from clew.loading.samples import (
+    SampleIndex,
+    SampleSource,
+    announce,
+    check_cache,
+    check_index,
+    end_worker_if_a_batch_is_lost,
+)
 
 _READ_AT_ONCE = 32
 
@@ -165,6 +172,7 @@ class _StreamIterator:
         self._ready: deque[Any] = deque()
         if resumed is not None:
             self.load_state_dict(resumed)
+        end_worker_if_a_batch_is_lost()
         if get_worker_info() is not None:  # all workers count, even those that read nothing
             self.progress["epoch"] = dataset.epochs.begin(self.progress["epoch"])
 

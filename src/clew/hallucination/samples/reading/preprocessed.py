@@ -108,10 +108,10 @@ class PreprocessedLSTMDataset(StreamDataset):
 
     Args:
         preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
+        max_cache_batches: Number of shards to keep open.
         split: train, validation, test, or None for all.
         shuffle_buffer_size: Number of samples to shuffle at a time; 0 keeps the stored order.
         seed: Seed for the order.
-        max_cache_batches: Number of shards to keep open.
         rank: The share of this process. [default: from torch.distributed]
         batch_size: If given, PyTorch's DataLoader returns the same batches for any number of
             workers.
@@ -126,11 +126,11 @@ class PreprocessedLSTMDataset(StreamDataset):
     def __init__(
         self,
         preprocessed_dir: str | Path,
+        max_cache_batches: int = 8,
         *,
         split: str | None = None,
         shuffle_buffer_size: int = 1000,
         seed: int = 0,
-        max_cache_batches: int = 8,
         rank: Rank | None = None,
         batch_size: int | None = None,
         cache_dir: str | Path | None = None,
@@ -157,10 +157,10 @@ class PreprocessedGNNDataset(StreamDataset):
 
     Args:
         preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
+        max_cache_batches: Number of shards to keep open.
         split: train, validation, test, or None for all.
         shuffle_buffer_size: Number of samples to shuffle at a time; 0 keeps the stored order.
         seed: Seed for the order.
-        max_cache_batches: Number of shards to keep open.
         rank: The share of this process. [default: from torch.distributed]
         batch_size: If given, PyTorch's DataLoader returns the same batches for any number of
             workers.
@@ -176,11 +176,11 @@ class PreprocessedGNNDataset(StreamDataset):
     def __init__(
         self,
         preprocessed_dir: str | Path,
+        max_cache_batches: int = 8,
         *,
         split: str | None = None,
         shuffle_buffer_size: int = 1000,
         seed: int = 0,
-        max_cache_batches: int = 8,
         rank: Rank | None = None,
         batch_size: int | None = None,
         with_sequence: bool = False,
@@ -207,8 +207,8 @@ class PreprocessedLSTMMapDataset(LazyDataset):
 
     Args:
         preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
-        split: train, validation, test, or None for all.
         max_cache_batches: Number of shards to keep open.
+        split: train, validation, test, or None for all.
         copy: False returns views of the file (see `LazyDataset`).
         cache_dir: Folder for shards from a URL. [default: the user's cache folder]
         cache_size: The most that this folder may take, such as "50GB".
@@ -221,9 +221,9 @@ class PreprocessedLSTMMapDataset(LazyDataset):
     def __init__(
         self,
         preprocessed_dir: str | Path,
+        max_cache_batches: int = 2,
         *,
         split: str | None = None,
-        max_cache_batches: int = 2,
         copy: bool = True,
         cache_dir: str | Path | None = None,
         cache_size: str | int | None = None,
@@ -241,8 +241,8 @@ class PreprocessedGNNMapDataset(LazyDataset):
 
     Args:
         preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
-        split: train, validation, test, or None for all.
         max_cache_batches: Number of shards to keep open.
+        split: train, validation, test, or None for all.
         with_sequence: Add the sequence `[layers, dim]` to each sample.
         flat: Batches of clew's `Loader` are dicts of plain arrays instead of PyG batches.
         cache_dir: Folder for shards from a URL. [default: the user's cache folder]
@@ -256,9 +256,9 @@ class PreprocessedGNNMapDataset(LazyDataset):
     def __init__(
         self,
         preprocessed_dir: str | Path,
+        max_cache_batches: int = 2,
         *,
         split: str | None = None,
-        max_cache_batches: int = 2,
         with_sequence: bool = False,
         flat: bool = False,
         cache_dir: str | Path | None = None,
@@ -279,8 +279,8 @@ class PreprocessedHeadsMapDataset(LazyDataset):
 
     Args:
         preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
-        split: train, validation, test, or None for all.
         max_cache_batches: Number of shards to keep open.
+        split: train, validation, test, or None for all.
         cache_dir: Folder for shards from a URL. [default: the user's cache folder]
         cache_size: The most that this folder may take, such as "50GB".
 
@@ -292,9 +292,9 @@ class PreprocessedHeadsMapDataset(LazyDataset):
     def __init__(
         self,
         preprocessed_dir: str | Path,
+        max_cache_batches: int = 2,
         *,
         split: str | None = None,
-        max_cache_batches: int = 2,
         cache_dir: str | Path | None = None,
         cache_size: str | int | None = None,
     ) -> None:
@@ -311,8 +311,8 @@ class PreprocessedGridsMapDataset(LazyDataset):
 
     Args:
         preprocessed_dir: Folder that "clew preprocess" wrote, or its URL.
-        split: train, validation, test, or None for all.
         max_cache_batches: Number of shards to keep open.
+        split: train, validation, test, or None for all.
         cache_dir: Folder for shards from a URL. [default: the user's cache folder]
         cache_size: The most that this folder may take, such as "50GB".
 
@@ -324,9 +324,9 @@ class PreprocessedGridsMapDataset(LazyDataset):
     def __init__(
         self,
         preprocessed_dir: str | Path,
+        max_cache_batches: int = 2,
         *,
         split: str | None = None,
-        max_cache_batches: int = 2,
         cache_dir: str | Path | None = None,
         cache_size: str | int | None = None,
     ) -> None:

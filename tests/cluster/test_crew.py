@@ -1,17 +1,23 @@
 """Workers on Ray share the work, are replaced when they die, and stop in order."""
 
 import functools
+import os
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
-from clew.cluster import Cluster, CrewPlan, Spread, run_crew, spread
+from clew.cluster import Cluster, CrewPlan, Spread, connected, run_crew, spread
 from clew.errors import ClewError, InputError
 from clew.progress import Event, OthersAdvanced, WorkAdvanced, WorkersAdvanced, WorkStarted
 from tests.cluster import working
 from tests.events import notes, pick
+from tests.forking import HANGS_SECONDS, fork
 
 pytestmark = pytest.mark.slow  # starting Ray takes seconds
 
@@ -89,3 +95,40 @@ def test_an_error_in_an_item_is_raised_as_it_was(where: Spread, tmp_path: Path) 
     setup = functools.partial(working.make_square, tmp_path)
     with pytest.raises(InputError, match="number is 101: it must be 100 or less"):
         [*spread(where, setup, [1, 101], [].append)]
+
+
+def test_a_process_of_ray_that_is_killed_at_the_start_gives_one_sentence(tmp_path: Path) -> None:
+    process = fork(start_ray, tmp_path / "error.txt")
+    process.start()
+    deadline = time.monotonic() + HANGS_SECONDS
+    while not (raylets := find_raylets(process.pid)):
+        assert process.is_alive() and time.monotonic() < deadline, "Ray was not started"
+        time.sleep(0.001)
+    raylets[0].kill()
+    process.join(HANGS_SECONDS)
+    assert process.exitcode == 0
+    error = (tmp_path / "error.txt").read_text()
+    assert error.startswith("Ray could not be started on this machine (The current node timed out")
+    assert "\n" not in error and "Run the same command again" in error
+
+
+def find_raylets(parent: int | None) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(parent).children(recursive=True)
+        return [child for child in children if child.name() == "raylet"]
+    return []
+
+
+def start_ray(output: Path) -> None:
+    """In a new process, where Ray does not wait 30 s for what was killed."""
+    os.environ |= {"RAY_ADDRESS": "local", "RAY_raylet_start_wait_time_s": "1"}
+    import ray._private.node as node  # it reads the environment
+
+    node.time = SimpleNamespace(
+        time=time.time, sleep=time.sleep, monotonic=lambda: 10 * time.monotonic()
+    )
+    try:
+        with connected("ray", cores=1):
+            output.write_text("it was started")
+    except ClewError as error:
+        output.write_text(str(error))

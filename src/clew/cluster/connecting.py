@@ -11,7 +11,7 @@ from io import TextIOBase
 from typing import Any, TextIO
 
 from clew.cores import count_cores
-from clew.errors import InputError, without_settings
+from clew.errors import ClewError, InputError, without_settings
 
 logger = logging.getLogger("clew.cluster")
 
@@ -37,9 +37,10 @@ class Cluster:
 def connected(cluster: str, *, cores: int | None = None) -> Iterator[Cluster]:
     """A connection to Ray: "ray://host:port", or for "ray" that of RAY_ADDRESS, one that runs on
     this machine, or a new one with as many `cores`. Ends what it started. Raises InputError if
-    there is no such cluster or Ray is not installed."""
+    there is no such cluster or Ray is not installed, and ClewError if one of Ray's own processes
+    ends."""
     ray = _import_ray(cluster)
-    with redirect_stdout(_WithoutRay(sys.stdout)):
+    with redirect_stdout(_WithoutRay(sys.stdout)), _losses_explained(ray):
         if ray.is_initialized():
             yield _describe(ray, is_local=False)
             return
@@ -67,6 +68,22 @@ def _import_ray(cluster: str) -> Any:
     return ray
 
 
+@contextmanager
+def _losses_explained(ray: Any) -> Iterator[None]:
+    """An error of Ray itself as one sentence; one in a worker's code keeps its traceback."""
+    try:
+        yield
+    except ray.exceptions.RayTaskError:
+        raise
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # of the operating system, as a closed pipe
+        raise ClewError(
+            f"Ray has ended, or lost one of its processes ({_first_line(error)}). Run the same "
+            "command again."
+        ) from None
+
+
 def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
     """Whether Ray was started here."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -74,13 +91,18 @@ def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
     if "://" not in address:  # otherwise the cluster decides
         options["job_config"] = _job_config()
     try:
-        try:
-            if address != "local":
-                ray.init(address, **options)
-                return False
-        except ConnectionError:
-            if address != "auto":
-                raise
+        if address != "local":
+            ray.init(address, **options)
+            return False
+    except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
+        if address != "auto" or not isinstance(error, ConnectionError):
+            raise InputError(
+                f"{address} cannot be reached ({_first_line(error)}). Check the address, and that "
+                "Ray runs there.",
+                setting="cluster",
+                value=cluster,
+            ) from None
+    try:
         ray.init(
             "local",
             num_cpus=cores or count_cores(),
@@ -88,14 +110,17 @@ def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
             object_store_memory=_OBJECT_STORE_BYTES,
             **options,
         )
-        return True
-    except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
-        reason = without_settings(str(error).strip().split("\n")[0])
-        raise InputError(
-            f"{address} cannot be reached ({reason}). Check the address, and that Ray runs there.",
-            setting="cluster",
-            value=cluster,
+    except Exception as error:  # Ray raises plain ones, too
+        raise ClewError(
+            f"Ray could not be started on this machine ({_first_line(error)}). Run the same command "
+            "again; if it fails again, look into Ray's logs, usually in /tmp/ray/session_latest/logs."
         ) from None
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return without_settings(lines[0].rstrip(".") if lines else type(error).__name__)
 
 
 def _job_config() -> Any:

@@ -112,8 +112,9 @@ def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
         )
     except Exception as error:  # Ray raises plain ones, too
         raise ClewError(
-            f"Ray could not be started on this machine ({_first_line(error)}). Run the same command "
-            "again; if it fails again, look into Ray's logs, usually in /tmp/ray/session_latest/logs."
+            f"Ray could not be started on this machine ({_first_line(error)}). Run the same "
+            "command again; if it fails again, look into Ray's logs (usually in "
+            "/tmp/ray/session_latest/logs)."
         ) from None
     return True
 

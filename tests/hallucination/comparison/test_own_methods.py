@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import clew
-from clew.errors import InputError, SettingsMismatchError, StoreError
+from clew.errors import InputError, SettingsMismatchError, StoreError, TrainingStoppedError
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.detectors.probes import registration
@@ -95,6 +95,7 @@ POINTS = {
     "perplexity": "acme:TAKEN",
     "nothing": "acme:NOTHING",
     "absent": "acme_absent:METHOD",
+    "renamed": "acme:UNSAVED",
 }
 
 
@@ -108,7 +109,7 @@ def acme(install: Any) -> Path:
 def test_methods_that_fail_are_listed_with_their_package_and_the_others_continue(
     data: Path, tmp_path: Path
 ) -> None:
-    names = ("perplexity", "unsaved", "broken", "nothing", "absent", "perplexity (acme 2.1)")
+    names = ("perplexity", "unsaved", *list(POINTS), "perplexity (acme 2.1)")
     made = compare_methods(compare_config(data, tmp_path / "out", methods=names))
     assert {row["method"] for row in made.results["methods"]} == {"perplexity", "unsaved"}
     reasons = {one["method"]: one["reason"] for one in made.results["excluded"]}
@@ -120,8 +121,26 @@ def test_methods_that_fail_are_listed_with_their_package_and_the_others_continue
         "absent": "acme 2.1 cannot be loaded (ModuleNotFoundError: No module named 'acme_absent')",
         "perplexity (acme 2.1)": "there is another method of this name, so that of acme 2.1 is not "
         "run",
+        "renamed": 'acme 2.1 cannot be used: its entry point is named "renamed", but its method '
+        '"unsaved"',
     }
     assert "weights.bin" in traceback.read_text() and not made.faults
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_package_is_imported_only_if_one_of_its_methods_is_named(
+    data: Path, tmp_path: Path
+) -> None:
+    events: list[Any] = []
+    compare_methods(compare_config(data, tmp_path / "out", methods=("perplexity",)), events.append)
+    clew.load_detector(tmp_path / "out")
+    assert "further methods" not in str(events)
+    with pytest.raises(InputError, match='unknown method "unsave" .did you mean "unsaved"'):
+        compare_methods(compare_config(data, tmp_path / "out", methods=("unsave",)))
+    with pytest.raises(TrainingStoppedError):
+        compare_methods(compare_config(data, tmp_path / "all"), events.append, lambda: True)
+    assert "methods: absent, broken, nothing, perplexity (acme 2.1), renamed, un" in str(events)
+    assert "acme" not in sys.modules
 
 
 @pytest.mark.usefixtures("acme")

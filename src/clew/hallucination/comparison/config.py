@@ -26,7 +26,8 @@ class CompareConfig:
     `train_on`, and evaluated on each folder in `test_on`; usually both are the same folder. If both
     are the same several folders, each is tested by what is trained on the others;
     `pairs` adds each folder alone. `by_set` does the same with the question sets in one folder;
-    `folds` tests one folder fold by fold. `methods=None` runs all methods."""
+    `folds` tests one folder fold by fold. `methods=None` runs all methods but those of other
+    packages."""
 
     train_on: tuple[Path, ...]
     test_on: tuple[Path, ...]

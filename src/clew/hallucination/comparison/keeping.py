@@ -59,7 +59,7 @@ def names_to_keep(config: CompareConfig, measured: Sequence[Measured]) -> dict[s
     chosen = [one for one in measured if one.row["family"] != "baseline"]
     if not chosen or config.keep_detectors == "none":
         return {}
-    unsaved = _find_unsaved()
+    unsaved = _find_unsaved(chosen)
     best = pick_best([one for one in chosen if one.row["method"] not in unsaved] or chosen)
     kept = {KEPT: best.row["method"]}
     if config.keep_detectors == "all":
@@ -68,9 +68,10 @@ def names_to_keep(config: CompareConfig, measured: Sequence[Measured]) -> dict[s
     return kept
 
 
-def _find_unsaved() -> set[str]:
+def _find_unsaved(measured: Sequence[Measured]) -> set[str]:
     """The methods that do not say how they are saved, as all of clew do."""
-    own = [one for one in find_own_methods().values() if isinstance(one, OwnMethod)]
+    found = find_own_methods([one.row["method"] for one in measured]).values()
+    own = [one for one in found if isinstance(one, OwnMethod)]
     return {one.name for one in own if one.given.scorer is None}
 
 
@@ -107,7 +108,7 @@ def _tell_unsaved(config: CompareConfig, measured: Sequence[Measured], reporter:
     chosen = [one for one in measured if one.row["family"] != "baseline"]
     if config.keep_detectors == "best" and chosen:
         best = pick_best(chosen).row
-        if best["method"] in _find_unsaved():
+        if best["method"] in _find_unsaved(chosen):
             reporter(Note(f"{best['title']} is not kept as a detector: {_UNSAVED}"))
 
 
@@ -176,7 +177,7 @@ def _collect(trial: Trial, one: Measured, beside: Mapping[str, Any]) -> FittedMe
     else:
         scorer = trial.saved.find_scorer(name)
         if scorer is None:
-            is_own = isinstance(find_own_methods().get(name), OwnMethod)
+            is_own = isinstance(find_own_methods([name]).get(name), OwnMethod)
             raise InputError(_UNSAVED if is_own else _EARLIER)
         fitted = {"scorer": scorer}
     return FittedMethod(name=name, calibration=one.calibration, results=row, **about, **fitted)

@@ -1,12 +1,16 @@
 """All methods, from cheap to expensive, and why one of them cannot run on some data."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from clew.errors import InputError
 from clew.hallucination.detectors.probes import PROBES, Method
-from clew.hallucination.detectors.probes.registration import UnusableMethod, find_own_methods
+from clew.hallucination.detectors.probes.registration import (
+    UnusableMethod,
+    find_own_methods,
+    list_package_methods,
+)
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
 from clew.hallucination.samples.reading.answers import AnswerData
 from clew.hallucination.samples.reading.mixed import is_of_nodes
@@ -74,33 +78,35 @@ AnyMethod: TypeAlias = Method | NetworkMethod
 NETWORK_METHODS = [NetworkMethod(kind=kind) for kind in NETWORKS.values()]
 
 
-def list_methods() -> dict[str, AnyMethod]:
-    """All methods, the cheap ones first, so that results appear early; those from outside clew come
-    last in their family."""
-    own = find_own_methods().values()
+def list_methods(names: Collection[str] = ()) -> dict[str, AnyMethod]:
+    """All methods of clew and those that were registered, the cheap ones first, so that results
+    appear early; those from outside clew come last in their family. A method of an installed
+    package is among them if it is among `names`: other packages are not imported."""
+    own = find_own_methods(names).values()
     every: list[AnyMethod] = [*PROBES.values(), *own, *NETWORK_METHODS]
     ordered = sorted(every, key=lambda one: (_FAMILIES.index(one.family), one.is_seeded))
     return {one.name: one for one in ordered}
 
 
 def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
-    """The methods with these names, in the order of `list_methods`; None selects all. Raises
-    InputError for an unknown name."""
-    known = list_methods()
+    """The methods with these names, in the order of `list_methods`; None selects all but those of
+    installed packages. Raises InputError for an unknown name."""
     if names is None:
-        return list(known.values())
+        return list(list_methods().values())
     wanted = set(names)
+    known = list_methods(wanted)
     unknown = sorted(wanted - known.keys())
     if unknown or not wanted:
+        every = dict.fromkeys((*known, *list_package_methods()))
         named = ", ".join(f'"{name}"' for name in unknown)
-        meant = suggest(unknown[0], known) if unknown else ""
+        meant = suggest(unknown[0], every) if unknown else ""
         which = f"unknown method {named}{meant}" if unknown else "no methods given"
-        raise InputError(f"{which}: choose `methods` from: {', '.join(known)}.")
+        raise InputError(f"{which}: choose `methods` from: {', '.join(every)}.")
     return [method for name, method in known.items() if name in wanted]
 
 
 def choose_names(networks: Sequence[str]) -> tuple[str, ...]:
-    """All methods, but only these networks."""
+    """All methods that are not of installed packages, but only these networks."""
     every = list_methods().values()
     return tuple(one.name for one in every if one.family != "network" or one.name in networks)
 

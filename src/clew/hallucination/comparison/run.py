@@ -38,6 +38,7 @@ from clew.hallucination.comparison.trial import (
 from clew.hallucination.comparison.writing import COMPARISON_FILES, write_comparison
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.loading import KEPT, load_detector
+from clew.hallucination.detectors.probes.registration import list_package_methods
 from clew.hallucination.samples.reading.memory import FieldMemory
 from clew.progress import Note, Reporter, log_event
 from clew.tables import Tabular
@@ -152,15 +153,23 @@ def _go_on_or_clear(
 
 
 def _tell_others(config: CompareConfig, plan: Plan, methods: Sequence[AnyMethod]) -> list[str]:
-    """Methods that were run here before and are not requested now."""
+    """Methods that are not requested now: those of installed packages, and those that were run
+    here before."""
     done = {name for trial in plan.trials for name in trial.saved.names()}
-    others = [name for name in list_methods() if name in done - {one.name for one in methods}]
-    if not others:
-        return []
-    return [
-        f'"{config.out}" also has results for {", ".join(others)}: they are kept, but the table '
-        "and the report contain only the current `methods`"
-    ]
+    installed, told = list_package_methods(), []
+    if installed and config.methods is None:
+        told.append(
+            f"installed packages provide further methods: {', '.join(installed)}. They run if you "
+            "name them in `methods`"
+        )
+    known = (*list_methods(), *installed)
+    others = [name for name in known if name in done - {one.name for one in methods}]
+    if others:
+        told.append(
+            f'"{config.out}" also has results for {", ".join(others)}: they are kept, but the '
+            "table and the report contain only the current `methods`"
+        )
+    return told
 
 
 def _keep(

@@ -65,7 +65,7 @@ def find_scorer_class(kind: str) -> type[Any]:
     if not kind.startswith(_OWN):
         raise ValueError(f"method.kind is {kind[:100]!r}")
     name = kind.removeprefix(_OWN)
-    method = find_own_methods().get(name)
+    method = find_own_methods([name]).get(name)
     if not isinstance(method, OwnMethod) or method.given.scorer is None:
         raise ValueError(
             f"it needs the method {name[:100]!r}, which no installed package provides: install the "

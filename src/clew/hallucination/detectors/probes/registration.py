@@ -4,6 +4,7 @@
 import os
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -21,7 +22,8 @@ def register_method(method: DetectionMethod) -> DetectionMethod:
     """Add a detection method of your own to the comparisons of this Python process.
 
     A package adds its methods for every process with an entry point instead:
-    `[project.entry-points."clew.methods"]`, then `my_probe = "my_package:METHOD"`.
+    `[project.entry-points."clew.methods"]`, then `my_probe = "my_package:METHOD"`, where `my_probe`
+    is the method's name. The package is imported when somebody names the method.
 
     Args:
         method: The method. Registering the same function again replaces it, as when a cell of a
@@ -73,21 +75,30 @@ class UnusableMethod:
         return run(self, data, seed=seed)
 
 
-def find_own_methods() -> dict[str, OwnMethod | UnusableMethod]:
-    """The methods from outside clew by name: first the registered ones, then those of installed
-    packages. An entry point that cannot be loaded, or whose name is taken, is unusable."""
+def find_own_methods(names: Collection[str] = ()) -> dict[str, OwnMethod | UnusableMethod]:
+    """The methods from outside clew by name: all registered ones, and those of installed packages
+    that are among `names`; other packages are not imported. An entry point that cannot be loaded,
+    or whose name is taken, is unusable."""
     found: dict[str, OwnMethod | UnusableMethod] = {
         name: OwnMethod(given=given) for name, given in _REGISTERED.items()
     }
-    built_in = _list_built_in()
+    points = _find_points().items()
+    return found | {name: _load(name, point) for name, point in points if name in names}
+
+
+def list_package_methods() -> list[str]:
+    """The names of the methods of installed packages; none of them is imported."""
+    return list(_find_points())
+
+
+def _find_points() -> dict[str, EntryPoint]:
+    """Entry points by the name of their method. One whose name is taken has its package's name
+    behind it."""
+    taken, found = _list_built_in() | _REGISTERED.keys(), dict[str, EntryPoint]()
     for point in _list_points(tuple((place, _changed(place)) for place in sys.path)):
-        method = _load(point)
-        if method.name in built_in or method.name in found:
-            reason = (
-                f"there is another method of this name, so that of {_package(point)} is not run"
-            )
-            method = UnusableMethod(name=f"{method.name} ({_package(point)})", reason=reason)
-        found[method.name] = method
+        name = _name(point)
+        found[f"{name} ({_package(point)})" if name in taken else name] = point
+        taken.add(name)
     return found
 
 
@@ -106,14 +117,19 @@ def _changed(place: str) -> int:
 
 
 def find_keepable(scorer: Any) -> DetectionMethod | None:
-    """The method whose fitted scorers are saved in detectors, by the scorer or by its class."""
+    """The method whose fitted scorers are saved in detectors, by the scorer or by its class. What
+    made the scorer is imported already."""
     kind = scorer if isinstance(scorer, type) else type(scorer)
-    own = (one.given for one in find_own_methods().values() if isinstance(one, OwnMethod))
+    imported = [name for name, point in _find_points().items() if point.module in sys.modules]
+    own = (one.given for one in find_own_methods(imported).values() if isinstance(one, OwnMethod))
     return next((given for given in own if given.scorer is kind), None)
 
 
-def _load(point: EntryPoint) -> OwnMethod | UnusableMethod:
-    name, package = re.sub(r"\W", "_", point.name)[:60], _package(point)
+def _load(name: str, point: EntryPoint) -> OwnMethod | UnusableMethod:
+    package = _package(point)
+    if name != _name(point):
+        reason = f"there is another method of this name, so that of {package} is not run"
+        return UnusableMethod(name=name, reason=reason)
     try:
         given = point.load()
     except Exception as error:  # whatever foreign code raises
@@ -122,7 +138,14 @@ def _load(point: EntryPoint) -> OwnMethod | UnusableMethod:
     if not isinstance(given, DetectionMethod):
         told = f'"{point.value}" is not a clew.DetectionMethod, but {type(given).__name__}'
         return UnusableMethod(name=name, reason=f"{package} cannot be used: {told}")
+    if given.name != name:
+        told = f'its entry point is named "{name}", but its method "{given.name}"'
+        return UnusableMethod(name=name, reason=f"{package} cannot be used: {told}")
     return OwnMethod(given=given, package=package)
+
+
+def _name(point: EntryPoint) -> str:
+    return re.sub(r"\W", "_", point.name)[:60]
 
 
 def _package(point: EntryPoint) -> str:

@@ -84,6 +84,16 @@ def _losses_explained(ray: Any) -> Iterator[None]:
         ) from None
 
 
+def refuse_lost_node(ray: Any) -> None:
+    """Raises ClewError if Ray's process on this machine has ended: Ray ends the driver soon then,
+    without a word."""
+    own = ray.get_runtime_context().get_node_id()
+    if any(node["NodeID"] == own and not node["Alive"] for node in ray.nodes()):
+        raise ClewError(
+            "Ray's process on this machine (the raylet) has ended. Run the same command again."
+        )
+
+
 def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
     """Whether Ray was started here."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

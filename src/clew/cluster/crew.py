@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from clew.cluster.connecting import Cluster
+from clew.cluster.connecting import Cluster, refuse_lost_node
 from clew.cluster.mailbox import Report
 from clew.cluster.plan import CrewPlan
 from clew.cluster.worker import Greeting, Outcome, Work, Worker
@@ -221,6 +221,7 @@ class _Crew:
         where = f" on {member.host}" if member.host else ""
         if self._is_stopping:
             return
+        refuse_lost_node(self._ray)
         self._deaths, self._has_lost = self._deaths + 1, True
         if self._deaths >= _MOST_DEATHS * self._plan.workers:
             self._outcomes.append(Outcome(error=ClewError(explain_deaths(self._deaths, error))))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from clew.cluster.connecting import Cluster, connected
+from clew.cluster.connecting import Cluster, connected, refuse_lost_node
 from clew.cluster.crew import LONG_SECONDS, explain_deaths, tell_waiting
 from clew.cluster.plan import CrewPlan, plan_crew
 from clew.cluster.worker import Outcome
@@ -156,6 +156,7 @@ class _Spreading(Generic[Item, Result]):
     def _replace(
         self, worker: int, number: int | None, waiting: "deque[int]", error: Exception
     ) -> None:
+        refuse_lost_node(self._ray)
         if number is not None:
             waiting.appendleft(number)
         self._deaths += 1

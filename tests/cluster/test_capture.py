@@ -193,6 +193,38 @@ def test_a_process_joins_a_cluster_after_the_half(
     assert_whole(store, expected)
 
 
+def test_a_killed_driver_and_a_killed_process_that_joined_leave_the_rest_to_another_driver(
+    start: Any, expected: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    on_cluster = ("--cluster", "ray", "--workers", "1")
+    with start(*on_cluster) as first, start(*on_cluster) as second, start("--join") as joined:
+        assert joined.wait_until(lambda: joined.pid in find_workers(store)), joined.output
+        joined.send(signal.SIGKILL)
+        assert first.wait_until(lambda: find_workers(store) not in ([], [joined.pid]))
+        first.send(signal.SIGKILL)
+        assert second.wait() == 0, second.output
+        assert (joined.wait(), first.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert_whole(store, expected)
+
+
+def test_ray_that_is_lost_gives_one_sentence_and_the_run_resumes_without_it(
+    start: Any, expected: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with start("--cluster", "ray", "--workers", "1", address="local") as driver:
+        assert driver.wait_until(lambda: find_workers(store) != []), driver.output
+        for process in psutil.Process(driver.pid).children(recursive=True):
+            if process.name() == "raylet":
+                process.kill()
+        assert driver.wait() == 1, driver.output
+    assert "Traceback" not in driver.output
+    assert "Ray's process on this machine (the raylet) has ended. Run the" in driver.output
+    with start() as alone:
+        assert alone.wait() == 0, alone.output
+    assert_whole(store, expected)
+
+
 def test_one_ctrl_c_stops_all_workers_in_order(start: Any, expected: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with start("--cluster", "ray", "--workers", "2") as driver:

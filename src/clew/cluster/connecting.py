@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -85,13 +86,26 @@ def _losses_explained(ray: Any) -> Iterator[None]:
 
 
 def refuse_lost_node(ray: Any) -> None:
-    """Raises ClewError if Ray's process on this machine has ended: Ray ends the driver soon then,
-    without a word."""
+    """Raises ClewError if Ray's process on this machine has ended, before Ray knows it: then it
+    ends this process without a word."""
     own = ray.get_runtime_context().get_node_id()
-    if any(node["NodeID"] == own and not node["Alive"] for node in ray.nodes()):
-        raise ClewError(
-            "Ray's process on this machine (the raylet) has ended. Run the same command again."
-        )
+    for node in ray.nodes():
+        if node["NodeID"] == own and _is_abandoned(node["RayletSocketName"]):
+            raise ClewError(
+                "Ray's process on this machine (the raylet) has ended. Run the same command again."
+            )
+
+
+def _is_abandoned(path: str) -> bool:
+    """Whether nobody listens to a socket; one on another machine is not there at all."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+    return False
 
 
 def _connect(ray: Any, cluster: str, cores: int | None) -> bool:

@@ -9,7 +9,7 @@ from clew.errors import InputError
 from clew.storage.places import open_place
 from clew.storage.reading import open_regular, read_json
 from clew.storage.working_copy import WorkingCopy
-from clew.storage.writing import replace_json
+from clew.storage.writing import replace_json, written_name
 from clew.typed_json import read_as
 
 OWN_FILE = ".clew.json"
@@ -39,6 +39,13 @@ def claim(folder: Path, names: Iterable[str]) -> None:
             "another output folder, or move it."
         )
     replace_json(folder / OWN_FILE, {"files": sorted(own | wanted)})
+
+
+def is_interrupted(folder: Path) -> bool:
+    """Whether a folder holds nothing but what clew has claimed there, or was writing when it was
+    killed."""
+    own = _read_own(folder) | {OWN_FILE}
+    return all(written_name(name) in own for name in os.listdir(folder))
 
 
 def _read_own(folder: Path) -> set[str]:

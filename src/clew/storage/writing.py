@@ -134,6 +134,12 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
+def written_name(name: str) -> str:
+    """The name of the file that one of this name replaces; the same for any other."""
+    match = _TEMPORARY.fullmatch(name)
+    return name if match is None else match[1]
+
+
 def remove_temporaries(folder: Path, *names: str) -> None:
     """Deletes what killed processes left half-written of files with these names; only for their
     sole writer."""

@@ -175,3 +175,24 @@ def test_removed_photo_of_a_set_is_not_imported_again(tmp_path: Path) -> None:
     assert not (animals.photos / "temple/0.png").exists()
     undo_changes(place, 2)
     assert {one.result for one in import_photos(animals, [source]).results} == {"already there"}
+
+
+def test_set_learns_of_a_removal_that_a_kill_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_set(tmp_path / "source", per_class=3)
+    animals = PatternSet.create("animals", tmp_path / "patterns")
+    import_photos(animals, [source])
+    place, findings = CleanPlace.of_set(animals), make_findings(animals.photos, LABEL)
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit), open_cleaning(place, findings) as cleaning:
+        monkeypatch.setattr(PatternSet, "note_move", die)
+        cleaning.remove(0)
+    monkeypatch.undo()
+    with open_cleaning(place, findings) as cleaning:
+        assert [change.action for change in cleaning.changes] == ["remove"]
+    assert "removed" in {one.kind for one in import_photos(animals, [source]).results}
+    assert not (animals.photos / "temple/0.png").exists()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from clew.errors import InputError
 from clew.run_file import UrlNeverFromFile
+from clew.storage.ownership import is_interrupted
 from clew.urls import as_path, local_path
 from clew.wording import counted
 
@@ -216,11 +217,10 @@ def _choose_out(folder: Path, out: str | Path | None, *, overwrite: bool) -> Pat
     if out is None or local_path(out).resolve() == folder.resolve():
         return None
     path = local_path(out)
-    if path.is_file() or (
-        path.is_dir() and any(path.iterdir()) and not (path / "detector.json").exists()
-    ):
+    is_there = (path / "detector.json").exists()
+    if path.is_file() or (path.is_dir() and not is_there and not is_interrupted(path)):
         raise InputError("something else is there. Choose a new folder.", setting="out", value=path)
-    if (path / "detector.json").exists() and not overwrite:
+    if is_there and not overwrite:
         raise InputError(
             "a detector is there already. Choose a new folder, or replace it with "
             "`overwrite=True`.",

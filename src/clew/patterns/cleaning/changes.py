@@ -8,7 +8,7 @@ interrupted.
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -32,6 +32,8 @@ Action = Literal["relabel", "move", "remove", "keep"]
 # What is being done, or was: carried out, undone.
 Step = Literal["start", "done", "undo", "undone"]
 Text = Annotated[str, Bounds(most=4_096)]
+# Called with a change whose step is "start", or "undo" if the photo went back.
+Moved = Callable[["PhotoChange"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,10 +55,11 @@ class PhotoChange:
 
 
 class Changes:
-    """The changes to the photos in `data`, in order, kept in `folder`. Use `open_changes`."""
+    """The changes to the photos in `data`, in order, kept in `folder`. `moved` is told each photo
+    that is at another path now, if necessary by the session after a kill. Use `open_changes`."""
 
-    def __init__(self, data: Path, folder: Path) -> None:
-        self.data, self.folder = data, folder
+    def __init__(self, data: Path, folder: Path, moved: Moved = lambda _: None) -> None:
+        self.data, self.folder, self._moved = data, folder, moved
         self._path = folder / CHANGES
         self._by_number, whole_bytes = _read(self._path)
         self._cut(whole_bytes)
@@ -105,6 +108,7 @@ class Changes:
             self._check_undo(last)
             last = self._note(last, step="undo")
             self._move_back(last)
+            self._moved(last)
         return self._note(last, step="undone")
 
     def place_of(self, change: PhotoChange) -> Path | None:
@@ -153,6 +157,7 @@ class Changes:
         except OSError:
             self._note(change, step="undone")
             raise
+        self._moved(change)
         return self._note(change, step="done")
 
     def _check_undo(self, change: PhotoChange) -> None:
@@ -188,6 +193,8 @@ class Changes:
             before.unlink()
         elif arrived and os.path.lexists(before):
             arrived = False  # both are there and differ: the photo never left
+        if arrived:
+            self._moved(change)
         ends: dict[str, tuple[Step, Step]] = {
             "start": ("done", "undone"),
             "undo": ("undone", "done"),
@@ -216,13 +223,13 @@ class Changes:
 
 
 @contextmanager
-def open_changes(data: Path, folder: Path) -> Iterator[Changes]:
+def open_changes(data: Path, folder: Path, moved: Moved = lambda _: None) -> Iterator[Changes]:
     """The changes to the photos in `data`, locked against other processes. Raises
     StoreLockedError, and StoreError for a damaged journal."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with lock_file(folder / ".clean.lock", timeout_seconds=0):
-            yield Changes(data, folder)
+            yield Changes(data, folder, moved)
     except filelock.Timeout:
         raise StoreLockedError(
             f'another session is cleaning "{data}": finish that one first ("Finish" on its page).'

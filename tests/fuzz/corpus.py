@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.training import train_detectors
 from clew.hallucination.samples.making import preprocess_store
+from clew.patterns.cleaning.changes import open_changes
 from clew.patterns.networks.pretrained import pretrained_lite0
 from clew.progress import ignore_event
 from tests.builders import save_tiny_model, write_questions
@@ -49,6 +51,7 @@ def make_corpus(folder: Path) -> Path:
         save_color_model(folder / "classifier")
         _make_weights(folder / "home" / "clew")
     write_photos(folder / "classes", {"green": 12, "red": 12})
+    _make_journal(folder)
     _make_questions(folder / "questions")
     _make_photos(folder / "photos")
     old_files.write_traces(folder / "legacy", 0)
@@ -89,6 +92,18 @@ def _make_calibration(folder: Path) -> None:
     )
     compare_methods(compare_config(data, folder / "probes", methods=("linear_probe",)))
     write_risks(folder / "risks.jsonl", load_detector(folder / "probes"), count=100)
+
+
+def _make_journal(folder: Path) -> None:
+    """Photos of which some were moved or removed, and one was put back."""
+    data = Path(shutil.copytree(folder / "classes", folder / "cleaned" / "photos"))
+    names = sorted(str(path.relative_to(data)) for path in data.rglob("*") if path.is_file())
+    with open_changes(data, folder / "cleaned" / "clean") as changes:
+        changes.remove(names[0], ("a",))
+        changes.put_into(names[1], "red", ("b",))
+        changes.keep(names[2], ("c",))
+        changes.remove(names[3], ("d",))
+        changes.undo()
 
 
 def _make_weights(cache: Path) -> None:

@@ -11,14 +11,13 @@ from random import Random
 
 from tests.fuzz.corpus import CAPTURE, ROWS
 from tests.fuzz.harness import MakeCase, Refused, clew
-from tests.fuzz.kept import detectors
+from tests.fuzz.kept import PRECIOUS, caches, detectors, journals, risks, runs, samples
 from tests.fuzz.mutations import edit_bytes, edit_file, edit_header, edit_json, replace_entry
-from tests.fuzz.services import api, judge, page
+from tests.fuzz.services import api, identify, judge, page
 from tests.hallucination.legacy import hostile as old_bombs
 from tests.patterns.photos import hostile as photo_bombs
 from tests.stores import assert_same_store, without_checksum
 
-PRECIOUS = b"what nobody may touch\n"
 _LEGACY_BOMBS: dict[str, Callable[[], bytes]] = {
     **{
         name: partial(bytes, b"\x80\x02" + content + b".")
@@ -281,9 +280,15 @@ KINDS: dict[str, MakeCase] = {
     "scores": scores,
     "models": models,
     "detectors": detectors,
+    "risks": risks,
+    "samples": samples,
+    "runs": runs,
+    "journals": journals,
+    "caches": caches,
     "legacy": legacy,
     "photos": photos,
     "page": page,
     "api": api,
+    "identify": identify,
     "judge": judge,
 }

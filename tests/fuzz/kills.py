@@ -34,14 +34,14 @@ def move_photos_and_undo(corpus: Path, out: Path) -> None:
         (out / "copy").rename(data)
     names = sorted(str(path.relative_to(corpus / "classes")) for path in _find_photos(corpus))
     with open_changes(data, out / "clean") as changes:
-        assert _contents(out) == _contents(corpus / "classes"), "a photo is lost, or there twice"
+        assert contents(out) == contents(corpus / "classes"), "a photo is lost, or there twice"
         known = {change.source for change in changes}
         for number, name in enumerate(() if (out / "moved").exists() else names):
             if name not in known and number % 2:
                 changes.remove(name, (name,))
             elif name not in known:
                 changes.put_into(name, "another class", (name,))
-        assert _contents(out) == _contents(corpus / "classes"), "a photo is lost, or there twice"
+        assert contents(out) == contents(corpus / "classes"), "a photo is lost, or there twice"
         (out / "moved").touch()
         while changes.undo() is not None:
             pass
@@ -52,7 +52,7 @@ def _find_photos(corpus: Path) -> list[Path]:
     return [path for path in (corpus / "classes").rglob("*") if path.is_file()]
 
 
-def _contents(folder: Path) -> list[bytes]:
+def contents(folder: Path) -> list[bytes]:
     files = (path for path in folder.rglob("*") if path.suffix in (".png", ".jpg"))
     return sorted(path.read_bytes() for path in files)
 
@@ -68,7 +68,7 @@ def convert_model(corpus: Path, out: Path) -> None:
     print("converted")  # noqa: T201
 
 
-_PLAIN = ("--device", "cpu", "--no-amp", "--no-compile", "--num-workers", 0, "--batch-size", 16)
+PLAIN = ("--device", "cpu", "--no-amp", "--no-compile", "--num-workers", 0, "--batch-size", 16)
 _SMALL = ("--lstm-hidden", 4, "--gnn-hidden", 4, "--num-lstm-layers", 1, "--no-run-gvae")
 # With CORPUS and OUT in place of folders.
 COMMANDS: dict[str, tuple[Any, ...]] = {
@@ -81,15 +81,15 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
     ),
     "train": (
         *("train", "--preprocessed-dir", "CORPUS/learnable", "--out", "OUT", "--epochs", 2),
-        *(*_SMALL, *_PLAIN),
+        *(*_SMALL, *PLAIN),
     ),
     "compare": (
         *("compare", "--preprocessed-dir", "CORPUS/learnable", "--out", "OUT", "--epochs", 1),
-        *("--methods", "perplexity,lookback,lstm", "--seeds", 1, *_PLAIN),
+        *("--methods", "perplexity,lookback,lstm", "--seeds", 1, *PLAIN),
     ),
     "compare --stores": (
         *("compare", "--stores", "CORPUS/sets/animals", "--stores", "CORPUS/sets/cities"),
-        *("--out", "OUT", "--methods", "perplexity,lookback", "--seeds", 1, *_PLAIN),
+        *("--out", "OUT", "--methods", "perplexity,lookback", "--seeds", 1, *PLAIN),
     ),
     "calibrate": (
         *("calibrate", "CORPUS/probes", "--samples", "CORPUS/fresh", "--out", "OUT"),
@@ -97,7 +97,7 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
     ),
     "patterns train": (
         *("patterns", "train", "--data", "CORPUS/classes", "--out", "OUT", "--epochs", 2),
-        *("--network", "tiny", "--image-size", 16, "--no-augment", *_PLAIN),
+        *("--network", "tiny", "--image-size", 16, "--no-augment", *PLAIN),
     ),
     "patterns clean": (
         *("patterns", "clean", "CORPUS/classes", "--out", "OUT", "--device", "cpu"),
@@ -108,7 +108,7 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
     "model cache": (convert_model,),
     "store cache": (
         *("compare", "--preprocessed-dir", "URL", "--cache-dir", "OUT/cache", "--out", "OUT"),
-        *("--methods", "perplexity", "--seeds", 1, *_PLAIN),
+        *("--methods", "perplexity", "--seeds", 1, *PLAIN),
     ),
 }
 Words = tuple[Any, ...]

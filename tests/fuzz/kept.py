@@ -112,7 +112,8 @@ def runs(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
     """The folder of a comparison, with its results and the list of its own files; the comparison
     is run there again."""
     home = Path(shutil.copytree(corpus / "probes", folder / "run"))
-    (home / "mine.txt").write_bytes(PRECIOUS)
+    for path in (home / "mine.txt", folder / "outside"):
+        path.write_bytes(PRECIOUS)
     if chance.random() < 0.3:
         own = json.loads((home / ".clew.json").read_bytes())
         own["files"] += ["mine.txt", "../outside", str(folder / "outside")]
@@ -142,8 +143,10 @@ def _damage(chance: Random, home: Path, folder: Path) -> None:
         replace_entry(chance, path, others, folder / "outside")
     elif path.suffix == ".json":
         if chance.random() < 0.9:
-            edit_file(chance, path, lambda *_: without_checksum(path).encode())
-        edit_file(chance, path, chance.choice((edit_json, edit_json, edit_bytes)))
+            with suppress(ValueError):  # it was edited before
+                edit_file(chance, path, lambda *_: without_checksum(path).encode())
+        with suppress(ValueError):
+            edit_file(chance, path, chance.choice((edit_json, edit_json, edit_bytes)))
     elif path.suffix == ".safetensors":
         edit_file(chance, path, chance.choice((edit_header, edit_bytes)))
     else:

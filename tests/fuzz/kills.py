@@ -290,15 +290,16 @@ def compare_folders(found: Path, expected: Path) -> list[str]:
 
 
 def _read(folder: Path) -> dict[str, bytes]:
-    """Every file without what may differ. Skipped are locks, the journal of changes to photos, and
-    the logs of TensorBoard, whose names hold dates and the machine's name."""
+    """Every file without what may differ. Skipped are locks, the journal of changes to photos,
+    cached features, which depend on what is fast at the moment, and the logs of TensorBoard, whose
+    names hold dates and the machine's name."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {
         str(path.relative_to(folder)): _mask(path, path.read_bytes().replace(bytes(folder), b"OUT"))
         for path in files
         if path.suffix != ".lock"
         and path.name not in (".lock", "changes.jsonl")
-        and path.parent.name != "tensorboard"
+        and not {"features", "tensorboard"} & {*path.relative_to(folder).parts}
     }
 
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz import KILLS
 from tests.fuzz.kills import COMMANDS, kill_and_resume
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="limits processes as on Linux"),
 ]
-
-KILLS = 2  # one at a moment, one at a change of a file; `make fuzz` kills 90 times
 
 
 @pytest.mark.parametrize("command", COMMANDS)

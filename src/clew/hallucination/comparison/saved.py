@@ -144,7 +144,7 @@ def refuse_other(
     """Raise SettingsMismatchError, with both values of every difference, for scores of other data
     or settings."""
     now = json.loads(json.dumps(now))
-    old, new = (sorted(identity.get("test_on", ())) for identity in (before, now))
+    old, new = (_list_tested(identity) for identity in (before, now))
     if old != new:  # compare the names only: the rest would add a line per count
         before, now = {**before, "test_on": old}, {**now, "test_on": new}
     different = find_differences(before, now)
@@ -155,6 +155,12 @@ def refuse_other(
             + "\nUse the same data and settings to resume, choose another `out`, or start over "
             "in this folder with `overwrite=True`."
         )
+
+
+def _list_tested(identity: Mapping[str, Any]) -> Any:
+    """The names of what was tested on; what a file has in their place stays as it is."""
+    tested = identity.get("test_on", ())
+    return sorted(map(str, tested)) if isinstance(tested, dict | list | tuple) else tested
 
 
 def _describe(seed: SeedScores) -> dict[str, Any]:

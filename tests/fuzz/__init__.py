@@ -1,4 +1,4 @@
-"""How much of it `make test` and `make fuzz` run. SECURITY.md says the same, which a test checks."""
+"""How much `make test` and `make fuzz` run of it; SECURITY.md says the same, as a test checks."""
 
 CASES = 5  # hostile inputs of each kind
 SERVICE_CASES = 2  # of those that start a server: each sends 20 requests

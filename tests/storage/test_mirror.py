@@ -141,11 +141,13 @@ def test_the_cache_of_an_earlier_version_is_used(
     mirror: MirrorFolder, url: str, shards: list[ShardEntry], object_server: ObjectServer
 ) -> None:
     hold_shard(mirror, shards[0], None)
-    (mirror.cache_dir / "CACHEDIR.TAG").unlink()
+    mark = mirror.cache_dir / "CACHEDIR.TAG"
+    text = mark.read_bytes()
+    mark.rename(mark.with_name(f"{mark.name}.0123abcd.tmp"))  # or that of one that was killed
     before = len(object_server.requests)
     again = open_folder(url, cache_dir=mirror.cache_dir)
     hold_shard(again, shards[0], None)
-    assert (mirror.cache_dir / "CACHEDIR.TAG").exists()
+    assert mark.read_bytes() == text
     assert count_downloads(object_server, before) == 0
 
 

@@ -3,7 +3,6 @@ are copied into the cache, where its shards will follow."""
 
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -15,7 +14,7 @@ from clew.storage.mirror.limits import LIMITS, set_limit
 from clew.storage.mirror.path import SCHEMES, MirrorFolder, copy_of
 from clew.storage.places import Place
 from clew.storage.reading import read_json
-from clew.storage.writing import create_file, lock_file, replace_file
+from clew.storage.writing import lock_file, replace_file, written_name
 from clew.typed_json import read_as
 from clew.urls import UrlPath, as_path, local_path
 
@@ -75,17 +74,16 @@ def _claim(root: Path) -> None:
     """Makes the folder, or makes sure that it is a cache. Raises InputError if it is not."""
     root.mkdir(parents=True, exist_ok=True)
     found = {*os.listdir(root)}
-    if _MARK in found:
-        return
-    if others := found - _UNMARKED:
+    others = {written_name(name) for name in found} - _UNMARKED - {_MARK}
+    if _MARK not in found and others:
         raise InputError(
             f'"{root}" contains "{min(others)}", which clew did not put there: give another '
             "folder.",
             setting="cache_dir",
             value=str(root.parent),
         )
-    with suppress(FileExistsError), create_file(root / _MARK) as file:
-        file.write(_MARK_TEXT)
+    if _MARK not in found or os.lstat(root / _MARK).st_size == 0:
+        replace_file(root / _MARK, _MARK_TEXT)
 
 
 def _refresh(folder: MirrorFolder, place: Place) -> None:

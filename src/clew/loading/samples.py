@@ -2,7 +2,6 @@
 sample by index, read on demand."""
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
@@ -120,7 +119,7 @@ def end_worker_if_a_batch_is_lost() -> None:
 
 
 def _end(error: Exception, _batch: object) -> None:
-    print(f"clew: a batch could not be sent: {error!r}", file=sys.stderr, flush=True)
+    os.write(2, f"clew: a batch could not be sent: {error!r}\n".encode())
     os._exit(1)
 
 

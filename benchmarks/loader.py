@@ -86,6 +86,9 @@ def run_sequences(args):
         share = clew.median / limit if clew and limit else None
         promise = f"{order}, clew's share of the memcpy limit"
         bars.append(Bar(promise=promise, value=share, least=least, unit="share"))
+        workers = ratio(rows, "clew, DataLoader, 4 workers", "clew, DataLoader", order)
+        promise = f"{order}, clew in a DataLoader with 4 workers beside none"
+        bars.append(Bar(promise=promise, value=workers, least=1))
     return rows, [*bars, *weigh_low_memory(rows)]
 
 

@@ -18,6 +18,8 @@ CONTESTANTS = {
     "grain": ("threads", "Grain", "grain"),
     "clew": ("clew_loader", "Clew", "clew"),
     "clew, low memory": ("clew_loader", "ClewLowMemory", "clew"),
+    "clew, DataLoader": ("clew_loader", "ClewDataLoader", "clew"),
+    "clew, DataLoader, 4 workers": ("clew_loader", "ClewDataLoaderWorkers", "clew"),
     "memcpy": ("memcpy", "Memcpy", None),
 }
 RANDOM_ACCESS = {

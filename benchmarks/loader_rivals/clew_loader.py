@@ -2,8 +2,14 @@
 
 import numpy as np
 import pyarrow as pa
+from torch.utils.data import DataLoader
 
-from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
+from clew.datasets import (
+    Loader,
+    PreprocessedGNNMapDataset,
+    PreprocessedLSTMDataset,
+    PreprocessedLSTMMapDataset,
+)
 from clew.hallucination.traces.schema import id_fields, shaped
 from clew.loading.buffers import BufferPool
 from clew.storage import Manifest, ShardWriter, add_shard
@@ -12,7 +18,7 @@ from clew.storage.origin import describe_in_schema
 
 from .graphs import BATCH as GRAPH_BATCH
 from .graphs import make_samples
-from .source import BATCH, WORKERS, Source
+from .source import BATCH, SHUFFLE_BUFFER, WORKERS, Source
 
 ROWS_A_RECORD_BATCH = 64
 
@@ -129,6 +135,23 @@ class ClewLowMemory(Clew):
     """The same with read calls in place of the mapping."""
 
     low_memory = True
+
+
+class ClewDataLoader(Clew):
+    """PyTorch's DataLoader over the iterable dataset, as users of other datasets write it."""
+
+    workers = 0
+
+    def open(self, _data, folder, shuffle):
+        buffer = SHUFFLE_BUFFER if shuffle else 0
+        dataset = PreprocessedLSTMDataset(folder, shuffle_buffer_size=buffer, batch_size=BATCH)
+        self.loader = DataLoader(
+            dataset, BATCH, num_workers=self.workers, persistent_workers=self.workers > 0
+        )
+
+
+class ClewDataLoaderWorkers(ClewDataLoader):
+    workers = 4
 
 
 class ClewRandom:

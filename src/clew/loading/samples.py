@@ -1,19 +1,18 @@
 """What a dataset knows about its samples without reading values, and the map-style datasets: any
 sample by index, read on demand."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.queues import Queue
 from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from clew.errors import InputError
 from clew.loading.buffers import BufferPool
 from clew.loading.reader import Access, Rows, SampleReader
+from clew.loading.shared import prepare_worker
 from clew.loading.splits import SPLIT_NAMES
 
 
@@ -104,23 +103,9 @@ class LazyDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples at once; PyTorch's DataLoader fetches a batch this way."""
-        end_worker_if_a_batch_is_lost()
+        prepare_worker()
         places = [check_index(index, len(self)) for index in indices]
         return self.samples.read_samples(np.array(places, np.int64), self._buffers)
-
-
-def end_worker_if_a_batch_is_lost() -> None:
-    """In a worker of PyTorch's DataLoader: end it if a batch cannot be sent, such as for lack of
-    file descriptors. Otherwise only a message is printed, and the loader waits for the batch
-    forever; a worker that has ended is an error there."""
-    if get_worker_info() is not None:
-        # The loader's queue is PyTorch's, and has no other way to hear of it.
-        Queue._on_queue_feeder_error = staticmethod(_end)  # type: ignore[attr-defined]
-
-
-def _end(error: Exception, _batch: object) -> None:
-    os.write(2, f"clew: a batch could not be sent: {error!r}\n".encode())
-    os._exit(1)
 
 
 def announce(samples: Any, indices: Rows) -> None:

@@ -25,8 +25,8 @@ from clew.loading.samples import (
     announce,
     check_cache,
     check_index,
-    end_worker_if_a_batch_is_lost,
 )
+from clew.loading.shared import prepare_worker
 
 _READ_AT_ONCE = 32
 
@@ -172,7 +172,7 @@ class _StreamIterator:
         self._ready: deque[Any] = deque()
         if resumed is not None:
             self.load_state_dict(resumed)
-        end_worker_if_a_batch_is_lost()
+        prepare_worker()
         if get_worker_info() is not None:  # all workers count, even those that read nothing
             self.progress["epoch"] = dataset.epochs.begin(self.progress["epoch"])
 

@@ -1,0 +1,124 @@
+"""Batches of PyTorch's DataLoader workers, in shared memory that is used again. By itself, PyTorch
+takes fresh memory for each, which the system clears and maps page by page: that takes longer than
+reading the samples."""
+
+import math
+import mmap
+import os
+import weakref
+from collections import defaultdict
+from collections.abc import Sequence
+from multiprocessing.queues import Queue
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+# The first byte of a buffer says who uses it: nobody, the worker, or the process it was sent to.
+_FREE, _TAKEN, _SENT = 0, 1, 2
+_HEADER_BYTES = mmap.PAGESIZE
+# Smaller batches are sent as fast without.
+_SMALLEST_BYTES = 1 << 16
+
+
+def prepare_worker() -> None:
+    """In a worker of PyTorch's DataLoader: collate into shared memory that is used again, and end
+    the worker if a batch cannot be sent, such as for lack of file descriptors. Otherwise only a
+    message is printed, and the loader waits for the batch forever; a worker that has ended is an
+    error there."""
+    if get_worker_info() is None:
+        return
+    # The loader's queue is PyTorch's, and has no other way to hear of it.
+    Queue._on_queue_feeder_error = staticmethod(_end)  # type: ignore[attr-defined]
+    if hasattr(os, "memfd_create") and os.access(f"/proc/{os.getppid()}/fd", os.X_OK):
+        default_collate_fn_map[torch.Tensor] = collate_tensors
+
+
+def _end(error: Exception, _batch: object) -> None:
+    os.write(2, f"clew: a batch could not be sent: {error!r}\n".encode())
+    os._exit(1)
+
+
+class _SharedTensor(torch.Tensor):
+    """A batch in a buffer. What is computed from it is a plain tensor."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    buffer: "_Buffer"
+    address: int
+
+
+class _Buffer:
+    """Shared memory of this worker."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.file = os.memfd_create("clew")
+        os.truncate(self.file, _HEADER_BYTES + size)
+        self.memory = _map(self.file)
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> _SharedTensor:
+        self.memory[0] = _TAKEN
+        tensor = _view(self.memory, shape, dtype, whose=_TAKEN).as_subclass(_SharedTensor)
+        tensor.buffer, tensor.address = self, tensor.data_ptr()
+        return tensor
+
+
+_buffers: dict[int, list[_Buffer]] = defaultdict(list)
+
+
+def collate_tensors(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    """The tensors stacked, as `torch.utils.data.default_collate` does it."""
+    first, size = batch[0], sum(one.nbytes for one in batch)
+    is_plain = first.layout == torch.strided and not first.is_nested and first.device.type == "cpu"
+    if size < _SMALLEST_BYTES or not is_plain:
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    size = 1 << (size - 1).bit_length()
+    free = (one for one in _buffers[size] if one.memory[0] == _FREE)
+    buffer = next(free, None)
+    if buffer is None:
+        buffer = _Buffer(size)
+        _buffers[size].append(buffer)
+    stacked = buffer.take((len(batch), *first.shape), first.dtype)
+    return torch.stack(tuple(batch), 0, out=stacked)
+
+
+def _map(file: int) -> mmap.mmap:
+    """All its pages at once: one by one, that takes several times as long."""
+    return mmap.mmap(file, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+
+
+def _view(
+    memory: mmap.mmap, shape: tuple[int, ...], dtype: torch.dtype, *, whose: int
+) -> torch.Tensor:
+    """A tensor over a buffer, which is free when the last such tensor is gone."""
+    size = math.prod(shape) * dtype.itemsize
+    array = np.frombuffer(memory, np.uint8, size, _HEADER_BYTES)
+    weakref.finalize(array, _give_back, memory, whose).atexit = False
+    return torch.from_numpy(array).view(dtype).view(shape)
+
+
+def _give_back(memory: mmap.mmap, whose: int) -> None:
+    if memory[0] == whose:
+        memory[0] = _FREE
+
+
+def _send(tensor: _SharedTensor) -> tuple[Any, ...]:
+    if tensor.data_ptr() != tensor.address:  # moved, since a view of it was sent
+        return reduce_tensor(tensor.as_subclass(torch.Tensor))
+    tensor.buffer.memory[0] = _SENT
+    return _receive, (os.getpid(), tensor.buffer.file, tuple(tensor.shape), tensor.dtype)
+
+
+def _receive(worker: int, file: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    opened = os.open(f"/proc/{worker}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return _view(_map(opened), shape, dtype, whose=_SENT)
+    finally:
+        os.close(opened)
+
+
+ForkingPickler.register(_SharedTensor, _send)

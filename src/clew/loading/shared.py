@@ -21,7 +21,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 # The first byte of a buffer says who uses it: nobody, the worker, or the process it was sent to.
 _FREE, _TAKEN, _SENT = 0, 1, 2
 _HEADER_BYTES = mmap.PAGESIZE
-# Smaller batches are sent as fast without.
+# Less is sent by value: a message of its own for a file descriptor takes longer.
 _SMALLEST_BYTES = 1 << 16
 
 
@@ -43,10 +43,15 @@ def _end(error: Exception, _batch: object) -> None:
     os._exit(1)
 
 
-class _SharedTensor(torch.Tensor):
-    """A batch in a buffer. What is computed from it is a plain tensor."""
+class _CollatedTensor(torch.Tensor):
+    """A batch, which is sent by value. What is computed from it is a plain tensor."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+class _SharedTensor(_CollatedTensor):
+    """A batch in a buffer."""
+
     buffer: "_Buffer"
     address: int
 
@@ -73,9 +78,11 @@ _buffers: dict[int, list[_Buffer]] = defaultdict(list)
 def collate_tensors(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
     """The tensors stacked, as `torch.utils.data.default_collate` does it."""
     first, size = batch[0], sum(one.nbytes for one in batch)
-    is_plain = first.layout == torch.strided and not first.is_nested and first.device.type == "cpu"
-    if size < _SMALLEST_BYTES or not is_plain:
+    is_plain = first.layout == torch.strided and not first.is_nested and not first.is_quantized
+    if not is_plain or first.device.type != "cpu" or first.requires_grad or not size:
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    if size < _SMALLEST_BYTES:
+        return torch.stack(tuple(batch)).as_subclass(_CollatedTensor)
     size = 1 << (size - 1).bit_length()
     free = (one for one in _buffers[size] if one.memory[0] == _FREE)
     buffer = next(free, None)
@@ -106,6 +113,15 @@ def _give_back(memory: mmap.mmap, whose: int) -> None:
         memory[0] = _FREE
 
 
+def _send_value(tensor: _CollatedTensor) -> tuple[Any, ...]:
+    content = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return _receive_value, (content, tuple(tensor.shape), tensor.dtype)
+
+
+def _receive_value(content: bytes, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.frombuffer(bytearray(content), dtype=dtype).view(shape)
+
+
 def _send(tensor: _SharedTensor) -> tuple[Any, ...]:
     if tensor.data_ptr() != tensor.address:  # moved, since a view of it was sent
         return reduce_tensor(tensor.as_subclass(torch.Tensor))
@@ -121,4 +137,5 @@ def _receive(worker: int, file: int, shape: tuple[int, ...], dtype: torch.dtype)
         os.close(opened)
 
 
+ForkingPickler.register(_CollatedTensor, _send_value)
 ForkingPickler.register(_SharedTensor, _send)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from clew.errors import InputError
 from clew.run_file import UrlNeverFromFile
-from clew.storage.ownership import is_interrupted
 from clew.urls import as_path, local_path
 from clew.wording import counted
 
@@ -214,6 +213,8 @@ def _find_thresholds(
 
 
 def _choose_out(folder: Path, out: str | Path | None, *, overwrite: bool) -> Path | None:
+    from clew.storage.ownership import is_interrupted
+
     if out is None or local_path(out).resolve() == folder.resolve():
         return None
     path = local_path(out)

@@ -18,6 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.forking import call_forked
@@ -304,12 +305,18 @@ def _read(folder: Path) -> dict[str, bytes]:
 
 
 def _mask(path: Path, content: bytes) -> bytes:
+    if re.fullmatch(r"\d+px", path.parent.name):  # prepared photos, in groups as they were ready
+        return _read_rows(path) if path.suffix == ".arrow" else b""
     if path.suffix == ".safetensors":  # the length of the header changes with its times
         size = 8 + int.from_bytes(content[:8], "little")
         return _mask_fields(content[8:size]).rstrip() + content[size:]
     if path.suffix == ".csv":
         return _mask_columns(content.decode()).encode()
     return _NUMBER.sub(b"0", content) if path.suffix == ".html" else _mask_fields(content)
+
+
+def _read_rows(path: Path) -> bytes:
+    return repr(pa.ipc.open_file(path.read_bytes()).read_all().to_pylist()).encode()
 
 
 def _mask_fields(content: bytes) -> bytes:

@@ -145,7 +145,7 @@ def _damage(chance: Random, home: Path, folder: Path) -> None:
         if chance.random() < 0.9:
             with suppress(ValueError):  # it was edited before
                 edit_file(chance, path, lambda *_: without_checksum(path).encode())
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             edit_file(chance, path, chance.choice((edit_json, edit_json, edit_bytes)))
     elif path.suffix == ".safetensors":
         edit_file(chance, path, chance.choice((edit_header, edit_bytes)))

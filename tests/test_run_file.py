@@ -108,11 +108,28 @@ def test_hostile_file_is_refused_in_bounded_time(tmp_path: Path, content: str, r
     (tmp_path / "run.toml").write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=reason):
         read_run_file(tmp_path / "run.toml")
-    step("a", out=tmp_path)  # the output folder's own file is replaced
-    assert read_run_file(tmp_path / "run.toml").command == "step"
 
 
 def test_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run.toml")
     with pytest.raises(InputError, match="it is a pipe"):
         read_run_file(tmp_path / "run.toml")
+
+
+def test_a_run_file_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    ran = []
+    path = tmp_path / "run.toml"
+    path.write_text("[other-tool]\nmine = 1\n")
+
+    @repeatable("tests")
+    def run(*, out: Path) -> None:
+        ran.append(out)
+
+    with pytest.raises(InputError, match=r'run.toml" was not written by clew, so it is not repl'):
+        run(out=tmp_path)
+    write_run_file(tmp_path, "tests", {})
+    assert not ran and path.read_text() == "[other-tool]\nmine = 1\n"
+    path.unlink()
+    run(out=tmp_path)
+    run(out=tmp_path)
+    assert read_run_file(path).command == "tests" and len(ran) == 2

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from clew.errors import InputError, StoppedError
 from clew.foreign_text import quoted
 from clew.typed_json import read_as
-from clew.urls import as_path, is_url
+from clew.urls import as_path, is_url, local_path
 from clew.version import __version__
 
 RUN_FILE = "run.toml"
@@ -21,6 +21,8 @@ WATCHING = ("reporter", "should_stop")
 _ABOUT = ("command", "version", "not_recorded")
 _MAX_BYTES = 1 << 20
 _MAX_PARTS = 64
+_BEGIN = '# Settings of a run of "clew '
+_FIRST_LINE_BYTES = 200
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -133,6 +135,11 @@ def repeatable(
                 write_run_file(where, command, _keep_largest(where, recorded, growing))
 
             named = bound.arguments.get(folder if isinstance(folder, str) else "out")
+            if named is not None and _has_foreign_file(named):
+                raise InputError(
+                    f'"{as_path(named) / RUN_FILE}" was not written by clew, so it is not '
+                    "replaced: choose another output folder, or move it."
+                )
             try:
                 result = function(*args, **given)
             except StoppedError:
@@ -190,18 +197,38 @@ def _has_content(folder: str | Path | None) -> bool:
 
 def write_run_file(folder: str | Path | None, command: str, settings: Mapping[str, Any]) -> None:
     """Write `folder`/run.toml in one step, also at a URL. Where torchrun started several processes,
-    the first writes it; a folder that does not exist is not created."""
+    the first writes it; a folder that does not exist is not created, and a file that clew did not
+    write is not replaced."""
     from clew.storage.places import open_place
     from clew.storage.writing import replace_file
 
     is_first = "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0"
-    if folder is None or not is_first:
+    if folder is None or not is_first or _has_foreign_file(folder):
         return
     content = describe_run(command, settings).encode()
     if is_url(folder):
         open_place(folder).replace(RUN_FILE, content, None)
     elif as_path(folder).is_dir():
         replace_file(as_path(folder) / RUN_FILE, content)
+
+
+def is_run_file(folder: Path, command: str = "") -> bool:
+    """Whether a folder has the run.toml of a command, or of any."""
+    from clew.storage.reading import open_regular
+
+    try:
+        with open_regular(folder / RUN_FILE) as file:
+            first = file.readline(_FIRST_LINE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return False
+    return first.startswith(f'{_BEGIN}{command}"' if command else _BEGIN)
+
+
+def _has_foreign_file(folder: str | Path) -> bool:
+    if is_url(folder):
+        return False
+    path = local_path(folder)
+    return (path / RUN_FILE).exists() and not is_run_file(path)
 
 
 def has_same_settings(
@@ -224,7 +251,7 @@ def describe_run(command: str, settings: Mapping[str, Any]) -> str:
     known = {name: _as_toml(value) for name, value in settings.items() if value is not None}
     unknown = [name for name, text in known.items() if text is None]
     lines = [
-        f'# Settings of a run of "clew {command}". To repeat it, pass this file as `config`.',
+        f'{_BEGIN}{command}". To repeat it, pass this file as `config`.',
         f"command = {_as_toml(command)}",
         f"version = {_as_toml(__version__)}",
         *([f"not_recorded = {_as_toml(unknown)}"] if unknown else []),

@@ -11,6 +11,7 @@ from clew.errors import InputError
 # A Path keeps one slash of the two.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?=/)")
 _COLLAPSED = re.compile(r"(s3|gs|az):/(?!/)")
+_COLLAPSED_FILE = re.compile(r"\Afile:/(?!/)")
 
 
 class UrlPath(PosixPath):
@@ -25,12 +26,12 @@ class UrlPath(PosixPath):
 
 def as_path(where: str | os.PathLike[str]) -> Path:
     """What a user gave: a `UrlPath` for the URL of an object store, else a Path."""
-    text = os.fspath(where)
-    if isinstance(where, UrlPath) or (isinstance(where, Path) and not is_url(text)):
+    text = _COLLAPSED_FILE.sub("file:///", os.fspath(where))
+    if isinstance(where, UrlPath):
         return where
     if is_url(text):
         return UrlPath(_without_secrets(_restore(text)))
-    return local_path(text)
+    return where if isinstance(where, Path) and _scheme_of(text) != "file" else local_path(text)
 
 
 def is_url(where: str | os.PathLike[str]) -> bool:
@@ -41,7 +42,7 @@ def is_url(where: str | os.PathLike[str]) -> bool:
 
 def local_path(where: str | os.PathLike[str]) -> Path:
     """The path that a path or a `file://` URL names; raises InputError for other URLs."""
-    text = os.fspath(where)
+    text = _COLLAPSED_FILE.sub("file:///", os.fspath(where))
     if is_url(text):
         raise InputError(f'give a path on this machine, not "{shown_url(_restore(text))}".')
     if _scheme_of(text) != "file":

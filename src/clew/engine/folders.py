@@ -25,7 +25,7 @@ _FILES = (LAST, BEST, NEXT_BEST, PLAN, RESULT, LOG, CURVES, TRACKING)
 RUN_FILES = (*_FILES, TENSORBOARD)
 
 
-def make_folder(folder: Path, *names: str) -> None:
+def make_folder(folder: Path, *names: str, command: str = "") -> None:
     """Create the folder, into which files and folders of these names will be written. Raises
     InputError if that is not possible, or if somebody else's has one of the names."""
     try:
@@ -34,7 +34,7 @@ def make_folder(folder: Path, *names: str) -> None:
         raise InputError(
             f'the folder "{folder}" cannot be created ({error.strerror}): choose another `out`.'
         ) from None
-    claim(folder, names)
+    claim(folder, names, command=command)
 
 
 def clear_run(folder: Path, *more: str) -> None:

@@ -76,6 +76,8 @@ def limited_protocol(limits: Limits, door: Door) -> type[asyncio.Protocol]:
             self.loop.call_soon(self.loop.call_soon, self._keep_to_limits)
 
         def _keep_to_limits(self) -> None:
+            if self.is_turned_away or self.transport.is_closing():
+                return
             places = [one for one in self.connections if not one.is_turned_away]
             own = [one for one in places if one.address == self.address]
             if len(own) > limits.connections - limits.connections // _SHARE_FOR_OTHERS:
@@ -92,9 +94,8 @@ def limited_protocol(limits: Limits, door: Door) -> type[asyncio.Protocol]:
                 key=lambda one: (one.is_known, -held[one.address], one.waiting_since),
                 default=self,
             )
-            if not slowest.transport.is_closing():
-                door.on_refusal(_FULL)
-                slowest.turn_away(_FULL)
+            door.on_refusal(_FULL)
+            slowest.turn_away(_FULL)
 
         def turn_away(self, refusal: RefusedError) -> None:
             """Answer, and read on for a moment: a connection that is closed with unread bytes is

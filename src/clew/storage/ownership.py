@@ -2,10 +2,11 @@
 removed. A hidden list of their names lies beside them."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from clew.errors import InputError
+from clew.run_file import is_run_file
 from clew.storage.places import open_place
 from clew.storage.reading import open_regular, read_json
 from clew.storage.working_copy import WorkingCopy
@@ -15,7 +16,6 @@ from clew.typed_json import read_as
 OWN_FILE = ".clew.json"
 # Files of earlier versions, which kept no list, that say what wrote them: within how many bytes.
 _SIGNED = {
-    "run.toml": 100,
     "results.json": 1 << 24,
     "last.safetensors": 1 << 16,
     "best.safetensors": 1 << 16,
@@ -26,14 +26,15 @@ _SIGNED = {
 _SIGNATURES = (b'"clew ', b'"clew"', b'"clew-', b"<title>clew</title>")
 
 
-def claim(folder: Path, names: Iterable[str]) -> None:
+def claim(folder: Path, names: Iterable[str], *, command: str = "") -> None:
     """Note that clew writes files or folders of these names into a folder. Raises InputError if
-    somebody else's has one of the names."""
+    somebody else's has one of the names. Those that an earlier version wrote are known by one of
+    them that says so, or by the run.toml of the same `command`."""
     wanted, own, there = {*names}, _read_own(folder), _list_entries(folder)
     if wanted <= own:
         return
     taken = sorted((wanted - own) & there)
-    if taken and not _is_of_earlier_version(folder):
+    if taken and not _is_of_earlier_version(folder, taken, command):
         raise InputError(
             f'"{folder / taken[0]}" was not written by clew, so it is not replaced: choose '
             "another output folder, or move it."
@@ -63,8 +64,10 @@ def _list_entries(folder: Path) -> set[str]:
     return found
 
 
-def _is_of_earlier_version(folder: Path) -> bool:
-    return any(_is_signed(folder / name, size) for name, size in _SIGNED.items())
+def _is_of_earlier_version(folder: Path, taken: Collection[str], command: str) -> bool:
+    if command and is_run_file(folder, command):
+        return True
+    return any(_is_signed(folder / name, _SIGNED[name]) for name in {*taken} & _SIGNED.keys())
 
 
 def _is_signed(path: Path, size: int) -> bool:

@@ -93,6 +93,20 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_file(
     assert not journal.exists()
 
 
+@pytest.mark.parametrize("ending", [".partial", ".summary.json"])
+def test_a_file_of_somebody_else_beside_the_risks_is_not_replaced(
+    score: Score, tmp_path: Path, ending: str
+) -> None:
+    out, mine = tmp_path / "risks.jsonl", tmp_path / f"risks.jsonl{ending}"
+    mine.write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="was not written by clew, so it is not replaced"):
+            score(RECORDS, out=out, overwrite=overwrite)
+    assert mine.read_text() == "mine"
+    mine.unlink()
+    score(RECORDS, out=out)
+
+
 def test_answers_that_the_detector_was_fitted_on_give_a_warning(
     score: Score, live_store: Path
 ) -> None:

@@ -136,7 +136,8 @@ def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> Plan:
     plan = make_plan(config, stores)
     trials = (*plan.trials, plan.final)
     inner = {trial.folder.relative_to(config.out).parts[:1] for trial in trials}
-    make_folder(config.out, *COMPARISON_FILES, *(name for parts in inner for name in parts))
+    names = (*COMPARISON_FILES, *(name for parts in inner for name in parts))
+    make_folder(config.out, *names, command="compare")
     return plan
 
 

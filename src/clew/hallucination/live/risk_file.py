@@ -29,6 +29,7 @@ from clew.typed_json import read_as, to_json
 Format = Literal[".jsonl", ".csv", ".arrow"]
 FORMATS: tuple[Format, ...] = (".jsonl", ".csv", ".arrow")
 _JOURNAL, _SUMMARY, _LOCK = ".partial", ".summary.json", ".lock"
+_BEGIN = b'{"settings"'  # of a journal and of a summary
 _ROWS_AT_ONCE = 1024
 _MOST_NAMED = 20
 _TOKEN = pa.struct([("token", pa.string()), ("risk", pa.float32()), ("logprob", pa.float32())])
@@ -138,6 +139,11 @@ class RiskFile:
             raise StoreLockedError(
                 f'another process is writing "{self.out}": wait for it, or choose another `out`.'
             ) from None
+        try:
+            self._refuse_foreign()
+        except InputError:
+            self._lock.release()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,6 +151,19 @@ class RiskFile:
             self._file.close()
             self._file = None
         self._lock.release()
+
+    def _refuse_foreign(self) -> None:
+        """The files beside it are not named by the user: somebody else's may have their names."""
+        for path in (self._summary, self._journal):
+            if not path.exists():
+                continue
+            with open_regular(path) as file:
+                begin = b"".join(file.read(30).split())[: len(_BEGIN)]
+            if not _BEGIN.startswith(begin):  # a journal may have been cut
+                raise InputError(
+                    f'"{path}" was not written by clew, so it is not replaced: choose another '
+                    "`out`, or move it."
+                )
 
     def finished(self) -> RiskSummary | None:
         """The summary, if an earlier run has finished the same file. Raises

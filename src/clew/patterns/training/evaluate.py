@@ -118,7 +118,8 @@ def evaluate_patterns(
 def _write(
     out: Path, folder: PhotoFolder, judged: _Judged, results: dict[str, Any]
 ) -> dict[str, Any]:
-    make_folder(out, EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE, RESULTS)
+    names = (EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE, RESULTS)
+    make_folder(out, *names, command="patterns evaluate")
     write_excluded(out, [*folder.faults, *judged.faults])
     named = [(one.photo.name, one.photo.label or "") for one in judged.counted]
     write_predictions(out, named, results["classes"], _stack(judged.counted))

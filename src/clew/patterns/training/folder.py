@@ -78,7 +78,8 @@ class RunFolder:
             )
         refuse_other_results(self.path, "test_accuracy", "best_epoch")  # not an evaluation's
         self._refuse_lost_run()
-        make_folder(self.path, *_FOLLOWS, *_TABLES, TUNING_FILE)
+        names = (*_FOLLOWS, *_TABLES, TUNING_FILE)
+        make_folder(self.path, *names, command="patterns train")
 
     def refuse_other_size(self, size: int) -> None:
         """Raises SettingsMismatchError if a run was started in the folder with another image

@@ -13,7 +13,7 @@ from clew.storage.mirror.cache import writing_to
 from clew.storage.mirror.limits import LIMITS, set_limit
 from clew.storage.mirror.path import SCHEMES, MirrorFolder, copy_of
 from clew.storage.places import Place
-from clew.storage.reading import read_json
+from clew.storage.reading import read_bounded, read_json
 from clew.storage.writing import lock_file, replace_file, written_name
 from clew.typed_json import read_as
 from clew.urls import UrlPath, as_path, local_path
@@ -75,15 +75,24 @@ def _claim(root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     found = {*os.listdir(root)}
     others = {written_name(name) for name in found} - _UNMARKED - {_MARK}
-    if _MARK not in found and others:
+    is_marked = _MARK in found and _is_own_mark(root / _MARK)
+    if not is_marked and (others or _MARK in found):
         raise InputError(
-            f'"{root}" contains "{min(others)}", which clew did not put there: give another '
-            "folder.",
+            f'"{root}" contains "{min(others or {_MARK})}", which clew did not put there: give '
+            "another folder.",
             setting="cache_dir",
             value=str(root.parent),
         )
     if _MARK not in found or os.lstat(root / _MARK).st_size == 0:
         replace_file(root / _MARK, _MARK_TEXT)
+
+
+def _is_own_mark(path: Path) -> bool:
+    """An empty one is left by a process that was killed."""
+    try:
+        return _MARK_TEXT.startswith(read_bounded(path, len(_MARK_TEXT)))
+    except (OSError, ValueError):
+        return False
 
 
 def _refresh(folder: MirrorFolder, place: Place) -> None:

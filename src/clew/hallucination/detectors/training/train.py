@@ -170,7 +170,7 @@ def _train_each(
 def _prepare_results(tasks: Sequence[Task], *, overwrite: bool) -> ResultsFile:
     folder = tasks[0].output_dir
     names = (RESULTS_FILE, *(task.folder.name for task in tasks))
-    first_does(partial(make_folder, folder, *names))
+    first_does(partial(make_folder, folder, *names, command="train"))
     results = ResultsFile(folder)
     retrained = [task.kind.name for task in tasks] if overwrite else ()
     results.refuse_other_data(tasks[0].samples.describe(), retrained)

@@ -148,7 +148,7 @@ def test_too_many_photos_at_once_are_refused(color_model: PatternModel, tmp_path
         status, told = served.send("identify", photo_of("red"))
         may_go_on.set()
         assert (status, told["error"]["code"]) == (429, "queue_full")
-        assert first.result()[0] == 200 and all(one.done() for one in held)
+        assert first.result()[0] == 200 and [one.result(60) for one in held] == [None, None]
 
 
 def test_keys_are_required_where_there_are_some(color_model: PatternModel, tmp_path: Path) -> None:

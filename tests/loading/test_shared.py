@@ -71,3 +71,22 @@ def test_collate_of_the_users_own_may_change_batches(dataset: Any) -> None:
             assert torch.equal(batch["sequence"], negative)
             assert torch.equal(batch["first"], negative[:, 0])
             assert torch.equal(batch["half"], negative / 2)
+
+
+class Kept:
+    """A collate function that gives every batch of an epoch twice."""
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = []
+
+    def __call__(self, samples: list[Any]) -> Any:
+        self.batches.append(default_collate(samples))
+        return self.batches[-1], self.batches[len(self.batches) // 2]
+
+
+def test_batches_that_a_worker_keeps_stay_as_they_are(dataset: Any) -> None:
+    expected = [batch["sequence"] for batch in DataLoader(dataset, BATCH)]
+    loader = DataLoader(dataset, BATCH, num_workers=1, collate_fn=Kept())
+    for number, (batch, earlier) in enumerate(loader):
+        assert torch.equal(batch["sequence"], expected[number])
+        assert torch.equal(earlier["sequence"], expected[(number + 1) // 2])

@@ -31,7 +31,7 @@ class BufferPool:
             kind = torch.from_numpy(np.zeros(0, dtype)).dtype
             return torch.empty(shape, dtype=kind, pin_memory=True)
         size = math.prod(shape) * dtype.itemsize
-        whole = _size_class(size)
+        whole = size_class(size)
         try:
             buffer = self._free[whole].pop()
         except IndexError:
@@ -54,7 +54,7 @@ def _new_pool(pinned: bool) -> BufferPool:
     return BufferPool(pinned=pinned)
 
 
-def _size_class(size: int) -> int:
+def size_class(size: int) -> int:
     """Round a size up by at most a quarter, so that ragged batches of varying size can reuse an
     earlier one's buffer."""
     size = max(size, _SMALLEST_BYTES)

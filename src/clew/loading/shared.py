@@ -7,7 +7,8 @@ import mmap
 import os
 import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -18,11 +19,15 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
-# The first byte of a buffer says who uses it: nobody, the worker, or the process it was sent to.
-_FREE, _TAKEN, _SENT = 0, 1, 2
+from clew.loading.buffers import size_class
+
+# The first byte of a buffer says whether the process that it was sent to still uses it.
+_FREE, _SENT = 0, 1
 _HEADER_BYTES = mmap.PAGESIZE
 # Less is sent by value: a message of its own for a file descriptor takes longer.
 _SMALLEST_BYTES = 1 << 16
+# More are only needed where the loader's batches are kept; those go PyTorch's way.
+_MOST_OF_A_SIZE = 16
 
 
 def prepare_worker() -> None:
@@ -30,7 +35,7 @@ def prepare_worker() -> None:
     the worker if a batch cannot be sent, such as for lack of file descriptors. Otherwise only a
     message is printed, and the loader waits for the batch forever; a worker that has ended is an
     error there."""
-    if get_worker_info() is None:
+    if get_worker_info() is None or default_collate_fn_map[torch.Tensor] is collate_tensors:
         return
     # The loader's queue is PyTorch's, and has no other way to hear of it.
     Queue._on_queue_feeder_error = staticmethod(_end)  # type: ignore[attr-defined]
@@ -57,19 +62,25 @@ class _SharedTensor(_CollatedTensor):
 
 
 class _Buffer:
-    """Shared memory of this worker."""
+    """Shared memory of this worker. `is_held` while a tensor of the worker's own is over it."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.file = os.memfd_create("clew")
+        self.file, self.is_held = os.memfd_create("clew"), False
         os.truncate(self.file, _HEADER_BYTES + size)
         self.memory = _map(self.file)
 
+    @property
+    def is_free(self) -> bool:
+        return not self.is_held and self.memory[0] == _FREE
+
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> _SharedTensor:
-        self.memory[0] = _TAKEN
-        tensor = _view(self.memory, shape, dtype, whose=_TAKEN).as_subclass(_SharedTensor)
+        self.is_held = True
+        tensor = _view(self.memory, shape, dtype, self._give_back).as_subclass(_SharedTensor)
         tensor.buffer, tensor.address = self, tensor.data_ptr()
         return tensor
+
+    def _give_back(self) -> None:
+        self.is_held = False
 
 
 _buffers: dict[int, list[_Buffer]] = defaultdict(list)
@@ -83,14 +94,22 @@ def collate_tensors(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     if size < _SMALLEST_BYTES:
         return torch.stack(tuple(batch)).as_subclass(_CollatedTensor)
-    size = 1 << (size - 1).bit_length()
-    free = (one for one in _buffers[size] if one.memory[0] == _FREE)
-    buffer = next(free, None)
+    buffer = _find_buffer(size_class(size))
     if buffer is None:
-        buffer = _Buffer(size)
-        _buffers[size].append(buffer)
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     stacked = buffer.take((len(batch), *first.shape), first.dtype)
     return torch.stack(tuple(batch), 0, out=stacked)
+
+
+def _find_buffer(size: int) -> _Buffer | None:
+    buffers = _buffers[size]
+    for buffer in buffers:
+        if buffer.is_free:
+            return buffer
+    if len(buffers) == _MOST_OF_A_SIZE:
+        return None
+    buffers.append(_Buffer(size))
+    return buffers[-1]
 
 
 def _map(file: int) -> mmap.mmap:
@@ -99,18 +118,13 @@ def _map(file: int) -> mmap.mmap:
 
 
 def _view(
-    memory: mmap.mmap, shape: tuple[int, ...], dtype: torch.dtype, *, whose: int
+    memory: mmap.mmap, shape: tuple[int, ...], dtype: torch.dtype, give_back: Callable[[], None]
 ) -> torch.Tensor:
-    """A tensor over a buffer, which is free when the last such tensor is gone."""
+    """A tensor over a buffer, which is given back when the last tensor over it is gone."""
     size = math.prod(shape) * dtype.itemsize
     array = np.frombuffer(memory, np.uint8, size, _HEADER_BYTES)
-    weakref.finalize(array, _give_back, memory, whose).atexit = False
+    weakref.finalize(array, give_back).atexit = False
     return torch.from_numpy(array).view(dtype).view(shape)
-
-
-def _give_back(memory: mmap.mmap, whose: int) -> None:
-    if memory[0] == whose:
-        memory[0] = _FREE
 
 
 def _send_value(tensor: _CollatedTensor) -> tuple[Any, ...]:
@@ -123,18 +137,21 @@ def _receive_value(content: bytes, shape: tuple[int, ...], dtype: torch.dtype) -
 
 
 def _send(tensor: _SharedTensor) -> tuple[Any, ...]:
-    if tensor.data_ptr() != tensor.address:  # moved, since a view of it was sent
+    memory = tensor.buffer.memory
+    # Moved, since a view of it was sent, or sent before, and not given back yet.
+    if tensor.data_ptr() != tensor.address or memory[0] == _SENT:
         return reduce_tensor(tensor.as_subclass(torch.Tensor))
-    tensor.buffer.memory[0] = _SENT
+    memory[0] = _SENT
     return _receive, (os.getpid(), tensor.buffer.file, tuple(tensor.shape), tensor.dtype)
 
 
 def _receive(worker: int, file: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     opened = os.open(f"/proc/{worker}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
     try:
-        return _view(_map(opened), shape, dtype, whose=_SENT)
+        memory = _map(opened)
     finally:
         os.close(opened)
+    return _view(memory, shape, dtype, partial(memory.__setitem__, 0, _FREE))
 
 
 ForkingPickler.register(_CollatedTensor, _send_value)

@@ -19,13 +19,7 @@ from clew.loading.order import (
     deal_batches,
     deal_shards,
 )
-from clew.loading.samples import (
-    SampleIndex,
-    SampleSource,
-    announce,
-    check_cache,
-    check_index,
-)
+from clew.loading.samples import SampleIndex, SampleSource, announce, check_cache, check_index
 from clew.loading.shared import prepare_worker
 
 _READ_AT_ONCE = 32

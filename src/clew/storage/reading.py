@@ -81,9 +81,9 @@ def read_json(
 ) -> Any:
     """The content of a JSON file; raises OSError, and ValueError if it is not valid JSON, larger
     than `max_bytes`, nested too deeply, does not match its checksum, if it has one (`seals`), or,
-    with `finite`, holds NaN or infinity. Without
-    `encodable`, its strings may contain half of a surrogate pair, which stands for a byte of a file
-    name that is not UTF-8; it is valid JSON, but could never be written as UTF-8 again."""
+    with `finite`, holds NaN or infinity. Without `encodable`, its strings may contain half of a
+    surrogate pair, which stands for a byte of a file name that is not UTF-8; it is valid JSON, but
+    could never be written as UTF-8 again."""
     return parse_file(read_bounded(path, max_bytes), finite=finite, encodable=encodable)
 
 

@@ -116,7 +116,9 @@ def test_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
         read_run_file(tmp_path / "run.toml")
 
 
-def test_a_run_file_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+def test_a_run_file_of_somebody_else_is_not_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ran = []
     path = tmp_path / "run.toml"
     path.write_text("[other-tool]\nmine = 1\n")
@@ -128,6 +130,7 @@ def test_a_run_file_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r'run.toml" was not written by clew, so it is not repl'):
         run(out=tmp_path)
     write_run_file(tmp_path, "tests", {})
+    assert "the settings of this run are not recorded" in caplog.text
     assert not ran and path.read_text() == "[other-tool]\nmine = 1\n"
     path.unlink()
     run(out=tmp_path)

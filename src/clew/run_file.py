@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 import os
 import tomllib
 from collections.abc import Callable, Collection, Mapping
@@ -15,6 +16,7 @@ from clew.typed_json import read_as
 from clew.urls import as_path, is_url, local_path
 from clew.version import __version__
 
+logger = logging.getLogger(__name__)
 RUN_FILE = "run.toml"
 # Arguments that say how a call is watched, not what it does.
 WATCHING = ("reporter", "should_stop")
@@ -203,7 +205,13 @@ def write_run_file(folder: str | Path | None, command: str, settings: Mapping[st
     from clew.storage.writing import replace_file
 
     is_first = "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0"
-    if folder is None or not is_first or _has_foreign_file(folder):
+    if folder is None or not is_first:
+        return
+    if _has_foreign_file(folder):
+        logger.warning(
+            'the settings of this run are not recorded: "%s" was not written by clew',
+            as_path(folder) / RUN_FILE,
+        )
         return
     content = describe_run(command, settings).encode()
     if is_url(folder):

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM at any moment of a real process, from its first import on, and streams that
 are closed, full or not UTF-8."""
 
+import io
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from clew.cli.signals import Interrupted, interruptible, stop_on_signal
 from tests.forking import HANGS_SECONDS
@@ -189,3 +191,27 @@ def test_closed_streams_are_not_mistaken_for_files(store: Path, tmp_path: Path) 
     shell = f"{' '.join(COMMAND)} label {store} --out {out} <&- >&- 2>&-"
     assert subprocess.run(shell, shell=True, timeout=HANGS_SECONDS).returncode == 0
     assert len(out.read_text().splitlines()) == 41
+
+
+class InterruptedWrite(io.FileIO):
+    """The first write gets a signal in the middle."""
+
+    is_interrupted = False
+
+    def write(self, data: Any) -> int:
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().write(data)
+
+
+def test_signal_in_the_middle_of_a_line_of_progress_stops_the_run_safely(tmp_path: Path) -> None:
+    raw = InterruptedWrite(tmp_path / "said.txt", "w")
+    with io.TextIOWrapper(io.BufferedWriter(raw)) as file:
+        console = Console(file=file, width=200)
+        with stop_on_signal(console, "everything is saved") as stop:
+            console.print("epoch 1 of 20")
+    assert stop.number == signal.SIGINT
+    said = (tmp_path / "said.txt").read_text()
+    assert "epoch 1 of 20\n" in said
+    assert "stopping: everything is saved (press Ctrl-C again" in said

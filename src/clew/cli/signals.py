@@ -79,7 +79,13 @@ class StopRequest:
                 raise Interrupted(self.number)
             return
         self.number, self._received = number, time.monotonic()
-        self._console.print(f"stopping: {self._message} (press Ctrl-C again to stop immediately)")
+        self._say(f"stopping: {self._message} (press Ctrl-C again to stop immediately)")
+
+    def _say(self, text: str) -> None:
+        try:
+            self._console.print(text)
+        except RuntimeError:  # the signal interrupted a write to this very stream
+            os.write(self._console.file.fileno(), f"{text}\n".encode())
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import clew
-from clew.progress import WorkEnded, WorkStarted
+from clew.base.progress import WorkEnded, WorkStarted
 
 
 class Stopwatch:

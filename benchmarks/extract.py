@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from clew.base.progress import Note, WorkAdvanced, WorkEnded, WorkStarted
 from clew.hallucination.capture import (
     ExtractConfig,
     LoadedModel,
@@ -28,7 +29,6 @@ from clew.hallucination.capture import (
     load_questions,
 )
 from clew.hallucination.capture.dialogue import PromptTokenizer, choose_prompt
-from clew.progress import Note, WorkAdvanced, WorkEnded, WorkStarted
 from clew.storage import read_manifest
 
 

@@ -30,6 +30,7 @@ from train_rivals import speed
 from train_rivals.data import write_folder
 from train_rivals.report import Report
 
+from clew.base.progress import ignore_event
 from clew.datasets import Loader
 from clew.engine import PlanRequest, TrainConfig, fit
 from clew.engine.batches import move
@@ -41,7 +42,6 @@ from clew.engine.processes import start_fabric
 from clew.engine.step import build_step
 from clew.patterns.cache import ImageSamples, cache_photos, choose_place, open_images
 from clew.patterns.photos import find_classes, read_photo
-from clew.progress import ignore_event
 from patterns import CLASSES, augmentation, make_photos
 from patterns import build as build_images
 

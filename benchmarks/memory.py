@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from clew.base.progress import Note, WorkAdvanced, WorkStarted
 from clew.hallucination.capture import ExtractConfig, extract
-from clew.progress import Note, WorkAdvanced, WorkStarted
 
 
 class MemoryWatch:

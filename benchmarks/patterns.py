@@ -29,7 +29,9 @@ from PIL import Image
 from torch.nn import functional as F
 from train_rivals.report import Report
 
-from clew.cpu import fast_convolutions
+from clew.base.cores import map_in_threads
+from clew.base.cpu import fast_convolutions
+from clew.base.progress import ignore_event
 from clew.engine import CategoricalLoss, LoadSettings, PlanRequest, TrainConfig, fit
 from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric
@@ -42,8 +44,6 @@ from clew.patterns.networks import LITE0, build_network
 from clew.patterns.networks.pretrained import load_lite0
 from clew.patterns.photos import find_classes, read_photo
 from clew.patterns.training.config import BODY_RATE
-from clew.progress import ignore_event
-from clew.threads import map_in_threads
 
 CLASSES = 10
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from clew.base.progress import ignore_event
 from clew.patterns.cleaning.duplicates import compare_pairs, find_duplicates
 from clew.patterns.cleaning.labels import find_suspects
 from clew.patterns.cleaning.leave_one_out import predict_left_out
 from clew.patterns.cleaning.run import CleanSettings, find_problems, join_all, look_at
 from clew.patterns.photos import find_classes
-from clew.progress import ignore_event
 
 SHARES = (0.05, 0.2)
 RECALLS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from clew import patterns
+from clew.base.progress import ignore_event
 from clew.metrics import auroc, bootstrap_auroc
-from clew.progress import ignore_event
 
 MARKED = 0.05
 

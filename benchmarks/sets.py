@@ -147,9 +147,9 @@ def work(args, names, kind, waiting, results):
 
 
 def fit(trial, method):
+    from clew.base.progress import ignore_event
     from clew.hallucination.comparison.rows import measure_method
     from clew.hallucination.comparison.spreading import find_or_fit
-    from clew.progress import ignore_event
 
     [test] = trial.tests
     started = time.monotonic()

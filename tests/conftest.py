@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # the process that only distributes the tests need not load t
 
 def pytest_collection_finish() -> None:
     """One kind of rounding for all tests."""
-    from clew.cpu import leave_slow_kernels
+    from clew.base.cpu import leave_slow_kernels
 
     leave_slow_kernels()
     gc.enable()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-from clew.progress import Event, Note
+from clew.base.progress import Event, Note
 
 Kind = TypeVar("Kind", bound=Event)
 

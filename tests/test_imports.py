@@ -45,7 +45,7 @@ def loaded_by(code: str) -> set[str]:
     return {*ended.stdout.splitlines()[-1].split()}
 
 
-@pytest.mark.parametrize("code", ["import clew", "import clew.patterns", "import clew.errors"])
+@pytest.mark.parametrize("code", ["import clew", "import clew.patterns", "import clew.base.errors"])
 def test_import_loads_nothing_heavy(code: str) -> None:
     assert sorted(loaded_by(code) & (HEAVY | {"rich", "typer"})) == []
 

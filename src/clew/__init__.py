@@ -12,12 +12,12 @@ Each step is one function and one command of the same name:
 loads nothing heavy.
 """
 
-from clew.lazy import lazy_names
+from clew.base.lazy import lazy_names
 from clew.version import __version__
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than the rest
 if TYPE_CHECKING:
-    from clew.errors import (
+    from clew.base.errors import (
         ClewError,
         DiskFullError,
         InputError,
@@ -104,7 +104,7 @@ _HOMES = {
             *("SettingsMismatchError", "StoppedError", "StoreError", "StoreLockedError"),
             *("TrainingError", "TrainingStoppedError"),
         ),
-        "errors",
+        "base.errors",
     ),
     **dict.fromkeys(
         ("Trace", "TraceBatchLoader", "extract_batch_subset", "merge_batches"),

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from clew.base.terminal import TextConsole
 from clew.cli.answers import has_shades, print_answer, print_legend
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.answers import LiveToken
 from clew.hallucination.live.asking import AskedAnswer, AskResult
 from clew.hallucination.questions import Question
-from clew.terminal import TextConsole
 
 CHECKED = Risk(risk=0.83, verdict="hallucinated", threshold=0.62, state="checked", method="fusion")
 FAR = Risk(

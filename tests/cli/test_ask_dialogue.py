@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from clew.base.terminal import TextConsole
 from clew.cli.ask_dialogue import Dialogue
-from clew.terminal import TextConsole
 
 
 def typing(*lines: str, end: type[BaseException] = EOFError) -> Callable[[str], str]:

@@ -33,7 +33,7 @@ from clew.cli.commands import Command
 from clew.cli.docstrings import read_docstring
 from clew.hallucination import workflow
 from clew.patterns import workflow as photo_workflow
-from clew.run_file import WATCHING
+from clew.storage.run_file import WATCHING
 from tests.builders import write_questions
 from tests.stores import assert_same_store
 

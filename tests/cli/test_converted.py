@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import clew
+from clew.base.errors import StoreError
 from clew.datasets import PreprocessedLSTMMapDataset
-from clew.errors import StoreError
 from clew.hallucination.legacy import convert_folder
 from tests.hallucination.legacy.old_files import (
     graph_classes,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from clew import cli
+from clew.base.errors import Call, InputError, StoreError, without_settings
 from clew.cli.errors import error_text, with_flags
-from clew.errors import Call, InputError, StoreError, without_settings
 from clew.hallucination.detectors import NETWORKS
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.labels import read_scores

@@ -7,9 +7,9 @@ import pytest
 import typer
 from rich.console import Console
 
+from clew.base.errors import InputError, TrainingStoppedError
 from clew.cli.long_runs import long_run, shown_log
 from clew.cli.signals import stop_on_signal
-from clew.errors import InputError, TrainingStoppedError
 
 Capture = pytest.CaptureFixture[str]
 

@@ -10,10 +10,10 @@ import pytest
 from rich.progress import Progress, TextColumn
 
 import clew
+from clew.base.terminal import TextConsole, as_text
+from clew.base.texts import for_json, for_terminal
 from clew.cli.printing import make_table, print_line
-from clew.foreign_text import for_json, for_terminal
-from clew.terminal import TextConsole, as_text
-from tests.test_foreign_text import UNSAFE, hostile
+from tests.base.test_foreign_text import UNSAFE, hostile
 
 
 def test_control_characters_are_escaped() -> None:
@@ -78,7 +78,7 @@ def test_consoles_csv_files_and_commands_are_made_in_one_place() -> None:
     source = Path(clew.__file__).parent
     made = re.compile(r"(?<!Text)Console\(|csv\.(writer|DictWriter)\(|shlex\.(join|quote)")
     makers = [path.name for path in source.rglob("*.py") if made.search(path.read_text())]
-    assert sorted(makers) == ["foreign_text.py", "help.py", "text_files.py"]
+    assert sorted(makers) == ["help.py", "text_files.py", "texts.py"]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,24 @@ import pytest
 from rich.console import Console
 
 import clew
+from clew.base.cores import CoresBusy
+from clew.base.cpu import ThreadsChosen
+from clew.base.progress import (
+    Event,
+    Note,
+    OthersAdvanced,
+    StepStarted,
+    WorkAdvanced,
+    WorkEnded,
+    WorkerProgress,
+    WorkersAdvanced,
+    WorkKept,
+    WorkStarted,
+    WorkUnderway,
+    log_event,
+    report_work,
+)
 from clew.cli.renderer import Renderer
-from clew.cores import CoresBusy
-from clew.cpu import ThreadsChosen
 from clew.engine import (
     EpochEnded,
     ModelMeasured,
@@ -33,21 +48,6 @@ from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
 from clew.pages.api.running import ServiceReady
 from clew.patterns.training import Measuring, Prepared
 from clew.patterns.training.events import TrainingChoice
-from clew.progress import (
-    Event,
-    Note,
-    OthersAdvanced,
-    StepStarted,
-    WorkAdvanced,
-    WorkEnded,
-    WorkerProgress,
-    WorkersAdvanced,
-    WorkKept,
-    WorkStarted,
-    WorkUnderway,
-    log_event,
-    report_work,
-)
 
 COUNTED = {"number": 2, "count": 3}
 ROW = {

@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.progress import Event, WorkAdvanced
 from clew.hallucination.capture import extract, extract_on_cluster
-from clew.progress import Event, WorkAdvanced
 from clew.storage import read_intact_batches, read_manifest, verify_store
 from clew.storage.leases import Leases
 from clew.storage.manifest import has_manifest

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import clew
-from clew.progress import Event, WorkersAdvanced
+from clew.base.progress import Event, WorkersAdvanced
 from tests.events import pick
 from tests.hallucination.labels.judge_server import Reply, judge_server
 from tests.stores import assert_same_store

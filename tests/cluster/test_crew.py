@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from clew.base.errors import ClewError, InputError
+from clew.base.progress import Event, OthersAdvanced, WorkAdvanced, WorkersAdvanced, WorkStarted
 from clew.cluster import Cluster, CrewPlan, Spread, connected, run_crew, spread
-from clew.errors import ClewError, InputError
-from clew.progress import Event, OthersAdvanced, WorkAdvanced, WorkersAdvanced, WorkStarted
 from tests.cluster import working
 from tests.events import notes, pick
 from tests.forking import HANGS_SECONDS, fork

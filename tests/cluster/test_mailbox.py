@@ -1,7 +1,6 @@
 """Many events of a worker become few reports."""
 
-from clew.cluster.mailbox import Mailbox
-from clew.progress import (
+from clew.base.progress import (
     Note,
     OthersAdvanced,
     StepStarted,
@@ -11,6 +10,7 @@ from clew.progress import (
     WorkStarted,
     WorkUnderway,
 )
+from clew.cluster.mailbox import Mailbox
 
 
 def test_events_are_summed_up_between_two_reports() -> None:

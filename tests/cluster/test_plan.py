@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from clew.base.errors import InputError
 from clew.cluster import plan_crew
-from clew.errors import InputError
 
 GB = 1 << 30
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from clew.errors import InputError, StoppedError
-from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted
+from clew.base.errors import InputError, StoppedError
+from clew.base.progress import Note, Reporter, WorkAdvanced, WorkStarted
 from clew.storage.claims import Claims, take_all
 from clew.storage.leases import Leases
 from clew.storage.places import open_place

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from clew.base.errors import InputError
 from clew.engine import BinaryLoss, CategoricalLoss
-from clew.errors import InputError
 
 
 def scored(count: int = 300, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from clew.base.errors import TrainingError, TrainingStoppedError
 from clew.engine import Classifier, HardwarePlan, LoadSettings, PlanRequest, TrainConfig
 from clew.engine.feed import build_courier
 from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric
 from clew.engine.state import Readings
 from clew.engine.step import build_step
-from clew.errors import TrainingError, TrainingStoppedError
 from tests.engine.learning import Points, Samples, new_model, torch_loader, train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

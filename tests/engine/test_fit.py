@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from clew.base.errors import InputError, StoreError, TrainingStoppedError
 from clew.engine import (
     CategoricalLoss,
     Classifier,
@@ -25,7 +26,6 @@ from clew.engine import (
     fit,
 )
 from clew.engine.model_files import read_model
-from clew.errors import InputError, StoreError, TrainingStoppedError
 from tests.engine.learning import (
     PLAIN,
     Points,

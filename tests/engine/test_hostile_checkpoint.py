@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from clew.base.errors import ClewError, StoreError, TrainingStoppedError
 from clew.engine.checkpoint import read_checkpoint
 from clew.engine.folders import BEST, LAST
-from clew.errors import ClewError, StoreError, TrainingStoppedError
 from tests.engine.hostile_models import about_edits, byte_edits, replaced, tensor_edits, with_about
 from tests.engine.learning import train
 from tests.events import Later

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from clew.base.errors import StoreError
 from clew.engine.model_files import Wanted, check_about, read_about, read_model, write_model
-from clew.errors import StoreError
 
 
 def written(folder: Path, network: nn.Module, **about: Any) -> Path:

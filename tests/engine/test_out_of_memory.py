@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from clew.base.errors import TrainingError
 from clew.engine import Classifier, Event, HardwarePlan, PlanRequest, TrainConfig
 from clew.engine.setup import shrink_micro_batch
-from clew.errors import TrainingError
 from tests.engine.learning import PLAIN, Points, Samples, open_loader, torch_loader, train
 from tests.events import notes
 

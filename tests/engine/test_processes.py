@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from clew.base.errors import ClewError, InputError, TrainingStoppedError
 from clew.engine import HardwarePlan, PlanRequest, TrainConfig
 from clew.engine.trainer import _refuse_other_machine
-from clew.errors import ClewError, InputError, TrainingStoppedError
 from tests.engine.children import tensors, torchrun
 from tests.engine.learning import PLAIN, Samples, new_model, open_loader, torch_loader, train
 

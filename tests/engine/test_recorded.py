@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from clew.base.errors import SettingsMismatchError
+from clew.base.progress import Event
 from clew.engine import EpochEnded, TrainConfig
 from clew.engine.folders import BEST
 from clew.engine.recorded import record_fit
-from clew.errors import SettingsMismatchError
-from clew.progress import Event
 from tests.engine.learning import PLAIN, new_model, train
 from tests.events import pick
 

@@ -9,8 +9,13 @@ import pytest
 import torch
 from tensorboardX.proto.event_pb2 import Event
 
+from clew.base.errors import (
+    SettingsMismatchError,
+    StoreError,
+    StoreLockedError,
+    TrainingStoppedError,
+)
 from clew.engine import PlanRequest, TrainConfig
-from clew.errors import SettingsMismatchError, StoreError, StoreLockedError, TrainingStoppedError
 from tests.engine.children import kill_at_rename, start, tensors, wait, wait_until
 from tests.engine.learning import PLAIN, Samples, new_model, open_loader, torch_loader, train
 

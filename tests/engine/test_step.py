@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
+from clew.base.errors import InputError
 from clew.engine import Classifier, TrainConfig
 from clew.engine.optimizer import OneCycle, build_optimizer, set_lr
 from clew.engine.precision import build_precision
 from clew.engine.step import EagerStep
-from clew.errors import InputError
 from tests.engine.learning import Points, Samples, new_model, torch_loader
 
 

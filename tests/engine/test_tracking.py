@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from clew.base.errors import InputError, TrainingStoppedError
 from clew.engine import ExperimentLogger, ModelMeasured, TrainConfig
-from clew.errors import InputError, TrainingStoppedError
 from tests.engine.learning import train
 
 CONFIG = TrainConfig(epochs=3, lr=1e-2, checkpoint_every_seconds=0)

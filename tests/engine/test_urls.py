@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clew.base.errors import SettingsMismatchError, StoreLockedError, TrainingStoppedError
 from clew.engine import TrainConfig
 from clew.engine.folders import BEST, LAST, LOG, NEXT_BEST, RESULT, TENSORBOARD
-from clew.errors import SettingsMismatchError, StoreLockedError, TrainingStoppedError
 from clew.storage.places import ChangedError, as_path, open_place
 from clew.storage.url_lock import lone_lease
 from clew.storage.working_copy import working_copy

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from clew.base.progress import ignore_event
 from clew.engine import TrainConfig
 from clew.hallucination.capture import extract, load_model
 from clew.hallucination.comparison import compare_methods
@@ -19,7 +20,6 @@ from clew.hallucination.detectors.training import train_detectors
 from clew.hallucination.samples.making import preprocess_store
 from clew.patterns.cleaning.changes import open_changes
 from clew.patterns.networks.pretrained import pretrained_lite0
-from clew.progress import ignore_event
 from tests.builders import save_tiny_model, write_questions
 from tests.hallucination.comparison.making import compare_config, write_set
 from tests.hallucination.detectors.keeping import write_captured

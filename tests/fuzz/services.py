@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
 from clew.hallucination.labels.chat import Chat, ChatConfig
 from tests.fuzz.mutations import dump_json, edit_bytes, edit_value, hostile_value
 from tests.hallucination.labels.judge_server import hostile

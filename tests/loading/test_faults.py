@@ -14,6 +14,7 @@ import pytest
 import torch_geometric.data  # noqa: F401 - here once, not in every process that is started
 from torch.utils.data import DataLoader
 
+from clew.base.errors import StoreError
 from clew.datasets import (
     Loader,
     PreprocessedGNNDataset,
@@ -21,7 +22,6 @@ from clew.datasets import (
     PreprocessedLSTMDataset,
     PreprocessedLSTMMapDataset,
 )
-from clew.errors import StoreError
 from tests.loading.children import Outcome, run_in_child
 from tests.loading.reading import COUNT, assert_sequences, flat
 from tests.samples import sequence_of, write_samples
@@ -88,7 +88,7 @@ def read_on(batches: Batches, folder: Path, spoil: Callable[[Path], None]) -> li
     except StoreError as error:
         assert flat(seen) == list(range(8 * len(seen))), "something was skipped"
         # PyTorch puts the worker's trace before the sentence.
-        sentence = str(error).splitlines()[-1].removeprefix("clew.errors.StoreError: ")
+        sentence = str(error).splitlines()[-1].removeprefix("clew.base.errors.StoreError: ")
         raise StoreError(sentence) from None
     return flat(seen)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from clew.base.errors import ClewError, InputError, StoreError
 from clew.datasets import (
     Loader,
     PreprocessedGNNDataset,
@@ -19,7 +20,6 @@ from clew.datasets import (
     PreprocessedLSTMDataset,
     PreprocessedLSTMMapDataset,
 )
-from clew.errors import ClewError, InputError, StoreError
 from clew.hallucination.legacy import convert_folder
 from clew.storage.manifest import write_manifest
 from tests.hallucination.legacy.old_files import graph_classes, write_sequences

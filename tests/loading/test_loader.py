@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from clew.base.errors import InputError
 from clew.datasets import (
     Loader,
     PreprocessedGNNDataset,
@@ -16,7 +17,6 @@ from clew.datasets import (
     PreprocessedLSTMMapDataset,
     Rank,
 )
-from clew.errors import InputError
 from clew.loading.buffers import BufferPool
 from tests.loading.reading import (
     COUNT,

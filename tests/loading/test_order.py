@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from clew.base.errors import InputError
 from clew.datasets import Rank
-from clew.errors import InputError
 from clew.loading.order import buffered_order, deal_batches, deal_shards, global_order
 
 COUNT = 5_000

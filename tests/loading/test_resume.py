@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+from clew.base.errors import InputError
 from clew.datasets import PreprocessedGNNDataset, PreprocessedLSTMDataset
-from clew.errors import InputError
 from tests.loading.reading import COUNT, assert_same_batches, flat, places_of
 
 torchdata = pytest.importorskip("torchdata.stateful_dataloader")

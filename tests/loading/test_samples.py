@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset
 
+from clew.base.errors import InputError
 from clew.datasets import (
     PreprocessedGNNDataset,
     PreprocessedGNNMapDataset,
     PreprocessedLSTMDataset,
     PreprocessedLSTMMapDataset,
 )
-from clew.errors import InputError
 from tests.loading.children import run_in_child
 from tests.loading.reading import COUNT, assert_graph, assert_sequences, flat, places_of
 from tests.samples import label, question_id, sequence_of, write_samples

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from clew.base.errors import InputError
 from clew.datasets import PreprocessedGNNDataset, PreprocessedLSTMDataset, Rank
-from clew.errors import InputError
 from tests.forking import FORKSERVER
 from tests.loading.reading import (
     COUNT,

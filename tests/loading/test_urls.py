@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+from clew.base.errors import InputError, StoreError
 from clew.datasets import (
     Loader,
     PreprocessedGNNMapDataset,
     PreprocessedLSTMDataset,
     PreprocessedLSTMMapDataset,
 )
-from clew.errors import InputError, StoreError
 from clew.storage.mirror import open_folder
 from clew.storage.places import open_place
 from tests.loading.reading import assert_same_batches, flat, places_of

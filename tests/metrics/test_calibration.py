@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.metrics import PlattScale, auroc, calibration_points, expected_calibration_error
 from tests.metrics.scores import draw_scores
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import auc, roc_curve
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.metrics import area_under_risk_coverage, auroc, risk_coverage_points, roc_points
 from tests.metrics.scores import draw_scores, draw_tied
 

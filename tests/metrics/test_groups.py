@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.metrics import auroc, measure_groups
 
 

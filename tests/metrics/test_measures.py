@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.metrics import (
     PlattScale,
     area_under_risk_coverage,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.metrics import (
     auroc,
     bootstrap_auroc,

@@ -10,7 +10,7 @@ from email.message import Message
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.pages.guard import App, Receive, Scope, Send
 from clew.pages.server import LocalServer, open_server
 

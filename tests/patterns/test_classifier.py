@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from clew.base.errors import InputError
 from clew.engine import CategoricalLoss
-from clew.errors import InputError
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import NETWORKS, build_network

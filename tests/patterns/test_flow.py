@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from clew.base.errors import InputError
 from clew.engine import PlanRequest
-from clew.errors import InputError
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.flow import FlowConfig, LoggedSteps, plan_training, run_flow
 from clew.patterns.library.choose import Chosen

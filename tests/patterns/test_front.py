@@ -7,7 +7,7 @@ import pytest
 
 import clew
 import clew.patterns as front
-from clew.errors import Call, InputError
+from clew.base.errors import Call, InputError
 from tests.patterns.library.making import make_photos
 from tests.test_imports import loaded_by
 

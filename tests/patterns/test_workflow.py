@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clew import patterns
+from clew.base.errors import InputError
 from clew.engine import Event, ModelMeasured
-from clew.errors import InputError
 from clew.patterns.workflow.results import ClassifierResult
 from tests.events import pick
 from tests.patterns.training.making import COLORS, write_photo, write_photos

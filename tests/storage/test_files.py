@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage import CachedFiles, MappedFiles, ReadFiles, ShardFiles, StoreReader
 from tests.stores import write_store
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError, StoreLockedError
+from clew.base.errors import InputError, StoreLockedError
 from clew.storage import Part, writer_lock
 
 

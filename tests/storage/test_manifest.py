@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clew.errors import DiskFullError, StoreError
+from clew.base.errors import DiskFullError, StoreError
 from clew.hallucination.traces import TraceBatchLoader
 from clew.storage import (
     ShardEntry,

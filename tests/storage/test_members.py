@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
 from clew.storage.manifest import build_manifest, parse_manifest
 from clew.storage.reading import read_json

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import DiskFullError, InputError, StoreError
+from clew.base.errors import DiskFullError, InputError, StoreError
 from clew.storage import ShardEntry, StoreReader
 from clew.storage.mirror import CacheFullError, MirrorFolder, cache, hold_shard, open_folder
 from clew.storage.mirror.cache import CacheTooSmallError

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from clew.base.errors import InputError
+from clew.base.urls import as_path
 from clew.engine.folders import RUN_FILES, clear_run
-from clew.errors import InputError
-from clew.run_file import write_run_file
 from clew.storage.ownership import OWN_FILE, claim
+from clew.storage.run_file import write_run_file
 from clew.storage.working_copy import working_copy
-from clew.urls import as_path
 from tests.object_server import ObjectServer
 from tests.stores import flip_byte
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.storage import places
 from clew.storage.places import (
     AccessDeniedError,

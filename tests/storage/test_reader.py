@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage import (
     ShardEntry,
     ShardLayout,

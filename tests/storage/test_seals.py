@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage import ensure_manifest, read_manifest, repair_store
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_json

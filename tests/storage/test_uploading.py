@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage import read_manifest
 from clew.storage.manifest import start_manifest, update_manifest
 from clew.storage.places import as_path, open_place

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import StoreLockedError
+from clew.base.errors import StoreLockedError
 from clew.storage import (
     Part,
     ensure_manifest,

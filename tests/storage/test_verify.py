@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import StoreError, StoreLockedError
+from clew.base.errors import StoreError, StoreLockedError
 from clew.storage import (
     Part,
     Problem,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import DiskFullError
+from clew.base.errors import DiskFullError
 from clew.storage import ShardReader, ShardWriter, read_intact_batches
 from clew.storage.hashing import checksum_batch, hash_file, hash_text
 from tests.stores import SCHEMA, flip_byte, largest_file, make_rows, read_rows, write_groups

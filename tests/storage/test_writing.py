@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import DiskFullError, StoreError
+from clew.base.errors import DiskFullError, StoreError
 from clew.storage import Part, ShardWriter, repair_store, writer_lock
 from clew.storage.writing import (
     append_to_file,

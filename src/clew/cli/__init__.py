@@ -3,9 +3,9 @@ prints the result."""
 
 import typer
 
+from clew.base.errors import ClewError
 from clew.cli.errors import exit_with
 from clew.cli.help import HelpGroup
-from clew.errors import ClewError
 from clew.version import __version__
 
 SUMMARY = "Detect LLM hallucinations from hidden states and attention."
@@ -88,7 +88,7 @@ def main() -> None:
     except (ClewError, OSError) as error:
         exit_with(error)
     except (MemoryError, RuntimeError) as error:
-        from clew.memory import is_out_of_memory
+        from clew.base.memory import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from clew.base.texts import for_terminal
 from clew.cli.errors import with_flags
 from clew.cli.printing import first_words, print_line
-from clew.foreign_text import for_terminal
 
 if TYPE_CHECKING:
     from clew.hallucination.live.asking import AskedAnswer

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from clew.base.errors import InputError, StoppedError
+from clew.base.terminal import TextConsole
+from clew.base.texts import counted
 from clew.cli.answers import has_shades, print_answer, print_legend
 from clew.cli.ask_dialogue import Dialogue
 from clew.cli.commands import Call, Command
@@ -15,12 +18,9 @@ from clew.cli.long_runs import log_to_stderr, long_run
 from clew.cli.options import Spelling
 from clew.cli.renderer import Renderer
 from clew.cli.signals import StopRequest
-from clew.errors import InputError, StoppedError
 from clew.hallucination.workflow import ask
 from clew.hallucination.workflow.asking import open_asker, read_questions
 from clew.storage.text_files import BoundedLines, TooLongError
-from clew.terminal import TextConsole
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.live.asking import AskedAnswer, Asker

@@ -2,10 +2,10 @@
 
 import typer
 
+from clew.base.texts import counted
 from clew.cli.commands import Call, Command
 from clew.cli.printing import print_line
 from clew.hallucination.workflow import calibrate
-from clew.wording import counted
 
 COMMAND = Command(
     function=calibrate,

@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from clew.base.texts import bytes_text, counted, duration_text, for_terminal
 from clew.cli.commands import Call
 from clew.cli.errors import with_flags
 from clew.cli.printing import make_table, print_line
-from clew.foreign_text import for_terminal
-from clew.wording import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
     from clew.hallucination.capture.dry_run import CapturePlan

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from clew.base.terminal import TextConsole
 from clew.cli.commands import Call, Command
 from clew.cli.comparison_table import print_comparison
 from clew.cli.completion import METHODS, suggest_list
@@ -13,7 +14,6 @@ from clew.cli.options import CACHE, HARDWARE, Spelling
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import compare
-from clew.terminal import TextConsole
 
 if TYPE_CHECKING:
     from clew.hallucination.comparison import ComparisonResult

@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clew.base.texts import bytes_text, for_terminal, step_text
 from clew.cli.errors import with_flags
 from clew.cli.printing import PlainTable
-from clew.foreign_text import for_terminal
-from clew.wording import bytes_text, step_text
 
 _PADDING = 2
 _METHOD = "  method"

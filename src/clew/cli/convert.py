@@ -4,13 +4,12 @@ from functools import partial
 
 import typer
 
+from clew.base.texts import counted, for_shell
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
-from clew.foreign_text import for_shell
 from clew.hallucination.workflow import convert
-from clew.wording import counted
 
 COMMAND = Command(
     function=convert,

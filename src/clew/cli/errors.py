@@ -4,9 +4,9 @@ import re
 import sys
 from typing import NoReturn
 
-from clew.errors import Action, Call, ClewError, InputError, describe_setting, join_sentences
-from clew.foreign_text import for_shell, for_terminal
-from clew.terminal import TextConsole
+from clew.base.errors import Action, Call, ClewError, InputError, describe_setting, join_sentences
+from clew.base.terminal import TextConsole
+from clew.base.texts import for_shell, for_terminal
 
 # Settings whose flags are not derived from their names: (flag, negative flag).
 _FLAGS = {

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from clew.base.texts import counted, for_shell
 from clew.cli.capture_plan import show_plan
 from clew.cli.commands import Call, Command
 from clew.cli.completion import GPUS, QUESTIONS, suggest_words, suggest_words_and_paths
@@ -11,9 +12,7 @@ from clew.cli.long_runs import load_libraries, log_to_stderr, long_run
 from clew.cli.options import Spelling
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
-from clew.foreign_text import for_shell
 from clew.hallucination.workflow import extract
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.traces import TraceBatchLoader

@@ -8,13 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clew.base.terminal import TextConsole
+from clew.base.texts import bytes_text, counted, for_terminal
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.printing import first_words, make_table
-from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import inspect
-from clew.terminal import TextConsole
-from clew.wording import bytes_text, counted
 
 _MAX_BATCH_ROWS = 20
 _NOUNS = {"heads": ("graph over all heads", "graphs over all heads")}

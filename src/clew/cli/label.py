@@ -9,14 +9,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from clew.base.texts import counted, for_shell, for_terminal
 from clew.cli.commands import Call, Command
 from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serving import check_web, serve_until_done
-from clew.foreign_text import for_shell, for_terminal
 from clew.hallucination.workflow import label
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.labels import LabeledAnswer

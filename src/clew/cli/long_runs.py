@@ -11,13 +11,13 @@ from importlib import import_module
 import typer
 from rich.console import Console
 
+from clew.base.errors import InputError, LostProcessError, StoppedError
+from clew.base.progress import Reporter, StepStarted, report_work
+from clew.base.texts import for_shell, for_terminal
 from clew.cli.errors import complain, error_text, with_flags
 from clew.cli.printing import print_line
 from clew.cli.progress import say
 from clew.cli.signals import StopRequest, exit_interrupted, interruptible, stop_on_signal
-from clew.errors import InputError, LostProcessError, StoppedError
-from clew.foreign_text import for_shell, for_terminal
-from clew.progress import Reporter, StepStarted, report_work
 
 
 @contextmanager

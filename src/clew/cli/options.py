@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from clew.base.urls import is_url
 from clew.cli.completion import Complete, suggest_words, suggest_words_and_paths
 from clew.cli.docstrings import read_docstring
 from clew.cli.errors import flag
-from clew.run_file import WATCHING, NeverFromFile, UrlNeverFromFile
-from clew.urls import is_url
+from clew.storage.run_file import WATCHING, NeverFromFile, UrlNeverFromFile
 
 REST = "rest"
 Kind = type[str] | type[int] | type[float] | type[bool] | type[Path]

@@ -8,13 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clew.base.texts import bytes_text, counted, duration_text, for_terminal
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.options import HARDWARE
 from clew.cli.printing import make_table
-from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import plan
-from clew.wording import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan

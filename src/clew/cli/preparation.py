@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from clew.foreign_text import for_shell
-from clew.wording import counted, duration_text
+from clew.base.texts import counted, duration_text, for_shell
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
+from clew.base.texts import bytes_text, counted, for_shell
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
-from clew.foreign_text import for_shell
 from clew.hallucination.workflow import preprocess
-from clew.wording import bytes_text, counted
 
 if TYPE_CHECKING:
     from clew.hallucination.samples.making import PreprocessResult

@@ -8,7 +8,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from clew.foreign_text import for_terminal
+from clew.base.texts import for_terminal
 
 
 def print_line(console: Console, text: object, style: str | None = None) -> None:

@@ -7,8 +7,7 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from clew.foreign_text import for_terminal
-from clew.progress import (
+from clew.base.progress import (
     StepStarted,
     WorkAdvanced,
     WorkersAdvanced,
@@ -16,7 +15,7 @@ from clew.progress import (
     WorkStarted,
     WorkUnderway,
 )
-from clew.wording import bytes_text, counted, duration_text
+from clew.base.texts import bytes_text, counted, duration_text, for_terminal
 
 _LOG_EVERY_SECONDS = 30.0
 # A bar is drawn ten times a second; its text is not needed more often.

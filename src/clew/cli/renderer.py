@@ -5,11 +5,7 @@ from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 
-from clew.cli.errors import with_flags
-from clew.cli.progress import StepBar, WorkBar, say
-from clew.cli.training_progress import MethodLine, TrainingBar
-from clew.foreign_text import for_terminal
-from clew.progress import (
+from clew.base.progress import (
     Event,
     Note,
     OthersAdvanced,
@@ -21,10 +17,14 @@ from clew.progress import (
     WorkStarted,
     WorkUnderway,
 )
+from clew.base.texts import for_terminal
+from clew.cli.errors import with_flags
+from clew.cli.progress import StepBar, WorkBar, say
+from clew.cli.training_progress import MethodLine, TrainingBar
 
 if TYPE_CHECKING:
-    from clew.cores import CoresBusy
-    from clew.cpu import ThreadsChosen
+    from clew.base.cores import CoresBusy
+    from clew.base.cpu import ThreadsChosen
     from clew.engine import (
         EpochEnded,
         ModelMeasured,

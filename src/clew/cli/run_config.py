@@ -4,12 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clew.base.errors import InputError
+from clew.base.texts import find_close, shortened
+from clew.base.urls import as_path
 from clew.cli.options import Setting
-from clew.errors import InputError
-from clew.foreign_text import shortened
-from clew.names import find_close
-from clew.run_file import RunFile, read_run_file
-from clew.urls import as_path
+from clew.storage.run_file import RunFile, read_run_file
 
 _WANTED = {
     str: "text",

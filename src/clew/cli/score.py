@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from clew.base.texts import counted, for_terminal
 from clew.cli.commands import Call, Command
 from clew.cli.completion import suggest_words
 from clew.cli.long_runs import load_libraries, log_to_stderr, long_run
 from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
-from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import score
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.workflow.scoring import ScoreResult

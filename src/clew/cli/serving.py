@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from clew.base.progress import Event
 from clew.cli.long_runs import log_to_stderr
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.cli.signals import exit_interrupted
-from clew.progress import Event
 
 if TYPE_CHECKING:
     from clew.cli.commands import Call

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from clew.base.terminal import TextConsole
+from clew.base.texts import for_terminal
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import first_words, make_table, print_line
-from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import show
-from clew.terminal import TextConsole
 
 if TYPE_CHECKING:
     from clew.hallucination.answer_page import Picture, ShownAnswer

@@ -10,7 +10,7 @@ from types import FrameType
 import typer
 from rich.console import Console
 
-from clew.foreign_text import for_terminal
+from clew.base.texts import for_terminal
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # A second signal within this time is the first one, forwarded by torchrun.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
+from clew.base.texts import duration_text
 from clew.cli.commands import Call, Command
 from clew.cli.compare import print_result as print_comparison
 from clew.cli.long_runs import long_run, shown_log
@@ -12,7 +13,6 @@ from clew.cli.options import CACHE, HARDWARE, Spelling, Switches
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import train
-from clew.wording import duration_text
 
 if TYPE_CHECKING:
     from clew.hallucination.workflow.results import TrainingResult

@@ -8,12 +8,11 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.status import Status
 from rich.text import Text
 
+from clew.base.terminal import as_text
+from clew.base.texts import bytes_text, counted, duration_text, for_terminal
 from clew.cli.errors import with_flags
 from clew.cli.preparation import describe_plan, describe_preparation
 from clew.cli.progress import is_line_due, say
-from clew.foreign_text import for_terminal
-from clew.terminal import as_text
-from clew.wording import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
     from clew.engine import EpochEnded, HardwarePlan, TrainingProgress, TrainingStarted

@@ -6,9 +6,8 @@ from typing import Any
 
 import typer
 
-from clew.errors import InputError
-from clew.foreign_text import for_terminal
-from clew.names import find_close
+from clew.base.errors import InputError
+from clew.base.texts import find_close, for_terminal
 
 # Not exported by typer: the base class of errors about what was typed.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from clew.base.texts import for_shell
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
-from clew.foreign_text import for_shell
 from clew.hallucination.workflow import verify
 
 if TYPE_CHECKING:

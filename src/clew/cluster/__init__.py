@@ -3,7 +3,7 @@ they do is shared by leases (`clew.storage.leases`), so that any may die or join
 
 from typing import TYPE_CHECKING
 
-from clew.lazy import lazy_names
+from clew.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from clew.cluster.connecting import Cluster, connected

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from io import TextIOBase
 from typing import Any, TextIO
 
-from clew.cores import count_cores
-from clew.errors import ClewError, InputError, without_settings
+from clew.base.cores import count_cores
+from clew.base.errors import ClewError, InputError, without_settings
 
 logger = logging.getLogger("clew.cluster")
 

@@ -6,12 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from clew.cluster.connecting import Cluster, refuse_lost_node
-from clew.cluster.mailbox import Report
-from clew.cluster.plan import CrewPlan
-from clew.cluster.worker import Greeting, Outcome, Work, Worker
-from clew.errors import ClewError, InputError, without_settings
-from clew.progress import (
+from clew.base.errors import ClewError, InputError, without_settings
+from clew.base.progress import (
     Note,
     OthersAdvanced,
     Reporter,
@@ -22,8 +18,12 @@ from clew.progress import (
     WorkersAdvanced,
     WorkStarted,
 )
+from clew.base.texts import counted
+from clew.cluster.connecting import Cluster, refuse_lost_node
+from clew.cluster.mailbox import Report
+from clew.cluster.plan import CrewPlan
+from clew.cluster.worker import Greeting, Outcome, Work, Worker
 from clew.version import __version__
-from clew.wording import counted
 
 _LOOK_SECONDS = 0.25
 _COUNT_SECONDS = 10.0

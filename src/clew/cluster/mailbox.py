@@ -3,7 +3,7 @@
 import threading
 from dataclasses import dataclass
 
-from clew.progress import (
+from clew.base.progress import (
     Event,
     Note,
     OthersAdvanced,

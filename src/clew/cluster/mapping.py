@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from clew.base.errors import ClewError
+from clew.base.progress import Note, Reporter, WorkerProgress, WorkersAdvanced
 from clew.cluster.connecting import Cluster, connected, refuse_lost_node
 from clew.cluster.crew import LONG_SECONDS, explain_deaths, tell_waiting
 from clew.cluster.plan import CrewPlan, plan_crew
 from clew.cluster.worker import Outcome
-from clew.errors import ClewError
-from clew.progress import Note, Reporter, WorkerProgress, WorkersAdvanced
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

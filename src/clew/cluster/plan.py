@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from clew.errors import InputError
-from clew.wording import bytes_text, counted
+from clew.base.errors import InputError
+from clew.base.texts import bytes_text, counted
 
 
 class Resources(Protocol):

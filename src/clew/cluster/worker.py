@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from clew.base.errors import ClewError, StoppedError
+from clew.base.progress import Reporter
 from clew.cluster.mailbox import Mailbox, Report
-from clew.errors import ClewError, StoppedError
-from clew.progress import Reporter
 from clew.version import __version__
 
 # Called in each worker with its reporter and its `should_stop`; it ends when nothing is left to do.

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from clew.base.lazy import lazy_names
+from clew.base.progress import Event, Note, Reporter
 from clew.engine.classifier import BinaryLoss, CategoricalLoss, Classifier
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.events import (
@@ -17,8 +19,6 @@ from clew.engine.protocols import Batches, LoadSettings, OpenBatches, StepOutput
 from clew.engine.state import FitResult
 from clew.engine.tracking import ExperimentLogger
 from clew.engine.trainer import fit
-from clew.lazy import lazy_names
-from clew.progress import Event, Note, Reporter
 
 if TYPE_CHECKING:
     from clew.loading.loader import Loader

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 
 _ONE_A_SAMPLE = ("label", "index")
 _NAMES = ("question_id", "index")

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clew.base.errors import SettingsMismatchError, StoreError
+from clew.base.typed_json import read_as, without_nan
 from clew.engine.config import PlanRequest
 from clew.engine.feed import Position
 from clew.engine.folders import BEST, LAST, NEXT_BEST
@@ -25,8 +27,6 @@ from clew.engine.planning.plan import HardwarePlan
 from clew.engine.processes import gather, wait_for_all
 from clew.engine.seeding import check_random_state, random_state, restore_random_state
 from clew.engine.state import Best, EpochSums, RunState
-from clew.errors import SettingsMismatchError, StoreError
-from clew.typed_json import read_as, without_nan
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

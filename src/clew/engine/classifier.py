@@ -9,8 +9,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clew.base.errors import InputError
 from clew.engine.protocols import StepOutput
-from clew.errors import InputError
 
 
 class Classifier(nn.Module):

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from clew.errors import InputError
-from clew.settings import check_numbers
+from clew.base.errors import InputError
+from clew.base.settings import check_numbers
 
 Monitor = Literal["auroc", "loss", "accuracy"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor, nn
 
+from clew.base.errors import InputError, TrainingError
+from clew.base.texts import counted, list_some
 from clew.engine.batches import count_samples, sample_names
 from clew.engine.feed import build_courier
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.precision import build_precision
 from clew.engine.processes import gather
 from clew.engine.protocols import Batches, StepOutput
-from clew.errors import InputError, TrainingError
 from clew.metrics import auroc, best_threshold
-from clew.wording import counted, list_some
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from clew.base.progress import Event
+from clew.base.texts import counted
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.state import FitResult
-from clew.progress import Event
-from clew.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)

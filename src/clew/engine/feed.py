@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler
 
+from clew.base.errors import InputError
+from clew.base.typed_json import Count
 from clew.engine.batches import count_samples, move, named_tensors
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches
 from clew.engine.seeding import seed_epoch, seed_generators
-from clew.errors import InputError
-from clew.typed_json import Count
 
 # How many steps the host may run ahead of a GPU: enough that the GPU never waits, few enough that
 # batches do not pile up in its memory.

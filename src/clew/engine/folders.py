@@ -6,14 +6,14 @@ from pathlib import Path
 
 from filelock import Timeout
 
+from clew.base.errors import InputError, StoreLockedError
+from clew.base.urls import UrlPath
 from clew.engine.processes import is_first_process
-from clew.errors import InputError, StoreLockedError
 from clew.storage.ownership import claim
 from clew.storage.places import AccessDeniedError
 from clew.storage.url_lock import lone_lease
 from clew.storage.working_copy import WorkingCopy, find_files
 from clew.storage.writing import lock_file, remove_temporaries
-from clew.urls import UrlPath
 
 # A run resumes from `last`, `best` has the weights to use, `next best` waits for its `last`.
 LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"

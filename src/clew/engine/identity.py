@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from clew.base.errors import SettingsMismatchError
+from clew.base.settings import find_differences
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.planning.plan import HardwarePlan
-from clew.errors import SettingsMismatchError
-from clew.settings import find_differences
 from clew.version import __version__
 
 # They change how long a run takes; its result, at most by rounding (the threads).

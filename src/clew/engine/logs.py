@@ -11,8 +11,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import scalar
 
+from clew.base.errors import StoreError
 from clew.engine.folders import EVENTS, LOG, TENSORBOARD, remove_events
-from clew.errors import StoreError
 from clew.storage.disk import disk_errors
 from clew.storage.reading import RemoteFile
 from clew.storage.text_files import csv_text

@@ -4,6 +4,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from clew.base.errors import TrainingStoppedError
+from clew.base.memory import is_out_of_memory
+from clew.base.progress import Note, Reporter
+from clew.base.texts import counted
 from clew.engine.checkpoint import Checkpoints, Parts
 from clew.engine.evaluate import Metrics, score
 from clew.engine.events import EpochEnded, TrainingProgress
@@ -17,10 +21,6 @@ from clew.engine.setup import Setup
 from clew.engine.state import EpochSums, Readings, RunState, monitored
 from clew.engine.step import StepResult
 from clew.engine.watch import Watch
-from clew.errors import TrainingStoppedError
-from clew.memory import is_out_of_memory
-from clew.progress import Note, Reporter
-from clew.wording import counted
 
 _REPORT_EVERY_SECONDS = 0.2
 _SAVE_TIMES_APART = 50

@@ -16,13 +16,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from clew.errors import StoreError
-from clew.foreign_text import shortened
+from clew.base.errors import StoreError
+from clew.base.texts import bytes_text, shortened
+from clew.base.typed_json import read_as, to_json
 from clew.storage.reading import open_regular, parse_file
 from clew.storage.seals import seal
 from clew.storage.writing import replacing
-from clew.typed_json import read_as, to_json
-from clew.wording import bytes_text
 
 # What a header must have: the type of each value, as for `read_as`, or the names to choose from.
 Wanted = Mapping[str, Any]

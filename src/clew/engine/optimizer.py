@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from clew.base.errors import InputError
 from clew.engine.config import TrainConfig
-from clew.errors import InputError
 
 _START, _END = (
     1 / 25,

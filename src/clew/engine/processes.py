@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from clew.errors import ClewError, LostProcessError
+from clew.base.errors import ClewError, LostProcessError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

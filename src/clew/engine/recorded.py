@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from clew.base.progress import Reporter
 from clew.engine.checkpoint import Checkpoints, Parts
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.events import EpochEnded, TrainingEnded, TrainingStarted
@@ -21,7 +22,6 @@ from clew.engine.planning.planner import plan_hardware
 from clew.engine.precision import build_precision
 from clew.engine.processes import start_fabric
 from clew.engine.state import Best, FitResult, Row, RunState
-from clew.progress import Reporter
 from clew.storage.writing import replace_json
 
 _VALIDATED = "val_"

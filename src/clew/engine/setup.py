@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from clew.base.errors import TrainingError
+from clew.base.memory import free_memory
+from clew.base.texts import counted
 from clew.engine.batches import count_samples, move
 from clew.engine.config import TrainConfig
 from clew.engine.feed import Feed, Group, Position, Source
@@ -14,9 +17,6 @@ from clew.engine.planning.plan import HardwarePlan
 from clew.engine.processes import Wishes, broadcast_weights
 from clew.engine.seeding import same_random_numbers
 from clew.engine.step import Step, build_step
-from clew.errors import TrainingError
-from clew.memory import free_memory
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 import torch
 
+from clew.base.typed_json import Bounds, Count, Seconds, read_as, without_nan
 from clew.engine.config import Monitor
 from clew.engine.evaluate import Metrics
 from clew.engine.feed import Position
@@ -16,7 +17,6 @@ from clew.engine.folders import RESULT
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.step import StepResult
 from clew.storage.writing import replace_json
-from clew.typed_json import Bounds, Count, Seconds, read_as, without_nan
 
 # One row of log.csv: every number that it may have, and those that are always there.
 Row = dict[str, int | float | None]

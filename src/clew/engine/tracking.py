@@ -11,15 +11,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self, get_args
 
+from clew.base.errors import InputError, without_settings
+from clew.base.progress import Event, Reporter, report_to_all
+from clew.base.settings import flatten_settings
+from clew.base.typed_json import Bounds, Count, read_as
 from clew.engine.events import EpochEnded, ModelMeasured, TrainingEnded, TrainingStarted
 from clew.engine.folders import TRACKING
 from clew.engine.state import FitResult
-from clew.errors import InputError, without_settings
-from clew.progress import Event, Reporter, report_to_all
-from clew.settings import flatten_settings
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_json
-from clew.typed_json import Bounds, Count, read_as
 
 logger = logging.getLogger("clew")
 Tracker = Literal["wandb", "mlflow"]

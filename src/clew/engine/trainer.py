@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from clew.cpu import Threads, leave_slow_kernels
+from clew.base.cpu import Threads, leave_slow_kernels
+from clew.base.errors import InputError, StoreError
+from clew.base.progress import Reporter, ignore_event, log_event, report_to_all
+from clew.base.urls import as_path
 from clew.engine.checkpoint import Checkpoints, Parts, read_checkpoint
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.evaluate import Metrics, score
@@ -32,13 +35,10 @@ from clew.engine.processes import (
 from clew.engine.protocols import Batches, OpenBatches, Trainable
 from clew.engine.setup import Setup
 from clew.engine.state import FitResult, RunState
-from clew.errors import InputError, StoreError
-from clew.progress import Reporter, ignore_event, log_event, report_to_all
 from clew.storage.ownership import claim
 from clew.storage.reading import read_json
 from clew.storage.working_copy import working_copy
 from clew.storage.writing import remove_temporaries, replace_json
-from clew.urls import as_path
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
+from clew.base.errors import TrainingError
+from clew.base.progress import Note, Reporter
+from clew.base.texts import list_some
 from clew.engine.batches import count_samples, named_tensors, sample_names
 from clew.engine.feed import Group, Position
 from clew.engine.processes import gather
 from clew.engine.seeding import same_random_numbers
 from clew.engine.setup import Setup
 from clew.engine.state import STEPS_A_READING, Figures, RunState
-from clew.errors import TrainingError
-from clew.progress import Note, Reporter
-from clew.wording import list_some
 
 # The loss scaler skips a step now and then, more often at first, but never this many in a row.
 _MAX_SKIPS = STEPS_A_READING

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.loading.reader import Rows, SampleReader, exceeds_cache
 from clew.storage import ShardFiles
 from clew.storage.files import Bytes, Piece

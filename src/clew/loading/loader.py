@@ -11,8 +11,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 import torch
 
-from clew.errors import InputError
-from clew.foreign_text import shortened
+from clew.base.cores import map_ahead
+from clew.base.errors import InputError
+from clew.base.texts import shortened
 from clew.loading.buffers import BufferPool
 from clew.loading.order import (
     Order,
@@ -25,7 +26,6 @@ from clew.loading.order import (
 from clew.loading.reader import Access, Rows, SampleReader
 from clew.loading.samples import LazyDataset, Samples, announce, check_cache
 from clew.loading.stream import StreamDataset
-from clew.threads import map_ahead
 
 _TASK_BYTES, _LOW_MEMORY_TASK_BYTES = 16 << 20, 2 << 20
 _OPEN_FILES = 64

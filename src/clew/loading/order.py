@@ -13,7 +13,7 @@ import torch.distributed
 from jaxtyping import Int64
 from torch.utils.data import get_worker_info
 
-from clew.errors import ClewError, InputError
+from clew.base.errors import ClewError, InputError
 
 Order = Int64[np.ndarray, " samples"]
 Shards = Int64[np.ndarray, " samples"]

@@ -13,7 +13,7 @@ import psutil
 import torch
 from jaxtyping import Int64, UInt8
 
-from clew.errors import StoreError, TooManyFilesError
+from clew.base.errors import StoreError, TooManyFilesError
 from clew.storage import (
     CachedFiles,
     ColumnLayout,

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32, Int64, UInt8
 from torch.utils.data import Dataset
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.loading.buffers import BufferPool
 from clew.loading.reader import Access, Rows, SampleReader
 from clew.loading.shared import prepare_worker

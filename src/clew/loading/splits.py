@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 
 SPLIT_NAMES = ("train", "validation", "test")
 # Binary fractions: 0.7 + 0.15 + 0.15 is not quite 1.

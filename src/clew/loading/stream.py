@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.loading.buffers import BufferPool
 from clew.loading.order import (
     EpochCounter,

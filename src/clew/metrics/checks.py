@@ -5,7 +5,7 @@ import math
 import numpy as np
 from jaxtyping import Bool, Float64, Shaped
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 
 
 def check_scores(scores: Shaped[np.ndarray, " samples"]) -> Float64[np.ndarray, " samples"]:

@@ -6,7 +6,7 @@ import heapq
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.metrics.checks import check_pair
 
 _Points = Float64[np.ndarray, "points 2"]

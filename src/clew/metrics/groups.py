@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float64, Int32, Shaped
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.metrics.checks import check_count, check_pair
 from clew.metrics.ranking import RESAMPLES, bootstrap_aurocs
 

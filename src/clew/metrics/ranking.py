@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int32, Shaped
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.metrics.checks import check_count, check_pair
 
 RESAMPLES = 1000

@@ -5,10 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.texts import bytes_text, step_text, three_digits
+from clew.base.texts import counted as counted  # reports import their wording from here
 from clew.storage.reading import read_json
-from clew.wording import bytes_text, step_text, three_digits
-from clew.wording import counted as counted  # reports import their wording from here
 
 History = list[dict[str, float | None]]
 DASH = "\N{EN DASH}"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from clew.base.texts import bytes_text
 from clew.storage.reading import parse_json
-from clew.wording import bytes_text
 
 # As in ASGI: https://asgi.readthedocs.io
 Scope = MutableMapping[str, Any]

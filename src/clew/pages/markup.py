@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from clew.foreign_text import for_page
+from clew.base.texts import for_page
 
 _VOID = frozenset({"br", "hr", "img", "input", "meta"})
 

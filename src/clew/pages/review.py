@@ -8,7 +8,7 @@ from importlib.resources import files
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import ClewError, InputError
+from clew.base.errors import ClewError, InputError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Response

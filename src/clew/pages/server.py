@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.pages.guard import HOST, App, Door, Ending, Guard, Limits, token_door
 
 _TOKEN_BYTES = 24

@@ -5,7 +5,7 @@ Names are imported on first use: describing a set does not load torch.
 
 from typing import TYPE_CHECKING
 
-from clew.lazy import lazy_names
+from clew.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from clew.patterns.library.pattern_set import PatternSet

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from clew.base.errors import InputError
 from clew.engine import PlanRequest
 from clew.engine.checkpoint import read_settings
 from clew.engine.folders import LAST
 from clew.engine.processes import is_first_process
-from clew.errors import InputError
 from clew.patterns.identification.results import find_newest
 from clew.patterns.identification.run import (
     IdentifyConfig,
@@ -29,7 +29,7 @@ from clew.patterns.report import write_report
 from clew.patterns.review import ReviewConfig
 from clew.patterns.review.asking import run_review
 from clew.patterns.training import PatternsConfig, train_patterns
-from clew.run_file import write_run_file
+from clew.storage.run_file import write_run_file
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+from clew.base.typed_json import Bounds, Count, Seconds, read_as, without_nan
 from clew.storage.reading import read_json
-from clew.typed_json import Bounds, Count, Seconds, read_as, without_nan
 
 RESULTS = "results.json"
 _Share = Annotated[float, Bounds(least=0, most=1)]

@@ -3,7 +3,7 @@ are imported on first use: commands that only read a small JSON file load no Arr
 
 from typing import TYPE_CHECKING
 
-from clew.lazy import lazy_names
+from clew.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from clew.storage.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Shaped
 
-from clew.errors import StoreError
-from clew.foreign_text import shortened
+from clew.base.errors import StoreError
+from clew.base.texts import shortened
 from clew.storage.hashing import describe_batch, has_checksum
 from clew.storage.reading import open_regular
 

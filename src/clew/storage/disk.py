@@ -5,8 +5,8 @@ import os
 import shutil
 from pathlib import Path
 
-from clew.errors import DiskFullError
-from clew.wording import bytes_text
+from clew.base.errors import DiskFullError
+from clew.base.texts import bytes_text
 
 
 class disk_errors:  # noqa: N801 - reads as a phrase: with disk_errors(folder)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import UInt8
 
-from clew.errors import Call, StoreError
+from clew.base.errors import Call, StoreError
 from clew.storage.manifest import ShardEntry
 from clew.storage.mirror import Hold, MirrorFolder, hold_shard
 from clew.storage.reader import ShardReader, check_size, too_many_files

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int64
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.texts import counted
 from clew.storage.arrow import is_list
 from clew.storage.range_shard import RangeShard
 from clew.storage.reader import ShardReader
-from clew.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)

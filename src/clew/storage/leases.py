@@ -20,10 +20,10 @@ from typing import Annotated
 
 import psutil
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.typed_json import Bounds, Count, read_as
 from clew.storage.places import AccessDeniedError, ChangedError, Content, FolderPlace, Place
 from clew.storage.reading import parse_json
-from clew.typed_json import Bounds, Count, read_as
 
 WORK_FOLDER = ".work"
 LEASE_SECONDS = 60.0

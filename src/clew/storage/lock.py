@@ -14,13 +14,13 @@ from pathlib import Path
 
 import filelock
 
-from clew.errors import InputError, StoreLockedError
-from clew.foreign_text import for_terminal
+from clew.base.errors import InputError, StoreLockedError
+from clew.base.texts import for_terminal
+from clew.base.urls import UrlPath
 from clew.storage.manifest import MANIFEST_NAME, manifest_lock
 from clew.storage.reading import read_json
 from clew.storage.url_lock import joined_lease, lone_lease, part_lease
 from clew.storage.writing import lock_file, remove_temporaries, replace_file
-from clew.urls import UrlPath
 
 _MAX_OWNER_BYTES = 10_000
 _LOCK_NAME = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock$")

@@ -14,16 +14,16 @@ from typing import Annotated, Any, TypeVar
 
 import filelock
 
-from clew.errors import OtherVersionError, SettingsMismatchError, StoreError
-from clew.foreign_text import shortened
-from clew.settings import find_differences
+from clew.base.errors import OtherVersionError, SettingsMismatchError, StoreError
+from clew.base.settings import find_differences
+from clew.base.texts import shortened
+from clew.base.typed_json import Bounds, read_as, wrong
+from clew.base.urls import UrlPath
 from clew.storage.members import ByteCount, FileName, RowCount, Settings, Sha256, Skip
 from clew.storage.places import ChangedError, open_place
 from clew.storage.reading import parse_file, read_json
 from clew.storage.seals import seal
 from clew.storage.writing import lock_file, replace_file
-from clew.typed_json import Bounds, read_as, wrong
-from clew.urls import UrlPath
 
 Value = TypeVar("Value")
 

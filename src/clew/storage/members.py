@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, NotRequired, TypedDict
 
-from clew.typed_json import Bounds, Matches
+from clew.base.typed_json import Bounds, Matches
 
 RowCount = Annotated[int, Bounds(least=0, most=10**12)]
 ByteCount = Annotated[int, Bounds(least=0, most=1 << 60)]

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from clew.errors import StoreError
-from clew.foreign_text import for_terminal, shortened
-from clew.settings import find_differences, with_current_names
+from clew.base.errors import StoreError
+from clew.base.settings import find_differences, with_current_names
+from clew.base.texts import for_terminal, shortened
+from clew.base.typed_json import read_as
 from clew.storage.manifest import Manifest, build_manifest
 from clew.storage.members import RowCount
 from clew.storage.reading import parse_json
-from clew.typed_json import read_as
 
 ID_COLUMN = "global_example_id"
 _ORIGIN_KEY = b"clew"

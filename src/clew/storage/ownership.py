@@ -5,13 +5,13 @@ import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from clew.errors import InputError
-from clew.run_file import is_run_file
+from clew.base.errors import InputError
+from clew.base.typed_json import read_as
 from clew.storage.places import open_place
 from clew.storage.reading import open_regular, read_json
+from clew.storage.run_file import is_run_file
 from clew.storage.working_copy import WorkingCopy
 from clew.storage.writing import replace_json, written_name
-from clew.typed_json import read_as
 
 OWN_FILE = ".clew.json"
 # Files of earlier versions, which kept no list, that say what wrote them: within how many bytes.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage.files import Bytes, Piece
 from clew.storage.manifest import ShardEntry
 from clew.storage.mirror import MirrorFolder

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int64
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage.array_parts import ArrayPlan, plan_arrays
 from clew.storage.arrow import (
     ARROW_ERRORS,

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int64
 
-from clew.errors import Call, StoreError, TooManyFilesError
-from clew.foreign_text import shortened
+from clew.base.errors import Call, StoreError, TooManyFilesError
+from clew.base.texts import shortened
+from clew.base.urls import UrlPath
 from clew.storage.arrow import (
     ARROW_ERRORS,
     BatchHeaders,
@@ -38,7 +39,6 @@ from clew.storage.origin import ID_COLUMN, find_foreign, foreign_error
 from clew.storage.places import open_place
 from clew.storage.range_shard import RangeShard
 from clew.storage.reading import irregular_kind
-from clew.urls import UrlPath
 
 # Raises ValueError if a shard does not have the columns of its kind of store; returns those that
 # have a value in every row.

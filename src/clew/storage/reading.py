@@ -9,8 +9,8 @@ import sys
 from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NoReturn
 
+from clew.base.texts import bytes_text
 from clew.storage.seals import without_seal
-from clew.wording import bytes_text
 
 MAX_JSON_BYTES = 1 << 26
 TOO_MANY_DIGITS = f"a number of more than {sys.int_info.default_max_str_digits:,} digits"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from clew.errors import OtherVersionError, StoreError
+from clew.base.errors import OtherVersionError, StoreError
+from clew.base.urls import UrlPath
 from clew.storage.hashing import hash_file
 from clew.storage.lock import Part, writer_lock
 from clew.storage.manifest import (
@@ -37,7 +38,6 @@ from clew.storage.verify import (
 )
 from clew.storage.writer import ShardWriter, describe_irregular, read_intact_batches, read_schema
 from clew.storage.writing import put_in_place, sync_folder
-from clew.urls import UrlPath
 
 
 def ensure_manifest(store: Path) -> str | None:

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.urls import UrlPath
 from clew.storage.places import open_place
-from clew.urls import UrlPath
 
 _LOCK = ".lock"
 

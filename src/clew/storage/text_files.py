@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from clew.foreign_text import for_csv, from_csv
+from clew.base.texts import bytes_text, for_csv, from_csv
 from clew.storage.reading import open_regular
 from clew.storage.writing import replace_file
-from clew.wording import bytes_text
 
 # A line, or a CSV record, which may span lines. Beside a question there may be a whole article.
 MAX_RECORD_CHARACTERS = 1 << 24

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.urls import UrlPath
 from clew.storage.hashing import hash_file
 from clew.storage.leases import WORK_FOLDER
 from clew.storage.manifest import ShardEntry, shard_name
@@ -23,7 +24,6 @@ from clew.storage.reader import ShardReader
 from clew.storage.scratch import ScratchFolder
 from clew.storage.writer import ShardWriter, read_intact_batches
 from clew.storage.writing import replace_file
-from clew.urls import UrlPath
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clew.errors import StoreLockedError
-from clew.foreign_text import for_terminal
+from clew.base.errors import StoreLockedError
+from clew.base.texts import for_terminal
 from clew.storage.leases import WORK_FOLDER, Heartbeat, Lease, LeaseRecord, Leases
 from clew.storage.places import open_place
 

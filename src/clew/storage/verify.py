@@ -9,7 +9,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.texts import counted
+from clew.base.urls import UrlPath
 from clew.storage.gaps import Gap, expected_rows, find_gaps
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import (
@@ -26,8 +28,6 @@ from clew.storage.reader import ShardReader
 from clew.storage.scratch import fetched
 from clew.storage.uploading import numbers_with_pieces, unfinished_pieces
 from clew.storage.writer import describe_irregular, find_foreign_file, read_intact_batches
-from clew.urls import UrlPath
-from clew.wording import counted
 
 OnShard = Callable[[str, int, int], None]
 _SHARD_NAME = re.compile(r"(batch_(\d{1,12})\.arrow)(\.part|\.recovered)?", re.ASCII)

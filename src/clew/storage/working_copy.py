@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from clew.base.urls import UrlPath
 from clew.storage.mirror.path import UrlCopy, copy_of
 from clew.storage.places import AccessDeniedError, ChangedError, Place, open_place
 from clew.storage.reading import RemoteFile
 from clew.storage.scratch import ScratchFolder
-from clew.urls import UrlPath
 
 # By the folder of a working copy and the URL of a file: the version that this process knows, None
 # if there was no such file.

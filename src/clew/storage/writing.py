@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 
 import filelock
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.typed_json import to_json
 from clew.storage.disk import disk_errors
 from clew.storage.reading import RemoteFile, irregular_kind
 from clew.storage.seals import seal
-from clew.typed_json import to_json
 
 # A file being replaced; earlier versions used the number of the process.
 _TEMPORARY = re.compile(r"(.+)\.([0-9a-f]{8}|[0-9]+)\.tmp")

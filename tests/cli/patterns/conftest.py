@@ -16,4 +16,4 @@ def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Path:
         raise AssertionError("a test downloads the pretrained network")
 
-    monkeypatch.setattr("clew.wheels._download", refuse)
+    monkeypatch.setattr("clew.storage.wheels._download", refuse)

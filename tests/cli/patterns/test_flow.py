@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import SettingsMismatchError
+from clew.base.errors import SettingsMismatchError
 from clew.patterns.library.pattern_set import PatternSet
 from tests.patterns.library.making import contents, draw, make_photos
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from clew.cores import CoreWatch, Times
+from clew.base.cores import CoreWatch, Times
+from clew.base.errors import InputError
 from clew.engine import HardwarePlan, LoadSettings, PlanRequest, plan_hardware
 from clew.engine.config import TrainConfig
 from clew.engine.planning.real_batches import RealBatches
 from clew.engine.processes import start_fabric
 from clew.engine.seeding import random_state
-from clew.errors import InputError
 from tests.engine.children import torchrun
 from tests.engine.planning.making import (
     LONG_RUN,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from clew.cpu import leave_slow_kernels
+from clew.base.cpu import leave_slow_kernels
 from clew.engine.planning.hardware import limit_threads
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from clew.base.errors import InputError
 from clew.engine import HardwarePlan, PlanRequest, plan_hardware
 from clew.engine.planning.hardware import Machine, look_at_machine, read_limits
 from clew.engine.planning.plan import Timing
-from clew.errors import InputError
 from tests.engine.planning.making import NEW_GPU, OLD_GPU, machine
 
 

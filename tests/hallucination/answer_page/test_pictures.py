@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.answer_page.figure import render_png
 from clew.hallucination.answer_page.graph import build_graph
 from clew.hallucination.answer_page.page import render_page

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clew import TraceBatchLoader
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.answer_page.mistakes import show_mistakes
 from clew.hallucination.answer_page.verdict import read_verdicts
 from clew.hallucination.comparison.report import write_report

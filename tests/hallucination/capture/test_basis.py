@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import InputError, SettingsMismatchError
+from clew.base.errors import InputError, SettingsMismatchError
 from clew.hallucination.traces.basis import BASIS_NAME
 from clew.storage import read_manifest, verify_store
 from tests.builders import write_lines

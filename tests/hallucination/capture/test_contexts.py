@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from clew import TraceBatchLoader, inspect
-from clew.errors import SettingsMismatchError
-from clew.progress import Event
+from clew.base.errors import SettingsMismatchError
+from clew.base.progress import Event
 from clew.storage import read_manifest
 from tests.builders import ask, tiny_tokenizer, write_lines
 from tests.events import notes

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from clew import TraceBatchLoader
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.progress import Note
 from clew.hallucination.capture import LoadedModel, extract, load_model
 from clew.hallucination.capture.device_map import explain_spread, is_spread
 from clew.hallucination.capture.models import describe_model
 from clew.hallucination.live.scoring import ToScore
 from clew.hallucination.live.session import Session
-from clew.progress import Note
 from tests.builders import save_tiny_model
 from tests.hallucination.conftest import FitDetector
 from tests.stores import one_thread, tiny_config

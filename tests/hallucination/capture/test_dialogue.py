@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture.dialogue import (
     AnswerEnd,
     Cut,

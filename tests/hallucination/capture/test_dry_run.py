@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import clew
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture import ExtractConfig, LoadedModel
 from clew.hallucination.capture.dry_run import plan_capture
 from clew.hallucination.capture.gpus import GPUS, find_gpu, recognize_gpu

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from clew import TraceBatchLoader
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture.entailment import Comparer
 from clew.hallucination.capture.phrasings import Entailment
 from clew.hallucination.capture.plan import BatchPlan

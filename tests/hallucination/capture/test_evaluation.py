@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clew import TraceBatchLoader
-from clew.errors import InputError, SettingsMismatchError
+from clew.base.errors import InputError, SettingsMismatchError
 from clew.hallucination.capture import LoadedModel, extract
 from clew.hallucination.capture.evaluation import Evaluator, make_follow_up
 from clew.hallucination.capture.phrasings import PHRASINGS, Phrasing, SelfEvaluation

@@ -14,17 +14,17 @@ import pytest
 import torch
 
 from clew import TraceBatchLoader
-from clew.errors import (
+from clew.base.errors import (
     ClewError,
     InputError,
     SettingsMismatchError,
     StoppedError,
     StoreError,
 )
+from clew.base.progress import Event, StepStarted, WorkAdvanced, WorkEnded, WorkUnderway
 from clew.hallucination.capture import ExtractConfig, LoadedModel, job
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.traces.schema import BY_HEAD, DIAGONALS
-from clew.progress import Event, StepStarted, WorkAdvanced, WorkEnded, WorkUnderway
 from clew.storage import (
     Part,
     ensure_manifest,

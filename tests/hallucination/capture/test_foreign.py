@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage import add_shard, read_manifest, repair_store, verify_store
 from tests.stores import assert_same_store
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture import load_model
 from clew.hallucination.capture.dialogue import Prompt, PromptTokenizer
 from clew.hallucination.traces.token_texts import read_token_texts

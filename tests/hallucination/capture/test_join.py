@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import InputError, StoreLockedError
+from clew.base.errors import InputError, StoreLockedError
 from clew.storage import Part, read_intact_batches, read_manifest, verify_store, writer_lock
 from clew.storage.places import as_path, open_place
 from clew.storage.uploading import numbers_with_pieces

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from clew.errors import ClewError, DiskFullError
+from clew.base.errors import ClewError, DiskFullError
+from clew.base.progress import Event
 from clew.hallucination.capture.decode import Decoder
-from clew.progress import Event
 from clew.storage import ShardWriter, read_manifest
 from tests.builders import ask, tiny_tokenizer, write_lines
 from tests.events import notes

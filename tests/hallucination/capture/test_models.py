@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture import load_model
 from tests.builders import save_tiny_model
 

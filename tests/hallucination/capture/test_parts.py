@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from clew import TraceBatchLoader
+from clew.base.progress import ignore_event
 from clew.hallucination.capture.dialogue import find_token_ends
 from clew.hallucination.labels import spans_beside
 from clew.hallucination.samples.making.config import PreprocessConfig
 from clew.hallucination.samples.making.preprocess import preprocess_store
 from clew.hallucination.samples.reading.answers import AnswerFeatures
-from clew.progress import ignore_event
 from tests.builders import ask, tiny_tokenizer, write_lines
 
 

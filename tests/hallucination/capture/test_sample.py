@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clew import TraceBatchLoader
-from clew.errors import InputError, SettingsMismatchError
+from clew.base.errors import InputError, SettingsMismatchError
 from clew.hallucination.capture import ExtractConfig, ExtractResult, LoadedModel, extract
 from clew.hallucination.capture.plan import BatchPlan, trace_bytes
 from clew.hallucination.capture.sample import SampleBatch, Sampler, draw_numbers, draw_tokens

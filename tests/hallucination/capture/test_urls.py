@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import SettingsMismatchError, StoreError, StoreLockedError
+from clew.base.errors import SettingsMismatchError, StoreError, StoreLockedError
 from clew.hallucination.capture import LoadedModel, extract
 from clew.storage import Part, read_manifest, writer_lock
 from clew.storage.leases import WORK_FOLDER

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clew.errors import (
+from clew.base.errors import (
     InputError,
     SettingsMismatchError,
     StoreError,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.comparison import CompareConfig, choose_folders
 from clew.hallucination.detectors.training import TrainRunConfig
 

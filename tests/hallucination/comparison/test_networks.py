@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clew.base.errors import SettingsMismatchError, TrainingStoppedError
 from clew.cluster import Cluster, Spread
-from clew.errors import SettingsMismatchError, TrainingStoppedError
 from clew.hallucination.comparison import CompareConfig, compare_methods
 from clew.hallucination.comparison.spreading import split_by_hardware
 from clew.hallucination.detectors.registry import NetworkSettings

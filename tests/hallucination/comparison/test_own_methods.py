@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import clew
-from clew.errors import InputError, SettingsMismatchError, StoreError, TrainingStoppedError
+from clew.base.errors import InputError, SettingsMismatchError, StoreError, TrainingStoppedError
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.detectors.probes import registration

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clew.errors import InputError, TrainingStoppedError
+from clew.base.errors import InputError, TrainingStoppedError
 from clew.hallucination.comparison import CompareConfig, ComparisonResult, compare_methods
 from clew.hallucination.comparison.events import StoreStarted
 from clew.hallucination.comparison.plan import make_plan

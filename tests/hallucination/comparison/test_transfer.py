@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.stores import distinct_names
 from tests.hallucination.comparison.making import Told, compare_config, describe_capture, write_data

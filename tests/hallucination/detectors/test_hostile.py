@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.hallucination.detectors.loading import load_detector
 from tests.engine.hostile_models import (
     Edit,

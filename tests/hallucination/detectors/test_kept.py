@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import clew
+from clew.base.errors import InputError, StoreError
 from clew.engine import TrainConfig
-from clew.errors import InputError, StoreError
 from clew.hallucination.capture.dialogue import Prompt
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.methods import list_methods

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
-from clew.errors import ClewError, InputError, StoreError
+from clew.base.errors import ClewError, InputError, StoreError
 from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
 from clew.hallucination.labels.judge import JudgedFile, parse_reply
 from clew.hallucination.labels.secret import Secret

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.labels.chat import ChatConfig, JudgeError
 from clew.hallucination.labels.judge import parse_reply
 from clew.hallucination.labels.label import LabelResult, label_store

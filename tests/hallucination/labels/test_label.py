@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.labels import read_scores
 from clew.hallucination.labels.label import label_store
 from clew.storage.text_files import csv_text, read_csv

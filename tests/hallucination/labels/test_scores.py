@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.labels import Scores, read_scores, require_scores
 from clew.storage.hashing import hash_file
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clew.errors import InputError, SettingsMismatchError
+from clew.base.errors import InputError, SettingsMismatchError
 from clew.hallucination.labels import read_span_labels, spans_beside
 from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.label import label_store

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from clew.errors import ClewError, InputError
+from clew.base.errors import ClewError, InputError
+from clew.base.settings import read_size
 from clew.hallucination.legacy import convert_folder, load_pickle
 from clew.hallucination.legacy.budget import LEAST_BYTES, OverBudgetError, choose_limit
-from clew.settings import read_size
 from clew.storage import read_manifest
 from tests.forking import HANGS_SECONDS
 from tests.hallucination.legacy.hostile import mutations, odd_files, valid_files, write_bombs

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from clew.errors import SettingsMismatchError, StoreError
+from clew.base.errors import SettingsMismatchError, StoreError
 from clew.hallucination.legacy import convert_folder
 from clew.hallucination.legacy.store import ConvertedStore
 from clew.hallucination.legacy.trace_rows import TraceFormat

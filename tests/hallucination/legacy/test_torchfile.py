@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from clew.errors import InputError, UnsafePickleError
+from clew.base.errors import InputError, UnsafePickleError
 from clew.hallucination.legacy import load_torch_file
 from tests.hallucination.legacy.old_files import RunsCommand
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from clew.errors import InputError, UnsafePickleError
+from clew.base.errors import InputError, UnsafePickleError
 from clew.hallucination.legacy import load_pickle
 from tests.hallucination.legacy.old_files import RunsCommand, make_record, write_pickle
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from clew.base.progress import ignore_event
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.capture.observe import ModelObserver, full_columns, record_fully
@@ -30,7 +31,6 @@ from clew.hallucination.traces import TraceBatchLoader
 from clew.hallucination.traces.basis import load_basis
 from clew.loading.buffers import BufferPool
 from clew.metrics import PlattScale
-from clew.progress import ignore_event
 from tests.builders import VOCABULARY, make_decoder, tiny_loaded
 
 SPLITS = ("train", "validation", "test")

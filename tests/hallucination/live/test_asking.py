@@ -2,7 +2,7 @@
 
 import pytest
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.asking import Asker
 from clew.hallucination.live.engine.engine import Engine

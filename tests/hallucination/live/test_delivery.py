@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
+from clew.base.memory import collect_later
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.delivery import Delivery
 from clew.hallucination.live.engine.copies import RowCopy
@@ -16,7 +17,6 @@ from clew.hallucination.live.engine.recording import RowRecord
 from clew.hallucination.live.engine.requests import Finished, NewToken, Request
 from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.live.session import Session
-from clew.memory import collect_later
 from tests.hallucination.conftest import FitDetector
 
 CANCELED = Finished(tokens=(), text="", ended="canceled", logprobs=(), entropies=())

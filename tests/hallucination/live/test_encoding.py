@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture.dialogue import Prompt
 from clew.hallucination.live.encoding import Encoder
 from tests.builders import tiny_tokenizer

@@ -10,11 +10,11 @@ import pytest
 
 import clew
 from clew import TraceBatchLoader
-from clew.errors import InputError, StoppedError
+from clew.base.errors import InputError, StoppedError
+from clew.base.progress import Event, WorkKept, ignore_event
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.ready import Recipe, build_detector, ready_detector
 from clew.hallucination.questions import collect_questions
-from clew.progress import Event, WorkKept, ignore_event
 from tests.cli.running import run
 from tests.stores import after_one_batch, one_thread
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from clew.errors import StoppedError, StoreError
+from clew.base.errors import StoppedError, StoreError
+from clew.base.progress import Event, ignore_event
 from clew.hallucination.live.shelf import Shelf
-from clew.progress import Event, ignore_event
 from tests.engine.children import start, wait
 from tests.events import notes
 

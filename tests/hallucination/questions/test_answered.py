@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.questions.answered import read_answered, refuse_unanswered
 from clew.hallucination.questions.records import Row
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.questions import SkippedQuestion, load_questions
 from tests.hallucination.questions.loading import load_text
 

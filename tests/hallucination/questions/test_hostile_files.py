@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.questions import collect_questions, load_questions
 from clew.storage import text_files
 from tests.hallucination.questions.loading import load_text

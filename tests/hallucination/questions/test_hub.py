@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.questions import Question, load_questions
 from tests.hallucination.questions.loading import write_trivia_qa
 

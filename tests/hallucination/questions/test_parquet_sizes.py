@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.questions import load_questions
 from clew.hallucination.questions.columns import read_parquet
 from clew.hallucination.questions.parquet_sizes import measure_parquet

@@ -7,7 +7,7 @@ import polars
 import pytest
 from datasets import Dataset
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.questions import collect_questions
 
 COLUMNS = {"question": ["Who wrote Emma?", "And Persuasion?"], "answer": ["Jane Austen"] * 2}

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.questions import Question, QuestionSet, built_in_names, load_questions
 
 # Of the whole set, as a store's manifest records it. A change here makes stores that users have

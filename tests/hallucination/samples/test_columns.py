@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from clew.base.errors import StoreError
 from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedGridsMapDataset
-from clew.errors import StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.reading.answers import AnswerFeatures

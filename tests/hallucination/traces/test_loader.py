@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from clew import Trace, TraceBatchLoader, extract_batch_subset, merge_batches
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from tests.stores import write_store
 
 LAYERS, DIM, HEADS, NODE_DIM, EDGES = 3, 32, 4, 4, 4

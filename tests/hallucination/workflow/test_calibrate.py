@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import clew
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.samples.reading.answers import AnswerFeatures

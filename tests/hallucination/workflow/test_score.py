@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import clew
-from clew.errors import InputError, SettingsMismatchError, StoppedError, StoreLockedError
+from clew.base.errors import InputError, SettingsMismatchError, StoppedError, StoreLockedError
+from clew.base.progress import ignore_event
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.capture.dialogue import Prompt
 from clew.hallucination.detectors import Detector
-from clew.progress import ignore_event
 from tests.builders import tiny_loaded
 from tests.hallucination.conftest import FitDetector
 from tests.hallucination.live.making import read_traces

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from openai.types.shared import ErrorObject
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.progress import ignore_event
 from clew.hallucination.live.page.routes import PAGE
 from clew.hallucination.live.service.metrics import Metrics
 from clew.pages.api.front import Front
@@ -20,7 +21,6 @@ from clew.pages.api.lifecycle import Lifecycle
 from clew.pages.api.running import Address, run_service
 from clew.pages.guard import Limits
 from clew.pages.server import LocalServer, open_api
-from clew.progress import ignore_event
 
 METRICS = Metrics()
 KEY = "sk-a-key-of-a-test"

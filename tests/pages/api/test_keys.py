@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 import clew
+from clew.base.errors import InputError
 from clew.cli import build_app
-from clew.errors import InputError
 from clew.hallucination.live.service.metrics import Metrics
 from clew.pages.api.keys import ApiKeys, read_keys
 from clew.pages.api.running import Address

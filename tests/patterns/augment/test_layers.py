@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.augment import AugmentConfig, Mixup, RandAugment
 from clew.patterns.augment.apply import apply_changes, inverse_matrix
 from clew.patterns.augment.config import PARAMETERS, change_table

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from clew.base.progress import Event
 from clew.engine import LoadSettings
 from clew.patterns.cache import ImageSamples, cache_photos, open_images
 from clew.patterns.photos import PhotoFolder, find_classes
-from clew.progress import Event
 
 
 class Memory:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.errors import StoreError, StoreLockedError, TrainingStoppedError
+from clew.base.errors import StoreError, StoreLockedError, TrainingStoppedError
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos
 from clew.patterns.cache.store import ImageStore

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from clew.base.errors import InputError
 from clew.engine.planning.hardware import Gpu, Machine
-from clew.errors import InputError
 from clew.patterns.cache import choose_place, choose_size
 from clew.patterns.photos import find_classes
 from tests.patterns.cache.pictures import make_folder, make_photo

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from clew.base.errors import InputError, StoreError
 from clew.engine import LoadSettings
-from clew.errors import InputError, StoreError
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples, Place, open_images
 from tests.patterns.cache.pictures import SIZE, cache, make_folder, make_photo, pixels_of

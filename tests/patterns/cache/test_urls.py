@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.errors import TrainingStoppedError
+from clew.base.errors import TrainingStoppedError
+from clew.base.progress import WorkAdvanced
+from clew.base.urls import as_path
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples
 from clew.patterns.cache.contents import LEDGER_NAME
-from clew.progress import WorkAdvanced
 from clew.storage import read_manifest
 from clew.storage.mirror import open_folder
 from clew.storage.mirror.limits import set_limit
 from clew.storage.places import open_place
 from clew.storage.scratch import scratch_root
 from clew.storage.uploading import numbers_with_pieces
-from clew.urls import as_path
 from tests.events import pick
 from tests.patterns.cache.pictures import cache, kinds, make_folder, make_photo, names
 

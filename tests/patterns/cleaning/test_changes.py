@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError, StoreError, StoreLockedError
+from clew.base.errors import InputError, StoreError, StoreLockedError
 from clew.patterns.cleaning import changes as module
 from clew.patterns.cleaning.changes import CHANGES, Changes, open_changes
 from tests.patterns.cleaning.making import list_files, write_set

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageOps
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.patterns import clean_photos, find_similar
 from clew.patterns.cleaning.findings import FINDINGS, read_findings
 from clew.patterns.photos import find_classes
-from clew.run_file import read_run_file
+from clew.storage.run_file import read_run_file
 from clew.storage.text_files import read_csv
 from tests.patterns.cleaning.making import pieces, write_set
 

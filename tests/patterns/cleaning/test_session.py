@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.cleaning.app import open_clean_page
 from clew.patterns.cleaning.changes import decided_keys
 from clew.patterns.cleaning.findings import Findings

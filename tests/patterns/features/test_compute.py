@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from clew.cpu import fast_convolutions
-from clew.errors import InputError, TrainingStoppedError
+from clew.base.cpu import fast_convolutions
+from clew.base.errors import InputError, TrainingStoppedError
+from clew.base.progress import Event, WorkAdvanced
+from clew.base.urls import as_path
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.features import FeatureSettings, PhotoFeatures, compute_features
 from clew.patterns.features.frozen import FORMS, FrozenLite0
 from clew.patterns.features.views import Views
 from clew.patterns.networks.pretrained import load_lite0
-from clew.progress import Event, WorkAdvanced
 from clew.storage.mirror import open_folder
-from clew.urls import as_path
 from tests.patterns.cache.pictures import cache, make_folder, make_photo
 
 VIEWS = FeatureSettings(views=1, flip=True)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clew.errors import StoreError, TrainingStoppedError
+from clew.base.errors import StoreError, TrainingStoppedError
+from clew.base.progress import Event, Reporter, WorkAdvanced, WorkStarted
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import CachedPhotos
 from clew.patterns.classifier import normalize
@@ -27,7 +28,6 @@ from clew.patterns.features.frozen import FrozenLite0
 from clew.patterns.features.last_blocks import FIRST_BLOCK, LastBlocks, _Depthwise
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.networks.pretrained import load_lite0
-from clew.progress import Event, Reporter, WorkAdvanced, WorkStarted
 from tests.events import pick
 from tests.patterns.cache.pictures import cache, make_folder
 

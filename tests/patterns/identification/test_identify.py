@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.identification.config import IdentifyConfig
 from clew.patterns.identification.results import read_identified
 from clew.patterns.identification.run import IdentifyResult, identify_photos

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.identification.config import IdentifyConfig
 from clew.patterns.identification.recognize import (
     Recognition,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.patterns.identification.config import default_folder
 from clew.patterns.identification.results import (
     Identified,

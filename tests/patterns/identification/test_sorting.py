@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.identification.results import Identified
 from clew.patterns.identification.sorting import ClassFolders, class_folder
 from clew.patterns.library.pattern_set import PatternSet

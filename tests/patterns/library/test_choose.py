@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.library.choose import choose_model
 from clew.patterns.library.pattern_set import PatternSet
 from tests.patterns.library.making import make_photos, pretend_trained

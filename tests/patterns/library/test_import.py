@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from clew.errors import DiskFullError, InputError, StoreLockedError
+from clew.base.errors import DiskFullError, InputError, StoreLockedError
+from clew.base.progress import Event, Reporter, WorkAdvanced, WorkStarted
 from clew.patterns.library.importing import import_photos
 from clew.patterns.library.pattern_set import PatternSet, set_lock
-from clew.progress import Event, Reporter, WorkAdvanced, WorkStarted
 from tests.patterns.library.making import contents, draw, make_photos, tally
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.patterns.library.importing import import_photos
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.summary import summarize_set

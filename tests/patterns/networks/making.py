@@ -7,7 +7,7 @@ import torch
 from clew.engine.model_files import write_model
 from clew.patterns.networks import pretrained
 from clew.patterns.networks.lite0 import EfficientNetLite0
-from clew.wheels import models_folder
+from clew.storage.wheels import models_folder
 
 
 def write_random_lite0(cache: Path) -> EfficientNetLite0:

@@ -11,8 +11,7 @@ from sklearn.datasets import load_sample_images
 from torch import nn
 from torch.nn import functional as F
 
-from clew import wheels
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.classifier import normalize
 from clew.patterns.networks import IMAGENET, build_network, input_scaling, lite0
 from clew.patterns.networks.lite0 import (
@@ -22,6 +21,7 @@ from clew.patterns.networks.lite0 import (
     SameConv2d,
 )
 from clew.patterns.networks.pretrained import load_imagenet_classifier, load_lite0, pretrained_lite0
+from clew.storage import wheels
 
 _DAISY = 985
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.photos import PhotoFolder, find_classes, find_photos
 from tests.patterns.photos.making import fill
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.loading.splits import Shares
 from clew.patterns.photos import Photo, assign_splits
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.patterns.report import write_report
 from tests.patterns.report.making import change_results, make_run
 from tests.patterns.report.test_report import read_page

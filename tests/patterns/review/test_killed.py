@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import DiskFullError
+from clew.base.errors import DiskFullError
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import Review
 from clew.patterns.review.notes import Notes

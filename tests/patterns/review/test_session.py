@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from clew.base.errors import InputError, StoreError, StoreLockedError
 from clew.cli.errors import call_text
-from clew.errors import InputError, StoreError, StoreLockedError
 from clew.patterns.library.choose import choose_model
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import ReviewConfig, open_review

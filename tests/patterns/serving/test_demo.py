@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.serving.demo import export_demo
 from clew.patterns.serving.runtime import fetch_runtime
 from clew.patterns.trained.model import PatternModel

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.serving import runtime
 from clew.patterns.serving.runtime import fetch_runtime
 from clew.patterns.workflow import export

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.networks.lite0 import SameConv2d
 from clew.patterns.trained import PatternModel, load_classifier
 from clew.patterns.trained.gradcam import check_maps, heat_maps

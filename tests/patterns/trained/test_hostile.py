@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clew.base.errors import StoreError
 from clew.engine.folders import BEST
-from clew.errors import StoreError
 from clew.patterns.networks import build_network
 from clew.patterns.trained.model import load_classifier
 from clew.patterns.training.start import Start

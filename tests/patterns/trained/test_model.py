@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from clew.base.errors import InputError, StoreError
 from clew.engine.folders import BEST
-from clew.errors import InputError, StoreError
 from clew.patterns.photos import read_square
 from clew.patterns.trained import load_classifier
 from tests.patterns.training.making import COLORS

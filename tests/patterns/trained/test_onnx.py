@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clew.errors import ClewError, InputError
+from clew.base.errors import ClewError, InputError
 from clew.patterns.photos.decode import read_square
 from clew.patterns.trained import PatternModel, load_classifier
 from clew.patterns.trained.exporting import ExportedModel, sample_images

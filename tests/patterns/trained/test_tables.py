@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.patterns.trained.tables import (
     SPLITS_FILE,
     SplitRow,

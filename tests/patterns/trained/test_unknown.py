@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from clew.base.errors import StoreError
 from clew.engine.model_files import read_model, write_model
-from clew.errors import StoreError
 from clew.metrics import auroc
 from clew.patterns.trained.model import load_classifier
 from clew.patterns.trained.unknown import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError, StoreError, TrainingStoppedError
+from clew.base.errors import InputError, StoreError, TrainingStoppedError
 from clew.patterns.training import evaluate_patterns
 from clew.storage.reading import read_json
 from tests.patterns.training.making import COLORS, write_photo, write_photos

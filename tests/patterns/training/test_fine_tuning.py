@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew import wheels
+from clew.base.errors import InputError, SettingsMismatchError
+from clew.base.progress import Event, Note, ignore_event
 from clew.engine import EpochEnded
-from clew.errors import InputError, SettingsMismatchError
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks.lite0 import EfficientNetLite0
@@ -19,7 +19,7 @@ from clew.patterns.training import PatternsConfig, Prepared, train_patterns
 from clew.patterns.training.choosing import choose_network
 from clew.patterns.training.config import BODY_RATE, USUAL_MINUTES, fine_tuning_epochs
 from clew.patterns.training.folder import RunFolder
-from clew.progress import Event, Note, ignore_event
+from clew.storage import wheels
 from clew.storage.reading import read_json
 from tests.events import pick
 from tests.patterns.training.making import small_run

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
+from clew.base.errors import InputError, SettingsMismatchError, StoreError
+from clew.base.progress import Event
 from clew.engine.folders import BEST
 from clew.engine.model_files import read_model, write_model
-from clew.errors import InputError, SettingsMismatchError, StoreError
 from clew.patterns.networks import build_network
 from clew.patterns.trained import load_classifier
 from clew.patterns.trained.tables import read_splits
 from clew.patterns.training import evaluate_patterns, train_patterns
 from clew.patterns.training.config import PatternsConfig, usual_epochs
 from clew.patterns.training.start import find_head, open_start
-from clew.progress import Event
 from tests.events import notes
 from tests.patterns.training.making import COLORS, small_run, write_photo, write_photos
 

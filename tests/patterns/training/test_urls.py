@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import clew.patterns
-from clew.errors import InputError, TrainingStoppedError
+from clew.base.errors import InputError, TrainingStoppedError
+from clew.base.urls import as_path
 from clew.patterns.report import write_report
 from clew.patterns.trained.model import load_classifier
 from clew.patterns.training import train_patterns
 from clew.storage.mirror import read_limit
 from clew.storage.places import open_place
 from clew.storage.scratch import scratch_root
-from clew.urls import as_path
 from tests.hallucination.capture.processes import ClewProcess
 from tests.patterns.training.making import small_run
 from tests.stores import one_thread

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from clew.base.texts import counted, for_terminal
 from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text
 from clew.cli.long_runs import long_run
@@ -12,9 +13,7 @@ from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serving import check_web, serve_until_done
-from clew.foreign_text import for_terminal
 from clew.patterns.workflow import clean_photos
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.patterns.cleaning.findings import Finding

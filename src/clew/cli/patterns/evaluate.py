@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from clew.base.texts import counted, tenth_percent
 from clew.cli.commands import Call, Command
 from clew.cli.long_runs import long_run
 from clew.cli.options import Spelling
@@ -13,7 +14,6 @@ from clew.cli.preparation import excluded_text
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.patterns.workflow import evaluate
-from clew.wording import counted, tenth_percent
 
 if TYPE_CHECKING:
     from clew.patterns.workflow.results import ClassifierResult

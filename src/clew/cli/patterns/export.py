@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from clew.base.texts import bytes_text, for_shell
 from clew.cli.commands import Call, Command
 from clew.cli.printing import print_line
-from clew.foreign_text import for_shell
 from clew.patterns.workflow import export
-from clew.wording import bytes_text
 
 if TYPE_CHECKING:
     from clew.patterns.trained.exporting import ExportedModel

@@ -6,9 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clew.base.texts import counted, for_terminal, tenth_percent
 from clew.cli.printing import make_table, print_line
-from clew.foreign_text import for_terminal
-from clew.wording import counted, tenth_percent
 
 if TYPE_CHECKING:
     from clew.patterns.workflow.results import ClassifierResult

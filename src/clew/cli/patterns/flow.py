@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from clew.base.errors import SettingsMismatchError
 from clew.cli.commands import Call, Command
 from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_reached
@@ -22,7 +23,6 @@ from clew.cli.patterns.train import STOP_MESSAGE, epochs_text, print_training, s
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serving import check_web
-from clew.errors import SettingsMismatchError
 from clew.patterns.workflow import run_flow
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from clew.foreign_text import for_shell
+from clew.base.texts import for_shell
 from clew.patterns.library.folders import LIBRARY
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from clew.base.texts import counted, for_terminal, whole_percent
 from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text, with_flags
 from clew.cli.options import Spelling
@@ -13,9 +14,7 @@ from clew.cli.patterns.review import run_review
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serving import check_web
-from clew.foreign_text import for_terminal
 from clew.patterns.workflow import identify
-from clew.wording import counted, whole_percent
 
 if TYPE_CHECKING:
     from clew.patterns.identification.config import IdentifyConfig

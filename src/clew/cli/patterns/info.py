@@ -8,12 +8,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from clew.base.texts import bytes_text, counted, for_terminal, tenth_percent
 from clew.cli.commands import Call, Command
 from clew.cli.patterns.hints import command_text
 from clew.cli.printing import make_table, print_line
-from clew.foreign_text import for_terminal
 from clew.patterns.workflow import describe_set
-from clew.wording import bytes_text, counted, tenth_percent
 
 if TYPE_CHECKING:
     from clew.patterns.library.summary import RunSummary, SetSummary

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import typer
 
+from clew.base.terminal import TextConsole
+from clew.base.texts import for_terminal
 from clew.cli.commands import Call, Command
 from clew.cli.errors import error_text
 from clew.cli.patterns.hints import command_text
 from clew.cli.patterns.info import accuracy_text
 from clew.cli.printing import make_table, print_line
-from clew.foreign_text import for_terminal
 from clew.patterns.workflow import list_sets
-from clew.terminal import TextConsole
 
 COMMAND = Command(
     function=list_sets, name="patterns list", example="clew patterns list", has_json=True

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from clew.base.texts import for_terminal, whole_percent
 from clew.cli.commands import Call, Command
 from clew.cli.printing import PlainTable, print_line
-from clew.foreign_text import for_terminal
 from clew.patterns.workflow import recognize
-from clew.wording import whole_percent
 
 if TYPE_CHECKING:
     from clew.patterns.identification.recognize import Recognition

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from clew.base.texts import counted
 from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text
 from clew.cli.printing import print_line
 from clew.cli.serving import check_web, open_browser
 from clew.cli.signals import exit_interrupted
 from clew.patterns.workflow import review_photos
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.patterns.library.choose import Chosen

@@ -4,12 +4,12 @@ from dataclasses import asdict
 
 import typer
 
+from clew.base.texts import for_terminal
 from clew.cli.commands import Call, Command
 from clew.cli.long_runs import long_run
 from clew.cli.options import Spelling
 from clew.cli.printing import make_table
 from clew.cli.renderer import Renderer
-from clew.foreign_text import for_terminal
 from clew.patterns.workflow import find_similar
 
 COMMAND = Command(

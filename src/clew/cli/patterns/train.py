@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from clew.base.texts import duration_text
 from clew.cli.commands import Call, Command
 from clew.cli.long_runs import long_run
 from clew.cli.options import CACHE, HARDWARE, Spelling
@@ -14,7 +15,6 @@ from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.patterns.library.folders import LIBRARY
 from clew.patterns.workflow import train
-from clew.wording import duration_text
 
 if TYPE_CHECKING:
     from clew.patterns.library.pattern_set import PatternSet

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from clew.base.memory import free_memory, is_out_of_memory
 from clew.engine.batches import move
 from clew.engine.config import TrainConfig
 from clew.engine.memory import measure_peak_bytes
@@ -22,7 +23,6 @@ from clew.engine.planning.plan import Timing, Way
 from clew.engine.planning.real_batches import RealBatches
 from clew.engine.seeding import same_random_numbers
 from clew.engine.step import RUNS_BEFORE, build_step
-from clew.memory import free_memory, is_out_of_memory
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

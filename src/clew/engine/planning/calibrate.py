@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from clew.cores import CoreWatch
-from clew.cpu import Threads
+from clew.base.cores import CoreWatch
+from clew.base.cpu import Threads
+from clew.base.errors import InputError
+from clew.base.progress import Event, ignore_event
+from clew.base.texts import bytes_text, counted, duration_text, step_text
 from clew.engine.planning.bench import Bench, left_as_it_was
 from clew.engine.planning.choices import DEFAULT_BATCH, OpenChoices
 from clew.engine.planning.plan import Choice, HardwarePlan, Timing, Way
@@ -22,9 +25,6 @@ from clew.engine.planning.search import (
     open_names,
 )
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches
-from clew.errors import InputError
-from clew.progress import Event, ignore_event
-from clew.wording import bytes_text, counted, duration_text, step_text
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 

@@ -6,12 +6,12 @@ from itertools import product
 
 import torch
 
+from clew.base.errors import InputError
+from clew.base.texts import bytes_text, counted
 from clew.engine.config import PlanRequest, Precision
 from clew.engine.planning.hardware import Machine
 from clew.engine.planning.loading import Loading
 from clew.engine.planning.plan import Choice, HardwarePlan, Way
-from clew.errors import InputError
-from clew.wording import bytes_text, counted
 
 DEFAULT_BATCH = 32
 _GPU_SHARE, _RAM_SHARE = 0.6, 0.5

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 
-from clew.cores import count_cores
+from clew.base.cores import count_cores
 
 _COMPILERS = ("g++", "clang++", "c++")
 # CPU flags as Linux names them, fastest first, and the common names of the instructions.

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from clew.base.texts import counted, step_text
 from clew.engine.planning.plan import Choice
-from clew.wording import counted, step_text
 
 _MAX_WORKERS = 8
 _SPARED_CORES = 2  # for the loop itself and for whatever else the machine does

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, Self
 
+from clew.base.errors import InputError
+from clew.base.typed_json import Bounds, Seconds, read_as
 from clew.engine.config import Precision
-from clew.errors import InputError
-from clew.typed_json import Bounds, Seconds, read_as
 
 # What was chosen, and why.
 Choice = tuple[Any, str]

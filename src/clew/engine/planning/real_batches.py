@@ -8,10 +8,10 @@ from itertools import islice
 from statistics import mean
 from typing import Any
 
+from clew.base.errors import InputError
 from clew.engine.batches import count_samples, named_tensors
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches
 from clew.engine.step import shapes_of
-from clew.errors import InputError
 
 _TIMED_BATCHES = 3
 _SHAPE_BATCHES = 8

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clew.base.texts import bytes_text, counted, rate_text, step_text
 from clew.engine.planning.bench import Bench
 from clew.engine.planning.plan import Choice, Way
-from clew.wording import bytes_text, counted, rate_text, step_text
 
 SMALLEST_BATCH = 16
 _STEPS_AN_EPOCH = 8

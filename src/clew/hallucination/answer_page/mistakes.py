@@ -3,7 +3,8 @@
 import logging
 from pathlib import Path
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.hallucination.answer_page.run import GENERATOR, ShowConfig, show_answer
 from clew.hallucination.answer_page.source import find_scores, find_traces
 from clew.hallucination.comparison.report.comparison import read_comparison
@@ -12,7 +13,6 @@ from clew.hallucination.comparison.report.mistakes import (
     answer_page_path,
     listed_mistakes,
 )
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 
 logger = logging.getLogger(__name__)
 

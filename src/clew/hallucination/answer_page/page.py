@@ -4,6 +4,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
+from clew.base.typed_json import without_nan
 from clew.hallucination.answer_page.cards import (
     draw_arcs,
     draw_card,
@@ -15,7 +16,6 @@ from clew.hallucination.answer_page.heads import draw_heads
 from clew.hallucination.answer_page.picture import Picture
 from clew.hallucination.answer_page.plots import draw_paths, draw_places
 from clew.pages.markup import Html, tag, with_settings
-from clew.typed_json import without_nan
 from clew.version import __version__
 
 _FITTED = " The probes were fitted without the answers shown and without those in the bands."

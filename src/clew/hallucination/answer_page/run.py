@@ -6,14 +6,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.texts import counted
 from clew.hallucination.answer_page.latent import describe_latent
 from clew.hallucination.answer_page.picture import Picture, ShownAnswer, read_answer
 from clew.hallucination.answer_page.store import Judged, find_answer, judge_answers, open_traces
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.hallucination.traces.token_texts import read_token_texts
 from clew.storage.writing import replace_file
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.answer_page.verdict import Verdicts

@@ -4,7 +4,7 @@ hashes."""
 from pathlib import Path
 from typing import Any
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage import read_manifest
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import MANIFEST_NAME

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float32, Int64
 from rapidfuzz import fuzz, process
 
-from clew.errors import Call, InputError, StoreError
+from clew.base.errors import Call, InputError, StoreError
+from clew.base.texts import counted
 from clew.hallucination.answer_page.source import (
     SAMPLE_FOLDERS,
     near,
@@ -24,7 +25,6 @@ from clew.hallucination.traces.schema import check_traces
 from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.range_shard import RangeShard
-from clew.wording import counted
 
 _NAMED = 5
 Kind = Literal["correct", "hallucinated"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.answer_page.picture import Verdict
 from clew.hallucination.answer_page.store import Kind
 from clew.hallucination.comparison.report.comparison import (

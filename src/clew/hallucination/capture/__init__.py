@@ -3,7 +3,7 @@ prompt is read without transformers."""
 
 from typing import TYPE_CHECKING
 
-from clew.lazy import lazy_names
+from clew.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from clew.hallucination.capture.clustered import extract_on_cluster

@@ -10,18 +10,18 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
+from clew.base.progress import Reporter, StepStarted, WorkAdvanced, report_work
+from clew.base.texts import counted
 from clew.hallucination.capture.dialogue import shared_prefix
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.capture.observe import ModelObserver, listen_to_whole
 from clew.hallucination.questions import Question
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis
 from clew.hallucination.traces.schema import TraceShape
-from clew.progress import Reporter, StepStarted, WorkAdvanced, report_work
 from clew.storage import read_manifest
 from clew.storage.reading import read_bounded
 from clew.storage.scratch import fetched
-from clew.wording import counted
 
 _BASIS_QUESTIONS = 64
 _BASIS_TOKENS_PER_COMPONENT = 16

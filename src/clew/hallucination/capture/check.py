@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from clew.errors import InputError
-from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.observe import forward_once
-from clew.memory import is_out_of_memory
-from clew.progress import (
+from clew.base.errors import InputError
+from clew.base.memory import is_out_of_memory
+from clew.base.progress import (
     Note,
     Reporter,
     StepStarted,
@@ -19,6 +17,8 @@ from clew.progress import (
     ignore_event,
     report_work,
 )
+from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture.observe import forward_once
 
 # Largest relative difference, by norm and layer, that rounding can explain.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}

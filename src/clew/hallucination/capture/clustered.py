@@ -9,16 +9,16 @@ from pathlib import Path
 
 import psutil
 
+from clew.base.errors import InputError
+from clew.base.progress import Note, Reporter, log_event
+from clew.base.urls import resolved
 from clew.cluster import Cluster, CrewPlan, connected, plan_crew, run_crew
-from clew.errors import InputError
 from clew.hallucination.capture.config import ExtractConfig, ExtractResult
 from clew.hallucination.capture.embedded import EMBEDDED_NAME, embedded_model_folder
 from clew.hallucination.questions import QuestionSet, load_questions
-from clew.progress import Note, Reporter, log_event
 from clew.storage.leases import WORK_FOLDER, Heartbeat, Leases
 from clew.storage.manifest import has_manifest, read_manifest
 from clew.storage.places import open_place
-from clew.urls import resolved
 
 # Memory of a worker besides the weights: the libraries, and a batch of answers.
 _OTHER_BYTES = 1 << 30

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.settings import check_numbers, check_positive, check_weight
 from clew.hallucination.capture.dialogue import Cut, check_template
 from clew.hallucination.capture.embedded import EMBEDDED_NAME
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
 from clew.hallucination.traces.schema import Keep
-from clew.settings import check_numbers, check_positive, check_weight
 from clew.storage import Part
 
 Quantize = Literal["4bit", "8bit"]

@@ -11,10 +11,10 @@ from accelerate.utils import align_module_device, has_offloaded_params
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.typed_json import Bounds, Matches, read_as
 from clew.hallucination.capture.config import DeviceMap
 from clew.storage.reading import read_json
-from clew.typed_json import Bounds, Matches, read_as
 
 _POLICIES = ("auto", "balanced", "balanced_low_0", "sequential")
 # transformers makes a regular expression of the modules' names.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from clew.errors import InputError
-from clew.foreign_text import shortened
+from clew.base.errors import InputError
+from clew.base.texts import shortened
 from clew.storage.hashing import hash_text
 
 PLACEHOLDER = "{question}"

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.progress import Reporter
+from clew.base.texts import bytes_text
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.gpus import Gpu, find_gpu, recognize_gpu
 from clew.hallucination.capture.measuring import MeasuredSample, measure_sample
@@ -24,11 +26,9 @@ from clew.hallucination.capture.prediction import (
     typical_shard,
 )
 from clew.hallucination.questions import QuestionSet, load_questions
-from clew.progress import Reporter
 from clew.storage import read_manifest
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.places import is_url
-from clew.wording import bytes_text
 
 # The share of a GPU's free memory that rows may take.
 _GPU_MEMORY_SHARE = 0.6

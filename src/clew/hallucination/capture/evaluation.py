@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture.batch import BatchModel, PaddedBatch
 from clew.hallucination.capture.dialogue import format_chat
 from clew.hallucination.capture.phrasings import Phrasing, SelfEvaluation

@@ -4,9 +4,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from clew.cores import count_cores
-from clew.cpu import Threads
-from clew.errors import StoppedError
+from clew.base.cores import count_cores
+from clew.base.cpu import Threads
+from clew.base.errors import StoppedError
+from clew.base.progress import (
+    Note,
+    Reporter,
+    StepStarted,
+    WorkStarted,
+    log_event,
+    report_work,
+)
+from clew.base.urls import UrlPath
 from clew.hallucination.capture.config import ExtractConfig, ExtractResult
 from clew.hallucination.capture.device_map import explain_spread, is_spread
 from clew.hallucination.capture.job import Job, prepare_job
@@ -16,17 +25,8 @@ from clew.hallucination.capture.shard import ShardCapture
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.capture.writing import Background
 from clew.hallucination.questions import QuestionSet, load_questions
-from clew.progress import (
-    Note,
-    Reporter,
-    StepStarted,
-    WorkStarted,
-    log_event,
-    report_work,
-)
 from clew.storage.disk import refuse_full_disk
 from clew.storage.scratch import scratch_root
-from clew.urls import UrlPath
 
 # What is timed to choose the number of threads.
 _TIMED_PROMPTS = 8

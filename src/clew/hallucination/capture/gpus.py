@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from clew.errors import InputError
-from clew.names import suggest
+from clew.base.errors import InputError
+from clew.base.texts import suggest
 
 # The share of both limits together that a capture reaches: 290 traces/s at Llama-2-7B's shape on an
 # H200 (docs/benchmarks.md, "Capture"), where the limits alone would allow about 850.

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from clew.base.progress import Note, Reporter
 from clew.hallucination.capture.basis import OtherBasis, fit_on_questions
 from clew.hallucination.capture.check import settle_decoder
 from clew.hallucination.capture.config import ExtractConfig, Generation
@@ -42,7 +43,6 @@ from clew.hallucination.traces.schema import (
     TraceShape,
     trace_schema,
 )
-from clew.progress import Note, Reporter
 from clew.storage import Manifest
 from clew.storage.origin import describe_in_schema
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.texts import bytes_text
 from clew.hallucination.capture.dialogue import Prompt, PromptTokenizer
 from clew.hallucination.capture.plan import MAX_FULL_TRACE_BYTES, full_bytes
 from clew.hallucination.questions import Question, QuestionSet
 from clew.hallucination.traces.schema import TraceShape
-from clew.wording import bytes_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from clew.errors import StoppedError
+from clew.base.errors import StoppedError
+from clew.base.progress import Event, Reporter, WorkEnded, WorkStarted, log_event
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.device_map import model_device
 from clew.hallucination.capture.extracting import extract
@@ -33,7 +34,6 @@ from clew.hallucination.capture.prediction import (
 )
 from clew.hallucination.questions import QuestionSet
 from clew.hallucination.traces import TraceBatchLoader
-from clew.progress import Event, Reporter, WorkEnded, WorkStarted, log_event
 from clew.storage import Part, read_manifest
 
 SAMPLE = 50

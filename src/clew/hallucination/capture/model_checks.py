@@ -12,8 +12,8 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from clew.errors import InputError, without_settings
-from clew.foreign_text import shortened
+from clew.base.errors import InputError, without_settings
+from clew.base.texts import shortened
 from clew.hallucination.capture.embedded import EMBEDDED_NAME
 from clew.storage.reading import read_json
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from clew.cpu import Threads, leave_slow_kernels
-from clew.errors import InputError, without_settings
+from clew.base.cpu import Threads, leave_slow_kernels
+from clew.base.errors import InputError, without_settings
+from clew.base.texts import looks_like_path, suggest, suggest_path
 from clew.hallucination.capture.config import DeviceMap, Quantize
 from clew.hallucination.capture.device_map import (
     computing_device,
@@ -33,7 +34,6 @@ from clew.hallucination.capture.model_checks import (
     refuse_odd_settings,
 )
 from clew.hallucination.hub import quiet_hub, why_unreachable
-from clew.names import looks_like_path, suggest, suggest_path
 
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture.device_map import is_spread, model_device
 from clew.hallucination.traces.compact import flat, to_float16
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from clew.typed_json import Bounds, Count, read_as
+from clew.base.typed_json import Bounds, Count, read_as
 
 _Text = Annotated[str, Bounds(least=1, most=2000)]
 # The settings of manifests that describe it.

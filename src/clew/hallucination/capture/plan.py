@@ -9,12 +9,12 @@ import psutil
 import torch
 from transformers import PreTrainedModel
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
+from clew.base.memory import free_memory, is_out_of_memory
+from clew.base.texts import bytes_text, duration_text
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.device_map import free_gpu_memory, model_device
 from clew.hallucination.traces.schema import MOST_EIGENVALUES, Keep, TraceShape
-from clew.memory import free_memory, is_out_of_memory
-from clew.wording import bytes_text, duration_text
 
 CPU_ROWS = 128
 MAX_ROWS = 1024

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
+from clew.base.memory import free_memory, is_out_of_memory
+from clew.base.progress import Meter, Note, Reporter, WorkKept
 from clew.hallucination.capture.beams import answer_with_beams
 from clew.hallucination.capture.decode import GeneratedAnswer
 from clew.hallucination.capture.dialogue import find_token_ends
@@ -27,8 +29,6 @@ from clew.hallucination.traces.schema import (
     build_record_batch,
     full_fields,
 )
-from clew.memory import free_memory, is_out_of_memory
-from clew.progress import Meter, Note, Reporter, WorkKept
 from clew.storage import open_writer
 from clew.storage.claims import Claim
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.progress import Note, OthersAdvanced, Reporter
+from clew.base.texts import counted
+from clew.base.urls import UrlPath
 from clew.hallucination.capture.basis import OtherBasis
 from clew.hallucination.capture.dialogue import CHAT_TEMPLATE
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES
-from clew.progress import Note, OthersAdvanced, Reporter
 from clew.storage import Part, ShardEntry, joined_lock, open_shard, shard_name, writer_lock
 from clew.storage.claims import Claim, Claims, take_all
 from clew.storage.gaps import expected_rows
@@ -30,9 +32,7 @@ from clew.storage.places import open_place
 from clew.storage.reader import refuse_damaged_shards
 from clew.storage.scratch import fetched
 from clew.storage.uploading import remove_leftovers, write_side_file
-from clew.urls import UrlPath
 from clew.version import __version__
-from clew.wording import counted
 
 # Describes the machine, not the traces: a resumed run may differ.
 MACHINE_KEY = "machine"

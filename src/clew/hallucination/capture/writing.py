@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from clew.base.progress import Reporter, WorkAdvanced
+from clew.base.texts import counted
 from clew.hallucination.capture.store import TraceStore
-from clew.progress import Reporter, WorkAdvanced
 from clew.storage import ShardReader, ShardWriter, commit_shard
 from clew.storage.claims import Claim
-from clew.wording import counted
 
 
 class Background:

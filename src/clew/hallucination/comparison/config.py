@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self, get_args
 
+from clew.base.errors import InputError
+from clew.base.settings import check_numbers, check_positive
+from clew.base.urls import is_url
 from clew.engine import PlanRequest, TrainConfig
 from clew.engine.processes import count_processes
-from clew.errors import InputError
 from clew.hallucination.comparison.methods import choose_names
 from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training import LossSettings, TrainingSettings, TrainRunConfig
 from clew.hallucination.detectors.training.config import SAMPLES_FOLDER
-from clew.settings import check_numbers, check_positive
-from clew.urls import is_url
 
 KeepDetectors = Literal["best", "all", "none"]
 _FEWEST_FOLDS = 3

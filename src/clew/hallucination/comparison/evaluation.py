@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.comparison.plan import Plan
 from clew.hallucination.comparison.pooling import Part, pool
 from clew.hallucination.comparison.rows import Labels, Measured, add_differences

@@ -4,8 +4,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from clew.progress import Event
-from clew.wording import duration_text
+from clew.base.progress import Event
+from clew.base.texts import duration_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from clew.errors import ClewError, TrainingStoppedError
+from clew.base.errors import ClewError, TrainingStoppedError
+from clew.base.progress import Event, Reporter
 from clew.hallucination.comparison.events import SeedStarted
 from clew.hallucination.comparison.methods import AnyMethod, NetworkMethod
 from clew.hallucination.comparison.saved import SeedScores
@@ -20,7 +21,6 @@ from clew.hallucination.detectors.training import (
     score_samples,
     train_seeds,
 )
-from clew.progress import Event, Reporter
 
 
 def score_seeds(

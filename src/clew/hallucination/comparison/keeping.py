@@ -6,7 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
+from clew.base.progress import Note, Reporter
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled
 from clew.hallucination.comparison.known_answers import gather_known
@@ -27,7 +28,6 @@ from clew.hallucination.detectors.probes.kinds import can_be_kept
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.probes.registration import find_own_methods
 from clew.metrics import auroc
-from clew.progress import Note, Reporter
 
 _EVERY = "detectors"
 # Entries of a row that are about other methods or layers.

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.texts import suggest
 from clew.hallucination.detectors.probes import PROBES, Method
 from clew.hallucination.detectors.probes.registration import (
     UnusableMethod,
@@ -16,7 +17,6 @@ from clew.hallucination.samples.reading.answers import AnswerData
 from clew.hallucination.samples.reading.mixed import is_of_nodes
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS
 from clew.hallucination.traces.schema import CONTRAST_FALSE, CONTRAST_TRUE, ENTAILMENT, P_TRUE
-from clew.names import suggest
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")

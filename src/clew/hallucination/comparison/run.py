@@ -8,11 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from clew.base.errors import ClewError, InputError, TrainingStoppedError
+from clew.base.progress import Note, Reporter, log_event
+from clew.base.tables import Tabular
 from clew.cluster import Spread
 from clew.engine import plan_hardware
 from clew.engine.folders import make_folder, only_one
 from clew.engine.processes import count_processes
-from clew.errors import ClewError, InputError, TrainingStoppedError
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.evaluation import Evaluation, evaluate
 from clew.hallucination.comparison.events import (
@@ -40,8 +42,6 @@ from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.loading import KEPT, load_detector
 from clew.hallucination.detectors.probes.registration import list_package_methods
 from clew.hallucination.samples.reading.memory import FieldMemory
-from clew.progress import Note, Reporter, log_event
-from clew.tables import Tabular
 
 _REPORT_FILE = "report.html"
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from clew.base.errors import SettingsMismatchError, StoreError
+from clew.base.settings import find_differences
+from clew.base.texts import shortened
+from clew.base.typed_json import Count, Seconds, read_as, without_nan
 from clew.engine.model_files import read_model, write_model
-from clew.errors import SettingsMismatchError, StoreError
-from clew.foreign_text import shortened
 from clew.hallucination.detectors.packing import Packed, pack, unpack
 from clew.hallucination.detectors.probes.kinds import find_scorer_class, kind_of
 from clew.hallucination.detectors.probes.method import Scorer
-from clew.settings import find_differences
 from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file, replace_json
-from clew.typed_json import Count, Seconds, read_as, without_nan
 
 _VALIDATION = "validation"
 

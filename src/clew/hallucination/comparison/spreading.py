@@ -5,6 +5,8 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, ignore_event, report_work
+from clew.base.urls import resolved
 from clew.cluster import Cluster, Spread, connected, spread
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.fitting import score_seeds
@@ -14,8 +16,6 @@ from clew.hallucination.comparison.plan import Plan
 from clew.hallucination.comparison.saved import SeedScores
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.comparison.trial import Trial, explain_failure
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, ignore_event, report_work
-from clew.urls import resolved
 
 # A method in a trial, by number and name.
 Fit = tuple[int, str]

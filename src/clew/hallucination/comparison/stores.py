@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.training.samples import Balance, hash_questions
 from clew.hallucination.detectors.training.sources import DataSource, MixedData, PreprocessedData
 from clew.hallucination.samples.reading.answers import AnswerData, AnswerFeatures

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.foreign_text import for_terminal
+from clew.base.texts import for_terminal
 from clew.hallucination.comparison.rows import Measured, Row, is_significant
 from clew.hallucination.comparison.trial import Trial
 from clew.storage.text_files import csv_text

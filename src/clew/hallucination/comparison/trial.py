@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.engine.folders import clear_run, only_one
-from clew.errors import (
+from clew.base.errors import (
     ClewError,
     DiskFullError,
     MethodError,
@@ -20,6 +19,7 @@ from clew.errors import (
     StoreLockedError,
     TrainingStoppedError,
 )
+from clew.engine.folders import clear_run, only_one
 from clew.hallucination.comparison.methods import (
     AnyMethod,
     explain_missing,

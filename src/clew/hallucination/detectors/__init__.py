@@ -4,7 +4,7 @@ lazily: probes are fitted without torch, a trained network is used without sciki
 
 from typing import TYPE_CHECKING
 
-from clew.lazy import lazy_names
+from clew.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.detector import Detector

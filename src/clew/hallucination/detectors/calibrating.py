@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.making import describe_origin

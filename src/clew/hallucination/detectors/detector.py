@@ -13,7 +13,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.settings import find_differences
+from clew.base.typed_json import Bounds, read_as
 from clew.hallucination.capture.dialogue import CHAT_TEMPLATE, Prompt
 from clew.hallucination.capture.phrasings import ENTAILMENT_KEY, EVALUATION_KEY, SelfEvaluation
 from clew.hallucination.detectors.data import LIVE, HostAnswers, LiveData
@@ -33,8 +35,6 @@ from clew.hallucination.samples.making.source import LAPLACIAN_TOP, SourceShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import EIGENVALUES, EvaluationShape, TraceShape
 from clew.metrics import PlattScale
-from clew.settings import find_differences
-from clew.typed_json import Bounds, read_as
 
 TOKENS = "token_logprobs"
 _OF_SMALL_STEPS = (FusionProbe, RobustProbe, GatedProbe)

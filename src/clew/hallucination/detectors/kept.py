@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, Required, TypedDict
 import torch
 from torch import Tensor, nn
 
+from clew.base.errors import ClewError, StoreError
+from clew.base.texts import for_terminal
+from clew.base.typed_json import Bounds, Count, read_as, to_json, without_nan
 from clew.engine.model_files import ModelFile, read_model, write_model
-from clew.errors import ClewError, StoreError
-from clew.foreign_text import for_terminal
 from clew.hallucination.capture.dialogue import Prompt, check_template
 from clew.hallucination.detectors.data import LIVE, BlankAnswer
 from clew.hallucination.detectors.detector import (
@@ -39,7 +40,6 @@ from clew.storage.members import Sha256
 from clew.storage.ownership import OWN_FILE, claim
 from clew.storage.reading import read_bounded, read_json
 from clew.storage.writing import replace_file
-from clew.typed_json import Bounds, Count, read_as, to_json, without_nan
 from clew.version import __version__
 
 DETECTOR_JSON, WEIGHTS = "detector.json", "detector.safetensors"

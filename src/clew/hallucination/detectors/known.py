@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.typed_json import read_as
 from clew.metrics import PlattScale, auroc
-from clew.typed_json import read_as
 
 if TYPE_CHECKING:
     from clew.engine.model_files import ModelFile

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import torch
 
+from clew.base.errors import StoreError
+from clew.base.typed_json import read_as
+from clew.base.urls import as_path
 from clew.engine.folders import BEST
 from clew.engine.model_files import Wanted, check_about, misfit, read_model
 from clew.engine.state import Threshold
-from clew.errors import StoreError
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.kept import DETECTOR_JSON, read_detector
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.storage.working_copy import working_copy
-from clew.typed_json import read_as
-from clew.urls import as_path
 
 # The folder of the detector that a comparison or a training keeps.
 KEPT = "detector"

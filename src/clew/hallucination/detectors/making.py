@@ -7,7 +7,8 @@ from typing import Any, Self, get_args
 import numpy as np
 from torch import nn
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.typed_json import read_as
 from clew.hallucination.capture.dialogue import Prompt
 from clew.hallucination.detectors.detector import Detector, Fallback, Origin
 from clew.hallucination.detectors.distance import Distance
@@ -20,7 +21,6 @@ from clew.hallucination.samples.reading.answers import AnswerData
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale, auroc, best_threshold
-from clew.typed_json import read_as
 
 _NODES = ("graphs", "grids")
 

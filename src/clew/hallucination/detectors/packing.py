@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clew.errors import InputError
-from clew.typed_json import Bounds, read_as
+from clew.base.errors import InputError
+from clew.base.typed_json import Bounds, read_as
 
 Part = TypeVar("Part")
 _MOST_PARTS = Bounds(most=4096)

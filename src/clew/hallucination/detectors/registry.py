@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from torch import nn
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.settings import check_numbers
+from clew.base.texts import suggest
 from clew.hallucination.detectors.networks import (
     ActViTConfig,
     ActViTDetector,
@@ -20,8 +22,6 @@ from clew.hallucination.detectors.networks import (
     LSTMConfig,
     LSTMDetector,
 )
-from clew.names import suggest
-from clew.settings import check_numbers
 
 SampleKind = Literal["sequences", "graphs", "heads", "grids"]
 _AGAIN = 'rerun the "clew preprocess" command that created it'

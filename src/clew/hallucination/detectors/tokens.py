@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float32
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 
 # How the tokens' logits make the answer's: their largest, their mean, or a mean weighted by
 # attention.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.hallucination.traces.schema import ANSWER_PARTS, check_traces
 from clew.storage import ShardReader, StoreReader
 from clew.storage.range_shard import RangeShard

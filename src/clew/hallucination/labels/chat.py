@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 
 import httpx2 as httpx
 
-from clew.errors import ClewError, InputError
-from clew.foreign_text import is_sendable
+from clew.base.errors import ClewError, InputError
+from clew.base.texts import bytes_text, is_sendable
 from clew.hallucination.labels.secret import Secret
 from clew.storage.reading import parse_json
-from clew.wording import bytes_text
 
 logger = logging.getLogger(__name__)
 

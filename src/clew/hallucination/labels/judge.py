@@ -15,15 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from clew.base.cores import map_ahead
+from clew.base.progress import Reporter, ignore_event
 from clew.cluster import Spread, spread
 from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
-from clew.progress import Reporter, ignore_event
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import hash_text
 from clew.storage.reading import open_regular, parse_json
 from clew.storage.writing import append_to_file, is_leftover
-from clew.threads import map_ahead
 
 OnJudged = Callable[[int, int], None]
 

@@ -7,8 +7,11 @@ from typing import get_args
 
 import pyarrow as pa
 
+from clew.base.errors import InputError
+from clew.base.progress import Reporter, ignore_event
+from clew.base.tables import Tabular
+from clew.base.urls import as_path, local_path
 from clew.cluster import Spread
-from clew.errors import InputError
 from clew.hallucination.labels.answers import (
     JUDGED,
     REFUSED,
@@ -29,10 +32,7 @@ from clew.hallucination.labels.table import (
     write_rows,
     write_spans,
 )
-from clew.progress import Reporter, ignore_event
 from clew.storage import Manifest
-from clew.tables import Tabular
-from clew.urls import as_path, local_path
 
 DEFAULT_THRESHOLD = 0.5
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.labels.table import EXAMPLE_COLUMN, ScoresTable, label_into
 from clew.storage.hashing import hash_file
 

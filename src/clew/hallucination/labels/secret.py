@@ -4,8 +4,8 @@ import logging
 import re
 from base64 import b64encode, urlsafe_b64encode
 
-from clew.errors import without_settings
-from clew.foreign_text import for_terminal
+from clew.base.errors import without_settings
+from clew.base.texts import for_terminal
 
 _HIDDEN = "***"
 # A key may be broken over lines, or escaped.

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int8
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.labels.table import ID_COLUMN, LabelTable
 from clew.storage.hashing import hash_file
 

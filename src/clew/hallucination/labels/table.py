@@ -10,8 +10,8 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import Call, InputError
-from clew.foreign_text import from_csv
+from clew.base.errors import Call, InputError
+from clew.base.texts import from_csv
 from clew.hallucination.labels.answers import REFUSED, Label, LabeledAnswer
 from clew.storage.reading import open_regular
 from clew.storage.text_files import CsvRecords, TooLongError, csv_text, open_text

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import psutil
 
+from clew.base.errors import InputError
+from clew.base.settings import read_size
+from clew.base.texts import bytes_text
 from clew.engine.planning.hardware import read_limits
-from clew.errors import InputError
-from clew.settings import read_size
-from clew.wording import bytes_text
 
 # Real files take up to 5 times their size, compressed ones up to 20 times.
 _TIMES_FILE_SIZE = 32

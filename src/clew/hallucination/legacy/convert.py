@@ -12,18 +12,18 @@ from pathlib import Path
 import platformdirs
 import torch
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.memory import is_out_of_memory
+from clew.base.settings import read_size
+from clew.base.urls import as_path, local_path
 from clew.hallucination.legacy.sources import SAMPLE_FOLDERS, Source, SourceGroup, find_sources
 from clew.hallucination.legacy.store import ConvertedStore, SkippedSource, printable
 from clew.hallucination.legacy.unpickle import explain_no_memory
 from clew.hallucination.traces.schema import Keep
-from clew.memory import is_out_of_memory
-from clew.settings import read_size
 from clew.storage import Part, writer_lock
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import hash_text
 from clew.storage.writing import lock_file, replace_json
-from clew.urls import as_path, local_path
 
 logger = logging.getLogger(__name__)
 OnFile = Callable[[Path, int, int], None]

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from clew.errors import InputError, StoreError
-from clew.foreign_text import shortened
+from clew.base.errors import InputError, StoreError
+from clew.base.texts import shortened
 from clew.hallucination.legacy.records import MalformedRecordError, RowIds
 from clew.hallucination.legacy.sample_rows import GraphFormat, SequenceFormat
 from clew.hallucination.legacy.trace_rows import TraceFormat

@@ -4,7 +4,7 @@ is made, only small keys are hashed, and nothing but stand-ins is called."""
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from clew.foreign_text import shortened
+from clew.base.texts import shortened
 from clew.hallucination.legacy.budget import Budget
 from clew.hallucination.legacy.stand_ins import (
     Allowed,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from clew.errors import InputError
-from clew.foreign_text import shortened
+from clew.base.errors import InputError
+from clew.base.texts import shortened
 
 # Tokens that an answer's text omits at its end: <|im_end|>, </s>, <eos>, [SEP], ...
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from jaxtyping import Float, Int
 
-from clew.foreign_text import shortened
+from clew.base.texts import shortened
 from clew.hallucination.legacy.records import (
     MAX_LAYERS,
     MalformedRecordError,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.legacy.budget import Budget, choose_limit
 from clew.hallucination.legacy.records import is_list
 from clew.hallucination.legacy.row_sizes import check_rows

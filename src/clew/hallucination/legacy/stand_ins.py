@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from clew.errors import UnsafePickleError
-from clew.foreign_text import shortened
+from clew.base.errors import UnsafePickleError
+from clew.base.texts import shortened
 
 _MAX_KEY_LENGTH, _MAX_KEY_PARTS = 1000, 8
 _MAX_DIMENSIONS, _LONGEST_DIMENSION, _LONGEST_EMPTY_DIMENSION = 32, 1 << 48, 1 << 16

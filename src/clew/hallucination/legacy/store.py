@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.errors import InputError, SettingsMismatchError, StoreError
+from clew.base.errors import InputError, SettingsMismatchError, StoreError
+from clew.base.typed_json import read_as
 from clew.hallucination.legacy.formats import Format, explain_no_rows, fit_format, open_format
 from clew.hallucination.legacy.records import MalformedRecordError, RowIds, assign_ids, nameless_id
 from clew.hallucination.legacy.sources import FileKind, Source, load_samples
@@ -31,7 +32,6 @@ from clew.storage.manifest import (
 )
 from clew.storage.origin import describe_in_schema
 from clew.storage.places import open_place
-from clew.typed_json import read_as
 from clew.version import __version__
 
 COMMAND = "convert"

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from jaxtyping import Shaped
 
-from clew.errors import InputError
-from clew.foreign_text import shortened
+from clew.base.errors import InputError
+from clew.base.texts import shortened
 from clew.hallucination.legacy.budget import Budget, choose_limit
 from clew.hallucination.legacy.opcodes import PlainUnpickler
 from clew.hallucination.legacy.stand_ins import (

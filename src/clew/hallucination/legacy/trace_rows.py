@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clew.errors import InputError, StoreError
-from clew.foreign_text import shortened
+from clew.base.errors import InputError, StoreError
+from clew.base.texts import shortened
 from clew.hallucination.legacy.records import (
     LegacyTrace,
     MalformedRecordError,

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from clew.errors import InputError, UnsafePickleError
-from clew.foreign_text import for_terminal, shortened
+from clew.base.errors import InputError, UnsafePickleError
+from clew.base.texts import for_terminal, shortened
 from clew.hallucination.legacy.budget import Budget, choose_limit
 from clew.hallucination.legacy.opcodes import PlainUnpickler
 from clew.hallucination.legacy.stand_ins import (

@@ -7,14 +7,14 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.typed_json import read_as
 from clew.hallucination.capture.config import Generation
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.capture.observe import ModelObserver, full_columns, record_fully
 from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.features import SPLIT, LiveFeatures, needed_columns
-from clew.typed_json import read_as
 
 _MOST_TOKENS, _MOST_DRAWS = 1 << 16, 100
 _CUT_OFF = "the answer was cut off at its maximum length, so what it would have said is unknown"

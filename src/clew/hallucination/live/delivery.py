@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
+from clew.base.memory import free_memory, is_out_of_memory
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.packing import on_device
@@ -28,7 +29,6 @@ from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.live.evaluating import LiveEvaluation
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
 from clew.hallucination.traces.compact import to_float16
-from clew.memory import free_memory, is_out_of_memory
 
 logger = logging.getLogger(__name__)
 # The engine needs the interpreter and the device, too: while answers are generated, scoring is

@@ -4,7 +4,7 @@ answers, and answers as the model itself would have generated them."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture.dialogue import (
     PLACEHOLDER,
     Prompt,

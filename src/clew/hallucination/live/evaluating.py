@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.typed_json import read_as
 from clew.hallucination.capture.batch import BatchModel
 from clew.hallucination.capture.decode import record_dtype
 from clew.hallucination.capture.entailment import Comparer
@@ -25,7 +26,6 @@ from clew.hallucination.detectors import Detector
 from clew.hallucination.live.assessing import read_generation
 from clew.hallucination.live.features import PassedAnswer
 from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION
-from clew.typed_json import read_as
 
 Asked = TypeVar("Asked")
 # Where nobody has compared padded batches with single passes, nothing is padded.

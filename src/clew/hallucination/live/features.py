@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Float16, Int
 from torch import Tensor
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.live.batches import TracedAnswers, build_batch
 from clew.hallucination.live.engine.transfers import to_device

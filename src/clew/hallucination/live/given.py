@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.urls import as_path
 from clew.hallucination.detectors import Detector
 from clew.hallucination.labels.answers import open_traces
 from clew.hallucination.labels.methods import match_answer
@@ -29,7 +30,6 @@ from clew.storage import ShardReader
 from clew.storage.hashing import hash_text
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.range_shard import RangeShard
-from clew.urls import as_path
 
 _TRACE_COLUMNS = (
     *("question_id", "question", "answer", "accepted_answers", "stop_reason"),

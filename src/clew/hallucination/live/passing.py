@@ -3,6 +3,7 @@ first used."""
 
 from collections.abc import Sequence
 
+from clew.base.progress import Event, Note, Reporter, log_event
 from clew.hallucination.capture.check import settle_decoder
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.dialogue import AnswerEnd, shared_prefix
@@ -10,7 +11,6 @@ from clew.hallucination.capture.models import LoadedModel, end_tokens, sliding_w
 from clew.hallucination.capture.observe import ModelObserver
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.assessing import read_generation
-from clew.progress import Event, Note, Reporter, log_event
 
 _CHECK_COLUMNS = frozenset(("last_hidden", "attention_log_diagonal"))
 _CHECK_TOKENS = 2

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from clew.base.memory import free_memory, is_out_of_memory
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.models import context_tokens
 from clew.hallucination.capture.plan import BatchPlan, make_batches
@@ -25,7 +26,6 @@ from clew.hallucination.live.evaluating import LiveEvaluation
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
 from clew.hallucination.live.passing import GivenPasses
 from clew.hallucination.traces.compact import Reduced
-from clew.memory import free_memory, is_out_of_memory
 
 Result = TypeVar("Result")
 # Rows of a batch, and batches that are sorted by length together.

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from clew.cpu import Threads
-from clew.errors import ClewError
+from clew.base.cpu import Threads
+from clew.base.errors import ClewError
+from clew.base.progress import Note, Reporter, log_event
 from clew.hallucination.capture.config import DeviceMap
 from clew.hallucination.capture.device_map import explain_spread, is_spread
 from clew.hallucination.capture.dialogue import Cut, Prompt, with_chat_template
@@ -28,7 +29,6 @@ from clew.hallucination.live.engine.recording import Recording
 from clew.hallucination.live.engine.requests import Request, Sampling
 from clew.hallucination.live.passing import GivenPasses
 from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
-from clew.progress import Note, Reporter, log_event
 
 Result = TypeVar("Result")
 

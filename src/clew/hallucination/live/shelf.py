@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 import filelock
 
-from clew.errors import DiskFullError, StoppedError, StoreError, StoreLockedError
-from clew.progress import Note, Reporter, ignore_event
+from clew.base.errors import DiskFullError, StoppedError, StoreError, StoreLockedError
+from clew.base.progress import Note, Reporter, ignore_event
 from clew.storage.writing import lock_file, sync_folder
 
 Kept = TypeVar("Kept")

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from clew.base.errors import StoppedError
+from clew.base.progress import Reporter, WorkAdvanced, ignore_event
 from clew.cluster import Spread, spread
-from clew.errors import StoppedError
 from clew.hallucination.detectors import load_detector
 from clew.hallucination.live.given import EncodedAnswer, GivenAnswer, encode_given, open_given
 from clew.hallucination.live.scoring import (
@@ -22,7 +23,6 @@ from clew.hallucination.live.scoring import (
 )
 from clew.hallucination.live.session import Session
 from clew.hallucination.traces.token_texts import split_texts
-from clew.progress import Reporter, WorkAdvanced, ignore_event
 
 Row = dict[str, Any]
 _DIGITS = 6

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.texts import looks_like_path, suggest, suggest_path
 from clew.hallucination.questions.files import READERS, file_ending, open_file
 from clew.hallucination.questions.hub import open_dataset
 from clew.hallucination.questions.records import (
@@ -19,7 +20,6 @@ from clew.hallucination.questions.records import (
 )
 from clew.hallucination.questions.sets import built_in_names, load_built_in
 from clew.hallucination.questions.sets.facts import facts_questions, facts_version
-from clew.names import looks_like_path, suggest, suggest_path
 
 __all__ = [
     "Question",

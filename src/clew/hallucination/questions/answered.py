@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.questions.records import (
     CORRECT_COLUMNS,
     HALLUCINATED_COLUMNS,

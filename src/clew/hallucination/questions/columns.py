@@ -8,12 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from clew.errors import InputError
-from clew.foreign_text import shortened
+from clew.base.errors import InputError
+from clew.base.texts import bytes_text, shortened
 from clew.hallucination.questions.parquet_sizes import measure_parquet
 from clew.hallucination.questions.records import Row, useful_columns
 from clew.storage.arrow import BatchHeaders, map_file, unpacked_bytes
-from clew.wording import bytes_text
 
 _BATCH_ROWS = 1024
 # Text of a few rows that are in memory at once, and of one row.

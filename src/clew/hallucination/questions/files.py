@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.texts import counted
 from clew.hallucination.questions.columns import read_arrow, read_parquet
 from clew.hallucination.questions.records import Row, RowSource, first_line, plain_fields
 from clew.storage.arrow import ARROW_ERRORS
@@ -19,7 +20,6 @@ from clew.storage.text_files import (
     TooLongError,
     open_text,
 )
-from clew.wording import counted
 
 # A JSON file is one value, which is in memory as a whole; a value takes up to 64 bytes there.
 _MAX_JSON_CHARACTERS = 1 << 27

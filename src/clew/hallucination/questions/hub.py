@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.hub import quiet_hub
 from clew.hallucination.questions.records import (
     Row,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from clew.base.texts import bytes_text
 from clew.hallucination.questions.records import useful_columns
 from clew.storage.reading import open_regular
 from clew.storage.thrift import BINARY, I32, I64, Fields, ThriftReader
-from clew.wording import bytes_text
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _MAX_DEPTH = 128

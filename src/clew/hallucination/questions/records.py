@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from clew.errors import InputError, without_settings
+from clew.base.errors import InputError, without_settings
 from clew.hallucination.questions.contexts import CONTEXT_COLUMNS, read_context
 from clew.storage.text_files import MAX_RECORD_CHARACTERS
 

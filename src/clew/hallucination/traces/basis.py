@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.hallucination.traces.schema import BASIS_NAME
 from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
 from clew.storage.hashing import hash_file

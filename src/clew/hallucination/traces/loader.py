@@ -12,13 +12,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
+from clew.base.texts import bytes_text, counted
 from clew.hallucination.traces.schema import check_traces, resolve_shape
 from clew.hallucination.traces.token_texts import read_token_texts
 from clew.storage import ShardReader, StoreReader, read_value
 from clew.storage.mirror import open_folder
 from clew.storage.writing import replacing
-from clew.wording import bytes_text, counted
 
 # What legacy scripts call the generated answer.
 _ALIASES = {"generated_answer_clean": "answer"}

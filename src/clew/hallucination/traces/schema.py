@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from clew.foreign_text import shortened
+from clew.base.texts import shortened
 from clew.storage import Manifest
 from clew.storage.arrow import is_list
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from clew.base.texts import bytes_text, counted
 from clew.hallucination.traces.schema import CONTEXT, check_traces
 from clew.storage import StoreReader
-from clew.wording import bytes_text, counted
 
 _EXAMPLES = 5
 

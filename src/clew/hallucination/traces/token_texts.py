@@ -8,7 +8,7 @@ from typing import Any
 
 import platformdirs
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 
 _EMBEDDED_NAME = "smollm2"
 _FILE = "tokenizer.json"

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import InputError, StoppedError
-from clew.progress import Note, Reporter, StepStarted, log_event, report_work
-from clew.settings import check_exists
+from clew.base.errors import InputError, StoppedError
+from clew.base.progress import Note, Reporter, StepStarted, log_event, report_work
+from clew.base.settings import check_exists
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -165,7 +165,7 @@ def open_asker(
     check_exists("detector", detector)
     # Before the imports, which take seconds.
     with report_work(reporter, StepStarted(name="loading the model and its detector")):
-        from clew.cpu import Threads
+        from clew.base.cpu import Threads
         from clew.hallucination.capture import LoadedModel, load_model
         from clew.hallucination.capture.embedded import EMBEDDED_NAME
         from clew.hallucination.live.asking import Asker

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from clew.errors import InputError
-from clew.run_file import UrlNeverFromFile
-from clew.urls import as_path, local_path
-from clew.wording import counted
+from clew.base.errors import InputError
+from clew.base.texts import counted
+from clew.base.urls import as_path, local_path
+from clew.storage.run_file import UrlNeverFromFile
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors import Detector
@@ -178,8 +178,8 @@ def _refuse_other_calibration(
 ) -> None:
     """The fit starts from the calibration that the risks have. The file's summary says which one
     that is; without a summary, the thresholds in its rows tell them apart."""
+    from clew.base.settings import find_differences
     from clew.hallucination.workflow.scoring import describe_detector
-    from clew.settings import find_differences
 
     if settings is None:
         before, now = _find_thresholds(detector, rows)

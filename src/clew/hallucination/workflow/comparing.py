@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from clew.names import split_names
-from clew.progress import Reporter, log_event
-from clew.run_file import NeverFromFile, UrlNeverFromFile, repeatable
-from clew.urls import local_path
+from clew.base.progress import Reporter, log_event
+from clew.base.texts import split_names
+from clew.base.urls import local_path
+from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     from clew.cluster import Spread
@@ -119,7 +119,7 @@ def compare(
         >>> comparison = clew.compare(preprocessed_dir="preprocessed_data")
         >>> comparison.to_pandas()
     """
-    from clew.cpu import watch_cores
+    from clew.base.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
     from clew.hallucination.comparison import CompareConfig, choose_folders
     from clew.hallucination.samples.reading.index import open_samples

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from clew import urls
-from clew.errors import InputError, StoppedError
-from clew.progress import Reporter
-from clew.run_file import NeverFromFile, UrlNeverFromFile, repeatable
-from clew.settings import as_path
-from clew.wording import counted
+from clew.base import urls
+from clew.base.errors import InputError, StoppedError
+from clew.base.progress import Reporter
+from clew.base.settings import as_path
+from clew.base.texts import counted
+from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     import pandas

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from clew.errors import InputError
-from clew.progress import Reporter, WorkAdvanced, WorkEnded, WorkStarted
-from clew.run_file import NeverFromFile, UrlNeverFromFile
+from clew.base.errors import InputError
+from clew.base.progress import Reporter, WorkAdvanced, WorkEnded, WorkStarted
+from clew.storage.run_file import NeverFromFile, UrlNeverFromFile
 
 if TYPE_CHECKING:
     from clew.hallucination.labels.chat import ChatConfig
@@ -72,11 +72,11 @@ def label(
         >>> scores = clew.label("traces_data", out="ground_truth_scores.csv")
         >>> scores.to_pandas().score.mean()
     """
+    from clew.base.progress import log_event
     from clew.hallucination.labels.label import apply_corrections, label_store
     from clew.hallucination.labels.review import run_review
     from clew.hallucination.workflow.spreading import choose_spread
     from clew.pages.server import require_web
-    from clew.progress import log_event
     from clew.storage.mirror import open_folder
 
     if review:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from clew import urls
-from clew.progress import Reporter
-from clew.run_file import NeverFromFile, UrlNeverFromFile, repeatable
-from clew.settings import as_path, read_size
+from clew.base import urls
+from clew.base.progress import Reporter
+from clew.base.settings import as_path, read_size
+from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     from clew.hallucination.samples.making import PreprocessResult

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.base.tables import Tabular
+from clew.base.texts import counted
 from clew.hallucination.samples.splits.table import SPLITS_FILE
 from clew.hallucination.traces.schema import BASIS_NAME
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
 from clew.storage.hashing import hash_file
 from clew.storage.places import open_place
 from clew.storage.scratch import fetched
 from clew.storage.verify import Problem, find_stores, way_on
-from clew.tables import Tabular
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan

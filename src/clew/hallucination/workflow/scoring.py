@@ -7,13 +7,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from clew.errors import InputError, StoppedError
-from clew.progress import Note, Reporter, WorkStarted, report_work
-from clew.run_file import NeverFromFile, UrlNeverFromFile
-from clew.settings import check_exists
-from clew.tables import Tabular
-from clew.urls import is_url, local_path
-from clew.wording import counted
+from clew.base.errors import InputError, StoppedError
+from clew.base.progress import Note, Reporter, WorkStarted, report_work
+from clew.base.settings import check_exists
+from clew.base.tables import Tabular
+from clew.base.texts import counted
+from clew.base.urls import is_url, local_path
+from clew.storage.run_file import NeverFromFile, UrlNeverFromFile
 
 if TYPE_CHECKING:
     import pandas
@@ -131,14 +131,14 @@ def score(
         >>> risks.to_pandas().sort_values("risk")
     """
     check_exists("detector", detector)  # before the imports, which take seconds
-    from clew.cpu import Threads
+    from clew.base.cpu import Threads
+    from clew.base.progress import log_event
     from clew.hallucination.detectors import Detector, load_detector
     from clew.hallucination.live.given import open_given
     from clew.hallucination.live.risk_file import choose_format
     from clew.hallucination.live.session import Session
     from clew.hallucination.live.windows import ScoringWorker, WindowScorer, choose_rows
     from clew.hallucination.workflow.spreading import choose_spread
-    from clew.progress import log_event
     from clew.storage.mirror import open_folder
 
     for name, value in (("num_samples", num_samples), ("rows", rows)):

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from clew.progress import Note, Reporter, log_event
-from clew.run_file import NeverFromFile
-from clew.settings import as_path, check_exists
+from clew.base.progress import Note, Reporter, log_event
+from clew.base.settings import as_path, check_exists
+from clew.storage.run_file import NeverFromFile
 
 if TYPE_CHECKING:
     from clew.hallucination.capture import LoadedModel
@@ -104,7 +104,7 @@ def serve(
     require_web()
     import torch
 
-    from clew.cpu import Threads
+    from clew.base.cpu import Threads
     from clew.hallucination.live.page.files import open_page_files
     from clew.hallucination.live.page.routes import PAGE
     from clew.hallucination.live.service.app import build_app

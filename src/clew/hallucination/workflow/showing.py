@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from clew.run_file import UrlNeverFromFile
-from clew.settings import as_path
+from clew.base.settings import as_path
+from clew.storage.run_file import UrlNeverFromFile
 
 if TYPE_CHECKING:
     from clew.hallucination.answer_page import ShowResult

@@ -1,7 +1,7 @@
 """Where a command spreads its work."""
 
+from clew.base.errors import InputError
 from clew.cluster import Spread
-from clew.errors import InputError
 
 
 def choose_spread(

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from clew.progress import Note, Reporter, log_event
-from clew.run_file import UrlNeverFromFile, repeatable
-from clew.urls import as_path
+from clew.base.progress import Note, Reporter, log_event
+from clew.base.urls import as_path
+from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     from clew.hallucination.legacy import ConvertResult

@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from clew import urls
-from clew.names import split_names
-from clew.progress import Reporter, log_event
-from clew.run_file import UrlNeverFromFile, repeatable
-from clew.settings import as_path
-from clew.urls import is_url
+from clew.base import urls
+from clew.base.progress import Reporter, log_event
+from clew.base.settings import as_path
+from clew.base.texts import split_names
+from clew.base.urls import is_url
+from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     from clew.hallucination.workflow.results import TrainingResult
@@ -132,7 +132,7 @@ def train(
         >>> results = clew.train(preprocessed_dir="preprocessed_data", networks=["lstm"])
         >>> results.metrics["lstm"]["test_auroc"]
     """
-    from clew.cpu import watch_cores
+    from clew.base.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
     from clew.engine.tracking import tracked
     from clew.hallucination.comparison import CompareConfig

@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.typed_json import compact_json
 from clew.pages.api.errors import ApiError, failed, invalid, of_status, out_of_memory
 from clew.pages.api.front import Watch
 from clew.pages.api.lifecycle import Lifecycle
 from clew.pages.api.metrics import CONTENT_TYPE, RequestMetrics
-from clew.typed_json import compact_json
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
@@ -95,7 +95,7 @@ def _add_errors(app: "FastAPI") -> None:
 
     @app.exception_handler(Exception)
     async def apologize(_: object, error: Exception) -> "Response":
-        from clew.memory import is_out_of_memory
+        from clew.base.memory import is_out_of_memory
 
         told = out_of_memory() if is_out_of_memory(error) else failed()
         return reply(told.body(), told.status, told.headers)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from clew.errors import InputError
-from clew.foreign_text import is_sendable
+from clew.base.errors import InputError
+from clew.base.texts import is_sendable
 from clew.pages.guard import RefusedError, Scope, find_header
 from clew.storage.reading import read_bounded
 

@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 
-from clew.errors import InputError, StoppedError
+from clew.base.errors import InputError, StoppedError
+from clew.base.progress import Event, Reporter
 from clew.pages.api.errors import describe_refusal
 from clew.pages.api.front import Front
 from clew.pages.api.keys import ApiKeys
@@ -16,7 +17,6 @@ from clew.pages.api.metrics import RequestMetrics
 from clew.pages.api.static import StaticPage
 from clew.pages.guard import HOST, App, Door, Limits, named_hosts
 from clew.pages.server import open_api
-from clew.progress import Event, Reporter
 
 _LOADING = "clew-loading"
 _LOOPBACK = frozenset({HOST, "localhost", "::1"})

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from clew.errors import InputError
-from clew.settings import check_fraction
+from clew.base.errors import InputError
+from clew.base.settings import check_fraction
 
 # The parameters of an image; all are 0 if it stays unchanged. Two operations of the same kind add
 # up, which is why factors are kept as logarithms.

@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int32, Int64
 
-from clew.errors import TrainingStoppedError
+from clew.base.errors import TrainingStoppedError
+from clew.base.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
+from clew.base.texts import bytes_text, counted
 from clew.patterns.cache.contents import Contents, OtherFile, Stamps, stamp_photos
 from clew.patterns.cache.squares import SeenPictures, build_rows, decode_photos
 from clew.patterns.cache.store import ImageStore, image_bytes
 from clew.patterns.photos.find import PhotoFolder
 from clew.patterns.photos.photo import Fault, Photo, refuse_equals
 from clew.patterns.photos.squares import Squares
-from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.storage.mirror import open_folder
-from clew.wording import bytes_text, counted
 
 # Besides the image: its name, digest and numbers, and Arrow's own overhead.
 _ROW_EXTRA_BYTES = 512

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int32, Int64
 
+from clew.base.typed_json import read_as
+from clew.base.urls import UrlPath
 from clew.patterns.cache.rows import ID
 from clew.patterns.photos.photo import Photo
 from clew.storage import StoreReader
@@ -22,8 +24,6 @@ from clew.storage.places import open_place
 from clew.storage.reading import open_regular, parse_json
 from clew.storage.scratch import fetched
 from clew.storage.writing import append_to_file, is_leftover
-from clew.typed_json import read_as
-from clew.urls import UrlPath
 from clew.version import __version__
 
 _GONE = -1

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.errors import StoreError, StoreLockedError
+from clew.base.errors import StoreError, StoreLockedError
+from clew.base.urls import UrlPath
 from clew.storage import (
     Manifest,
     Part,
@@ -29,7 +30,6 @@ from clew.storage.origin import describe_in_schema
 from clew.storage.places import AccessDeniedError, open_place
 from clew.storage.scratch import scratch_root
 from clew.storage.uploading import numbers_with_pieces
-from clew.urls import UrlPath
 from clew.version import __version__
 
 ID = "global_example_id"

@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from clew.base.errors import InputError, StoreError
+from clew.base.texts import bytes_text
+from clew.base.urls import as_path
 from clew.engine import LoadSettings
 from clew.engine.planning.hardware import Machine, look_at_machine
-from clew.errors import InputError, StoreError
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.loading.reader import Rows, SampleReader
 from clew.patterns.cache.store import CHANNELS, KIND
-from clew.urls import as_path
-from clew.wording import bytes_text
 
 Place = Literal["ram", "disk", "gpu"]
 

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from clew.base.cores import map_in_threads
 from clew.patterns.cache.contents import Contents, Stamps
 from clew.patterns.cache.store import image_bytes, image_schema
 from clew.patterns.photos.decode import PhotoError, photo_size
@@ -14,7 +15,6 @@ from clew.patterns.photos.find import PhotoFolder
 from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.processes import DecodingProcesses
 from clew.patterns.photos.squares import Squares
-from clew.threads import map_in_threads
 
 _PHOTOS_LOOKED_AT = 500
 _SIZE_STEP = 32

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from clew.base.texts import whole_percent
 from clew.pages.review import ReviewApp
 from clew.pages.server import LocalServer, open_server
 from clew.patterns.cleaning.findings import KINDS, TITLES, Kind
@@ -13,7 +14,6 @@ from clew.patterns.cleaning.session import Cleaning
 from clew.patterns.photos.decode import PhotoError
 from clew.patterns.review.app import Hints, encode_photo
 from clew.patterns.review.session import safe_text
-from clew.wording import whole_percent
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -17,7 +17,8 @@ from typing import Annotated, Literal
 
 import filelock
 
-from clew.errors import InputError, StoreError, StoreLockedError
+from clew.base.errors import InputError, StoreError, StoreLockedError
+from clew.base.typed_json import Bounds, Count, read_as, wrong
 from clew.patterns.library.names import lies_inside, safe_file_name
 from clew.patterns.library.placing import candidate_names, copy_beside
 from clew.patterns.photos.photo import SUFFIXES
@@ -25,7 +26,6 @@ from clew.patterns.review.notes import digest_file
 from clew.storage.disk import disk_errors
 from clew.storage.reading import open_regular, parse_json
 from clew.storage.writing import append_to_file, lock_file, replace_file, sync_folder
-from clew.typed_json import Bounds, Count, read_as, wrong
 
 CHANGES, REMOVED = "changes.jsonl", "removed"
 Action = Literal["relabel", "move", "remove", "keep"]

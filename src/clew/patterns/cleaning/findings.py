@@ -7,15 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from clew.errors import StoreError
-from clew.foreign_text import shortened
+from clew.base.errors import StoreError
+from clew.base.texts import counted, shortened
+from clew.base.typed_json import Bounds, Count, read_as, wrong
 from clew.patterns.library.names import lies_inside
 from clew.storage.reading import read_json
 from clew.storage.text_files import write_csv
 from clew.storage.writing import replace_json
-from clew.typed_json import Bounds, Count, read_as, wrong
 from clew.version import __version__
-from clew.wording import counted
 
 FINDINGS, LISTING = "findings.json", "findings.csv"
 _FORMAT, _VERSION = "clew-clean", 1

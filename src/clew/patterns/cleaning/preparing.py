@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from clew.errors import Call, InputError
+from clew.base.errors import Call, InputError
+from clew.base.progress import Reporter
+from clew.base.tables import Tabular
 from clew.patterns.cleaning.changes import (
     CHANGES,
     REMOVED,
@@ -23,9 +25,7 @@ from clew.patterns.cleaning.session import Cleaning
 from clew.patterns.library.folders import library_settings
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.trained.model import usual_device
-from clew.progress import Reporter
 from clew.storage.ownership import claim
-from clew.tables import Tabular
 
 
 @dataclass(frozen=True, kw_only=True)

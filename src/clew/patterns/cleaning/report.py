@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from clew.base.texts import counted, whole_percent
 from clew.pages.markup import Html, join, tag
 from clew.pages.shell import Section, wrap_page
 from clew.patterns.cleaning.findings import KINDS, TITLES, Finding, Findings, Kind
@@ -25,7 +26,6 @@ from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.patterns.report.overlay import as_data_url
 from clew.storage.writing import replace_file
 from clew.version import __version__
-from clew.wording import counted, whole_percent
 
 REPORT = "report.html"
 _MOST_CARDS, _MOST_MAPPED = 48, 2_000

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Float32, Int64, UInt8
 
-from clew.cores import count_cores
-from clew.errors import InputError
+from clew.base.cores import count_cores
+from clew.base.errors import InputError
+from clew.base.progress import Reporter, log_event
+from clew.base.texts import counted, whole_percent
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos, choose_size
 from clew.patterns.cleaning.duplicates import (
@@ -29,8 +31,6 @@ from clew.patterns.features import FeatureSettings, PhotoFeatures, compute_featu
 from clew.patterns.networks.lite0 import STAGE_CHANNELS
 from clew.patterns.photos import Photo, PhotoFolder, assign_splits, find_classes
 from clew.patterns.photos.photo import first_kept
-from clew.progress import Reporter, log_event
-from clew.wording import counted, whole_percent
 
 # Sides in pixels that the network sees; fewer for tiny photos, to save time.
 _FEATURE_SIZE, _TINY_SIZE, _TINY_PHOTO = 128, 96, 64

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from clew.errors import Call, InputError
+from clew.base.errors import Call, InputError
 from clew.patterns.cleaning.changes import Action, Changes, PhotoChange
 from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind
 from clew.patterns.library.names import check_class_name

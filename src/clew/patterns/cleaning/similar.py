@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.progress import Reporter
 from clew.patterns.cache import CachedPhotos, cache_photos
 from clew.patterns.cleaning.neighbors import find_neighbors, unit_rows
 from clew.patterns.cleaning.run import CleanSettings, choose_features, compute_set_features
 from clew.patterns.features import compute_features
 from clew.patterns.photos import find_photos
-from clew.progress import Reporter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from clew.cores import count_cores
-from clew.errors import InputError
+from clew.base.cores import count_cores
+from clew.base.errors import InputError
+from clew.base.progress import Reporter, log_event
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import CachedPhotos
 from clew.patterns.features.filling import Filling, PhotoSource
@@ -19,7 +20,6 @@ from clew.patterns.features.store import FeatureStore, find_form
 from clew.patterns.features.views import Views
 from clew.patterns.networks.lite0 import FEATURES, STAGE_CHANNELS
 from clew.patterns.networks.pretrained import LITE0_DIGEST, load_lite0
-from clew.progress import Reporter, log_event
 
 _SIZES = range(32, 513)
 _MOST_VIEWS, _CROP = 64, 0.35

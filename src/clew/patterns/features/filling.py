@@ -9,15 +9,15 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from clew.cpu import fast_convolutions, map_on_cores
-from clew.errors import TrainingStoppedError
+from clew.base.cores import map_in_threads
+from clew.base.cpu import fast_convolutions, map_on_cores
+from clew.base.errors import TrainingStoppedError
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.base.texts import counted
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples
 from clew.patterns.features.store import FeatureStore
 from clew.patterns.features.views import Key, Views, resize
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
-from clew.threads import map_in_threads
-from clew.wording import counted
 
 # Small batches stay in the processor's caches; a GPU wants large ones.
 _AT_ONCE, _AT_ONCE_ON_GPU = 8, 64

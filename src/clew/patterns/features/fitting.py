@@ -15,8 +15,10 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from clew.cores import count_cores
-from clew.cpu import fast_convolutions, time_on_core
+from clew.base.cores import count_cores
+from clew.base.cpu import fast_convolutions, time_on_core
+from clew.base.progress import Reporter, log_event
+from clew.base.texts import counted, duration_text, list_some
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import CachedPhotos
 from clew.patterns.features.filling import PhotoSource
@@ -28,8 +30,6 @@ from clew.patterns.features.tuning_file import Row, TuningFile
 from clew.patterns.features.views import Views
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.photos import SPLITS
-from clew.progress import Reporter, log_event
-from clew.wording import counted, duration_text, list_some
 
 # Of the time, this share is for the feature maps; a few augmented views of each photo are enough.
 _MAPS_SHARE, _MOST_VIEWS, _MEMORY_SHARE = 0.45, 4, 0.25

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import fuse_conv_bn_weights
 
-from clew.cpu import fast_convolutions, time_on_core
+from clew.base.cpu import fast_convolutions, time_on_core
 from clew.patterns.classifier import normalize
 from clew.patterns.networks.lite0 import STAGE_BLOCKS, EfficientNetLite0
 

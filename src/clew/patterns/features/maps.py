@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float16
 from torch import Tensor
 
+from clew.base.progress import Reporter
 from clew.patterns.features.filling import Filling, PhotoSource
 from clew.patterns.features.frozen import Form, FrozenLite0, choose_form
 from clew.patterns.features.last_blocks import FIRST_BLOCK
 from clew.patterns.features.store import FeatureStore, find_form
 from clew.patterns.features.views import Key
 from clew.patterns.networks.lite0 import EfficientNetLite0
-from clew.progress import Reporter
 
 CHANNELS, STRIDE = 192, 32
 _METHOD = "views 2"

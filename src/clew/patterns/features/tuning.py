@@ -13,15 +13,15 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from clew.base.errors import TrainingStoppedError
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.base.texts import counted
 from clew.engine.seeding import seed_epoch
-from clew.errors import TrainingStoppedError
 from clew.patterns.augment import Mixup
 from clew.patterns.features.heads import LinearHead, choose_head
 from clew.patterns.features.last_blocks import LastBlocks
 from clew.patterns.features.tuning_file import Progress, Row, SavedTuning, TuningFile
 from clew.patterns.networks.lite0 import EfficientNetLite0
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
-from clew.wording import counted
 
 _MOST_EPOCHS = 30
 # Fine-tuning is what makes a good classifier: it gets this many epochs even if the features took

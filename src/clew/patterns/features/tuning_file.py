@@ -10,13 +10,13 @@ from typing import Annotated, Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from clew.base.errors import StoreError
+from clew.base.typed_json import Bounds, Count, read_as, without_nan
 from clew.engine.checkpoint import load_optimizer_state
 from clew.engine.model_files import ModelFile, check_about, read_model, write_model
 from clew.engine.optimizer import optimizer_tensors
-from clew.errors import StoreError
 from clew.patterns.features.last_blocks import LastBlocks
 from clew.storage.places import AccessDeniedError
-from clew.typed_json import Bounds, Count, read_as, without_nan
 
 TUNING_FILE = "tuning.safetensors"
 _NOW, _BEST, _OPTIMIZER = "now/", "best/", "optimizer/"

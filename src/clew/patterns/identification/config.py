@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clew.base.errors import InputError
+from clew.base.urls import resolved
 from clew.engine.planning.hardware import look_at_machine
-from clew.errors import InputError
 from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
     IDENTIFIED_FOLDER,
@@ -15,7 +16,6 @@ from clew.patterns.identification.results import (
     read_settings,
 )
 from clew.patterns.trained.unknown import USUAL_UNKNOWN
-from clew.urls import resolved
 
 _MOST_WORKERS = 8
 PAGE_FILE, TABLE_FILE = "identified.html", "identified.csv"

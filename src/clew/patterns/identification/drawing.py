@@ -6,6 +6,7 @@ from typing import IO
 
 from PIL.Image import Image
 
+from clew.base.texts import counted
 from clew.pages.markup import Html
 from clew.patterns.identification.config import PAGE_FILE, IdentifyConfig, sheet_file
 from clew.patterns.identification.page import (
@@ -20,7 +21,6 @@ from clew.patterns.identification.results import IDENTIFIED_FILE, Identified, re
 from clew.patterns.identification.sheets import ContactSheets, make_thumbnails
 from clew.patterns.identification.tally import Group, Tally
 from clew.storage.writing import replacing
-from clew.wording import counted
 
 _MOST_FAULTS = 500
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from PIL.Image import Image
 
+from clew.base.texts import counted, whole_percent
 from clew.pages.markup import Html, tag
 from clew.patterns.identification.results import MADE_BY, Identified
 from clew.patterns.identification.sheets import as_data_address
 from clew.patterns.identification.tally import Group
 from clew.version import __version__
-from clew.wording import counted, whole_percent
 
 _LEAST_SHOWN = 0.01
 _LABEL = 18  # characters of a class in the overview

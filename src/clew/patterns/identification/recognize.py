@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.identification.config import USUAL_UNKNOWN, check_top_k
 from clew.patterns.photos.decode import PhotoError, PhotoSource, open_photo, read_photo
 from clew.patterns.trained.model import Judged, PatternModel

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.typed_json import Bounds, read_as, to_json, wrong
 from clew.patterns.photos.photo import Fault
 from clew.storage.reading import open_regular, parse_json, read_json
 from clew.storage.text_files import csv_text
-from clew.typed_json import Bounds, read_as, to_json, wrong
 
 IDENTIFIED_FILE, IDENTIFIED_FOLDER = "identified.json", "identified"
 MADE_BY = "clew patterns identify"

@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int64
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
+from clew.base.tables import Tabular
+from clew.base.texts import counted
 from clew.patterns.identification.config import (
     PAGE_FILE,
     TABLE_FILE,
@@ -38,10 +41,7 @@ from clew.patterns.trained.model import (
     predict_photos,
     usual_device,
 )
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.storage.writing import replacing
-from clew.tables import Tabular
-from clew.wording import counted
 
 _SOME = 10
 

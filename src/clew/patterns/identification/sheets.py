@@ -10,12 +10,12 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from clew.base.cores import map_in_threads
+from clew.base.texts import whole_percent
 from clew.patterns.identification.config import remove_sheets, sheet_file
 from clew.patterns.identification.results import MADE_BY, Identified
 from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.storage.writing import replacing
-from clew.threads import map_in_threads
-from clew.wording import whole_percent
 
 THUMBNAIL_SIDE = 192
 _QUALITY = 82

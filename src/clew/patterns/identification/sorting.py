@@ -8,7 +8,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from clew.errors import Call, InputError
+from clew.base.errors import Call, InputError
 from clew.patterns.identification.results import Identified
 from clew.patterns.library.folders import SET_FILE, library_settings
 from clew.storage.disk import disk_errors

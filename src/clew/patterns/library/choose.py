@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from clew.errors import Call, InputError
+from clew.base.errors import Call, InputError
+from clew.base.urls import UrlPath, as_path, resolved
 from clew.patterns.library.folders import (
     LIBRARY,
     SET_FILE,
@@ -15,7 +16,6 @@ from clew.patterns.library.folders import (
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.find import SPLIT_FOLDERS, find_classes
 from clew.patterns.photos.photo import SPLITS
-from clew.urls import UrlPath, as_path, resolved
 
 
 @dataclass(frozen=True, kw_only=True)

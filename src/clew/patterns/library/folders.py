@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.patterns.results_file import RESULTS, read_results_file
 
 LIBRARY = Path("patterns")  # the default folder for sets

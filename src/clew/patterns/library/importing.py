@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clew.base.cores import map_in_threads
+from clew.base.progress import Reporter, WorkAdvanced, log_event, report_work
 from clew.patterns.library.journal import Journal, Source, describe_picture, write_listing
 from clew.patterns.library.pattern_set import PatternSet, set_lock
 from clew.patterns.library.placing import (
@@ -19,10 +21,8 @@ from clew.patterns.library.placing import (
     remove_source,
 )
 from clew.patterns.library.sources import find_sources, look_at_photos, start_photos
-from clew.progress import Reporter, WorkAdvanced, log_event, report_work
 from clew.storage.disk import refuse_full_disk
 from clew.storage.writing import sync_folder
-from clew.threads import map_in_threads
 
 _COPYING = 8  # photos copied in parallel
 

@@ -4,8 +4,8 @@ import re
 import unicodedata
 from pathlib import Path, PurePath, PurePosixPath
 
-from clew.errors import InputError
-from clew.foreign_text import for_terminal
+from clew.base.errors import InputError
+from clew.base.texts import for_terminal
 from clew.patterns.photos.photo import SUFFIXES
 
 # File systems allow 255 bytes; a number and a temporary suffix must still fit.

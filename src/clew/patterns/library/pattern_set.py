@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import filelock
 
-from clew.errors import Call, InputError, StoreError, StoreLockedError
+from clew.base.errors import Call, InputError, StoreError, StoreLockedError
+from clew.base.typed_json import Bounds, read_as, to_json
 from clew.patterns.library.folders import (
     LIBRARY,
     SET_FILE,
@@ -31,7 +32,6 @@ from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.walk import walk
 from clew.storage.reading import read_json
 from clew.storage.writing import lock_file, replace_file
-from clew.typed_json import Bounds, read_as, to_json
 from clew.version import __version__
 
 logger = logging.getLogger(__name__)

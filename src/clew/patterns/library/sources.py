@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from clew.errors import InputError
+from clew.base.cores import map_in_threads
+from clew.base.errors import InputError
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.base.texts import counted
 from clew.patterns.library.folders import SET_FILE
 from clew.patterns.library.journal import (
     Journal,
@@ -21,9 +24,6 @@ from clew.patterns.photos.decode import PhotoError
 from clew.patterns.photos.find import PhotoFolder, find_classes, find_photos
 from clew.patterns.photos.photo import class_name
 from clew.patterns.photos.walk import walk
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
-from clew.threads import map_in_threads
-from clew.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.patterns.library.folders import (
     LIBRARY,
     RESULTS,

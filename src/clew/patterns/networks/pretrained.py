@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from clew.base.errors import InputError
 from clew.engine.model_files import allocate, read_model, write_model
-from clew.errors import InputError
 from clew.patterns.networks.lite0 import EfficientNetLite0
-from clew.wheels import WeightsWheel, convert_once, models_folder
+from clew.storage.wheels import WeightsWheel, convert_once, models_folder
 
 IMAGENET_CLASSES = 1000
 _FILE = "model.safetensors"

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.networks.pretrained import load_lite0
 from clew.patterns.networks.se_resnet import SEResNet, SEResNetConfig

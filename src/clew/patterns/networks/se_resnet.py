@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clew.errors import InputError
-from clew.settings import check_fraction, check_positive
+from clew.base.errors import InputError
+from clew.base.settings import check_fraction, check_positive
 
 # Up to these sides, a stem that halves the image twice, or once, would leave too little of it.
 _KEEP_UP_TO, _HALVE_UP_TO = 40, 80

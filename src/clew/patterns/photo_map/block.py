@@ -9,8 +9,8 @@ from importlib.resources import files
 import numpy as np
 from jaxtyping import Float32
 
+from clew.base.texts import counted
 from clew.pages.markup import Html, tag
-from clew.wording import counted
 
 # Coordinates in the page, in steps of the whole width.
 _STEPS = 4_095

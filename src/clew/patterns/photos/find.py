@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.texts import counted
 from clew.patterns.photos.photo import Fault, Photo, class_name, natural_order
 from clew.patterns.photos.walk import Found, walk
-from clew.wording import counted
 
 SPLIT_FOLDERS = {
     **dict.fromkeys(("train", "training"), "train"),

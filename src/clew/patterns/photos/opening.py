@@ -22,6 +22,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from clew.base.texts import bytes_text
 from clew.patterns.photos.budget import (
     MAX_MEMORY_BYTES,
     TooExpensiveError,
@@ -30,7 +31,6 @@ from clew.patterns.photos.budget import (
     refuse_slow,
 )
 from clew.storage.reading import NotRegularFileError, open_regular
-from clew.wording import bytes_text
 
 # A file, or the bytes of one.
 PhotoSource = Path | bytes

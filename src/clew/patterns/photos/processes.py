@@ -13,9 +13,9 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
+from clew.base.python_processes import start_function
 from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.squares import Squares, read_squares
-from clew.python_processes import start_function
 
 
 class DecodingProcesses:

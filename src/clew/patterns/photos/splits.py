@@ -5,7 +5,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.loading.splits import SPLIT_NAMES, Shares
 from clew.patterns.photos.photo import Photo, natural_order
 

@@ -4,11 +4,11 @@ split."""
 from collections.abc import Sequence
 from typing import Any
 
+from clew.base.texts import list_some
 from clew.pages.figures import DASH, as_number, whole
 from clew.pages.markup import Html, tag
 from clew.patterns.report.headline import classes_without, percents
 from clew.patterns.report.run import Run
-from clew.wording import list_some
 
 _SHARES = (
     ("recall", "recall", "share of this class's test photos that are classified correctly"),

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from clew.base.texts import list_some, tenth_percent
 from clew.pages.figures import DASH, as_dict, as_number, counted, decimals
 from clew.pages.markup import Html, tag
 from clew.patterns.report.run import Run
-from clew.wording import list_some, tenth_percent
 
 _FEW = 100  # with fewer test photos, one photo changes the accuracy by more than a percentage point
 

@@ -4,7 +4,8 @@ import logging
 from importlib.resources import files
 from pathlib import Path
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
+from clew.base.urls import as_path
 from clew.pages.figures import counted
 from clew.pages.markup import Html, join, tag
 from clew.pages.shell import Section, wrap_page
@@ -27,7 +28,6 @@ from clew.patterns.trained.gradcam import check_maps
 from clew.patterns.trained.model import load_classifier
 from clew.storage.working_copy import working_copy
 from clew.storage.writing import replace_file
-from clew.urls import as_path
 from clew.version import __version__
 
 REPORT_FILE = "report.html"

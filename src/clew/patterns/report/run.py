@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
+from clew.base.urls import as_path
 from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
 from clew.patterns.photos.photo import Fault
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.trained.tables import EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE
 from clew.storage.text_files import read_csv
-from clew.urls import as_path
 
 LOG_FILE = "log.csv"
 _AGAIN = 'Run "clew patterns train" again with this output folder'

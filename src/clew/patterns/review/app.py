@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from PIL import Image
 
+from clew.base.texts import whole_percent
 from clew.pages.review import ReviewApp
 from clew.pages.server import LocalServer, open_server
 from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.patterns.review.questions import Question
 from clew.patterns.review.session import Review, describe_new_classes, safe_text
-from clew.wording import whole_percent
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

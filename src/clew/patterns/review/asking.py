@@ -5,13 +5,13 @@ import sys
 import webbrowser
 from dataclasses import dataclass
 
+from clew.base.terminal import TextConsole
 from clew.patterns.library.choose import Chosen
 from clew.patterns.review.app import open_page
 from clew.patterns.review.keys import open_keys
 from clew.patterns.review.prepare import ReviewConfig, open_review
 from clew.patterns.review.session import Review
 from clew.patterns.review.terminal import Dialogue
-from clew.terminal import TextConsole
 
 logger = logging.getLogger(__name__)
 

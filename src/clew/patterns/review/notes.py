@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from clew.errors import StoreError
-from clew.foreign_text import shortened
+from clew.base.errors import StoreError
+from clew.base.texts import shortened
+from clew.base.typed_json import Count, read_as, to_json, wrong
 from clew.patterns.library.names import lies_inside
 from clew.patterns.photos.photo import SUFFIXES
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file
-from clew.typed_json import Count, read_as, to_json, wrong
 from clew.version import __version__
 
 NOTES_NAME = "review.json"

@@ -9,7 +9,7 @@ from typing import Any
 
 import filelock
 
-from clew.errors import Call, InputError, StoreLockedError
+from clew.base.errors import Call, InputError, StoreLockedError
 from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
     Identification,

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from clew.errors import Call, InputError
-from clew.foreign_text import for_terminal
+from clew.base.errors import Call, InputError
+from clew.base.texts import for_terminal
 from clew.patterns.library.names import check_class_name
 from clew.patterns.library.summary import MIN_PHOTOS
 from clew.patterns.review.notes import Action, Decision, digest_file

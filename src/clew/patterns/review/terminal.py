@@ -10,14 +10,14 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.texts import whole_percent
 from clew.patterns.library.names import check_class_name
 from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.patterns.review.keys import Keys
 from clew.patterns.review.notes import Decision
 from clew.patterns.review.questions import Choice, Question, find_alike, find_label
 from clew.patterns.review.session import Review, safe_text
-from clew.wording import whole_percent
 
 _BAR = 24
 _MOST_CHOICES = 12

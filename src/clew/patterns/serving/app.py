@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clew.errors import ClewError, InputError, QueueFullError
+from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.pages.api.app import add_state, new_app, reply
 from clew.pages.api.errors import ApiError, busy, invalid
 from clew.pages.api.lifecycle import Lifecycle

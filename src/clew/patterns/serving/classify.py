@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.pages.api.errors import ApiError, invalid
 from clew.patterns.identification.recognize import Recognition, look_at_whole
 from clew.patterns.photos.decode import PhotoError, open_photo, read_square

@@ -10,7 +10,8 @@ from pathlib import Path, PurePath
 
 import filelock
 
-from clew.errors import QueueFullError, StoreLockedError
+from clew.base.errors import QueueFullError, StoreLockedError
+from clew.base.urls import resolved
 from clew.patterns.identification.recognize import Recognition
 from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
@@ -24,7 +25,6 @@ from clew.patterns.photos.opening import HEAD_BYTES, describe_format
 from clew.patterns.review.questions import find_label
 from clew.storage.disk import disk_errors
 from clew.storage.writing import lock_file, replace_file, replacing
-from clew.urls import resolved
 
 _SERVED = "served"
 _DIGEST_BYTES = 8

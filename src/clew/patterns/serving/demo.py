@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.serving.app import PAGE
 from clew.patterns.serving.runtime import fetch_runtime
 from clew.patterns.serving.settings import PhotoServiceSettings

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
+from clew.base.typed_json import Bounds, read_as
 from clew.pages.api.errors import ApiError, invalid
-from clew.typed_json import Bounds, read_as
 
 if TYPE_CHECKING:
     from fastapi import Request

@@ -9,7 +9,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from clew.errors import InputError, without_settings
+from clew.base.errors import InputError, without_settings
 
 logger = logging.getLogger(__name__)
 

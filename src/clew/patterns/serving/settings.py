@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.settings import check_numbers, check_positive
 from clew.patterns.identification.config import (
     USUAL_UNKNOWN,
     check_threshold,
     check_top_k,
     check_unknown,
 )
-from clew.settings import check_numbers, check_positive
 
 # A photo of 20 MB from each of them fits in memory, whatever they do.
 CONNECTIONS = 64

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from clew.errors import ClewError, InputError
+from clew.base.errors import ClewError, InputError
 from clew.patterns.classifier import Normalize, look_closer
 from clew.patterns.networks import input_scaling
 from clew.patterns.photos.decode import PhotoError, read_square

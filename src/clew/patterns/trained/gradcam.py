@@ -9,7 +9,7 @@ from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.patterns.classifier import normalize
 from clew.patterns.networks.lite0 import SameConv2d
 from clew.patterns.trained.model import PatternModel

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage.reading import open_regular
 from clew.storage.text_files import read_csv, write_csv
 from clew.storage.writing import replace_file

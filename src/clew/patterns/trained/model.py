@@ -15,12 +15,15 @@ from jaxtyping import Float, Float32, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clew.cpu import leave_slow_kernels
+from clew.base.cores import map_in_threads
+from clew.base.cpu import leave_slow_kernels
+from clew.base.errors import InputError, StoreError
+from clew.base.texts import shortened
+from clew.base.typed_json import Bounds, read_as
+from clew.base.urls import as_path
 from clew.engine import PlanRequest, plan_hardware
 from clew.engine.folders import BEST, LAST
 from clew.engine.model_files import Wanted, check_about, read_about, read_model
-from clew.errors import InputError, StoreError
-from clew.foreign_text import shortened
 from clew.patterns.classifier import look_closer, normalize
 from clew.patterns.networks import build_network, is_network
 from clew.patterns.photos.decode import PhotoError, read_square
@@ -30,9 +33,6 @@ from clew.patterns.photos.squares import hash_picture
 from clew.patterns.results_file import RESULTS, read_results_file
 from clew.patterns.trained.unknown import UnknownModel, read_unknown
 from clew.storage.working_copy import working_copy
-from clew.threads import map_in_threads
-from clew.typed_json import Bounds, read_as
-from clew.urls import as_path
 
 # The network's name inside the PatternClassifier that was trained.
 PREFIX = "network."

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from clew.errors import ClewError, InputError
+from clew.base.errors import ClewError, InputError
 from clew.patterns.trained.exporting import (
     CHECKED,
     INPUT,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
 from clew.patterns.trained.exporting import (
     CHECKED,
     INPUT,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.patterns.photos.photo import Fault
 from clew.storage.text_files import read_csv, write_csv
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int64
 
+from clew.base.errors import StoreError
 from clew.engine.model_files import ModelFile, read_model, write_model
-from clew.errors import StoreError
 
 UNKNOWN_FILE = "unknown.safetensors"
 # Of the photos of known classes, the share that is marked as unknown.

@@ -3,14 +3,14 @@ with, or else the pretrained one."""
 
 from dataclasses import dataclass, replace
 
+from clew.base.errors import InputError
+from clew.base.progress import Note, Reporter
 from clew.engine.processes import count_processes
-from clew.errors import InputError
 from clew.patterns.networks import LITE0, check_network, usual_network
 from clew.patterns.networks.pretrained import pretrained_lite0
 from clew.patterns.training.config import USUAL_MINUTES, PatternsConfig
 from clew.patterns.training.folder import RunFolder
 from clew.patterns.training.start import Start
-from clew.progress import Note, Reporter
 
 
 @dataclass(frozen=True, kw_only=True)

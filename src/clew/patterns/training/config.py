@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from clew.base.errors import InputError
+from clew.base.settings import check_numbers
+from clew.base.texts import counted
 from clew.engine import CategoricalLoss, PlanRequest, TrainConfig
-from clew.errors import InputError
 from clew.loading.splits import Shares
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.photos import USUAL_SHARES
-from clew.settings import check_numbers
-from clew.wording import counted
 
 _FOCAL_GAMMA = 2.0
 # A dataset with at least this many training photos gets the usual number of epochs. A GPU

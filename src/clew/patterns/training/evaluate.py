@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from clew.base.errors import InputError, TrainingStoppedError
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
+from clew.base.texts import counted
 from clew.engine.folders import make_folder
 from clew.engine.planning.hardware import look_at_machine
-from clew.errors import InputError, TrainingStoppedError
 from clew.patterns.photos import Fault, PhotoFolder, find_classes
 from clew.patterns.photos.photo import refuse_equals
 from clew.patterns.results_file import RESULTS, read_results_file
@@ -38,9 +40,7 @@ from clew.patterns.training.results import (
     refuse_other_results,
     write_results,
 )
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.storage.working_copy import optional_copy, working_copy
-from clew.wording import counted
 
 _TRAINED_ON = {
     "train": "the model was trained on this image",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clew.progress import Event
+from clew.base.progress import Event
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from clew.base.errors import InputError, SettingsMismatchError
+from clew.base.settings import START_OVER
 from clew.engine.checkpoint import read_settings
 from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
-from clew.errors import InputError, SettingsMismatchError
 from clew.patterns.features import TUNING_FILE
 from clew.patterns.report import REPORT_FILE
 from clew.patterns.trained.map_files import MAP_FILE, THUMBNAILS_FILE
@@ -25,7 +26,6 @@ from clew.patterns.trained.tables import (
 )
 from clew.patterns.trained.unknown import UNKNOWN_FILE
 from clew.patterns.training.results import refuse_other_results
-from clew.settings import START_OVER
 from clew.storage.ownership import OWN_FILE
 
 # Files that are only valid for a finished run. results.json is deleted last: it identifies the

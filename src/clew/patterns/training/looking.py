@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from clew.cores import count_cores
-from clew.cpu import map_on_cores
+from clew.base.cores import count_cores
+from clew.base.cpu import map_on_cores
 from clew.patterns.photo_map.layout import choose_shown
 from clew.patterns.trained.model import Outputs, PatternModel
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
+from clew.base.errors import InputError
+from clew.base.progress import Reporter
 from clew.engine import OpenBatches
-from clew.errors import InputError
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import (
     CachedPhotos,
@@ -27,7 +28,6 @@ from clew.patterns.trained.tables import RunTables, SplitRow
 from clew.patterns.training.config import PhotoSettings
 from clew.patterns.training.events import TrainingChoice
 from clew.patterns.training.start import Start
-from clew.progress import Reporter
 from clew.storage.hashing import hash_text
 
 _HASH_LETTERS = 16

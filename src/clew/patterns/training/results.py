@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
+from clew.base.errors import StoreError
+from clew.base.typed_json import to_json
 from clew.engine import FitResult
 from clew.engine.identity import read_versions
-from clew.errors import StoreError
 from clew.metrics import expected_calibration_error
 from clew.patterns.results_file import read_results_file
 from clew.patterns.trained.model import RESULTS
 from clew.storage.writing import replace_json
-from clew.typed_json import to_json
 
 _Z = 1.959963984540054  # the 97.5% quantile of the normal distribution
 # Limits of the temperature: beyond them, a handful of photos would dominate.

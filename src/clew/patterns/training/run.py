@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from clew.base.errors import InputError
+from clew.base.progress import Note, Reporter, log_event
+from clew.base.settings import offer_overwrite
+from clew.base.urls import resolved
 from clew.engine import FitResult, ModelMeasured
 from clew.engine.folders import CURVES
 from clew.engine.logs import draw_curves
 from clew.engine.planning.hardware import look_at_machine
 from clew.engine.planning.planner import connect
 from clew.engine.processes import first_does, is_first_process
-from clew.errors import InputError
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import usual_sizes
 from clew.patterns.photos import SPLITS, PhotoFolder, find_classes
@@ -43,11 +46,8 @@ from clew.patterns.training.results import (
 from clew.patterns.training.start import Start, open_start
 from clew.patterns.training.task import Task, decide_task
 from clew.patterns.training.unknown import describe_unknown, fit_unknown, spread_of
-from clew.progress import Note, Reporter, log_event
-from clew.settings import offer_overwrite
 from clew.storage.mirror import open_folder
 from clew.storage.working_copy import optional_copy, working_copy
-from clew.urls import resolved
 
 _MANY_PHOTOS = 5_000
 _LOGGED = ("test_accuracy", "test_macro_f1", "test_loss", "test_ece", "val_accuracy", "temperature")

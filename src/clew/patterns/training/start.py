@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clew.base.errors import InputError
 from clew.engine.folders import BEST
 from clew.engine.model_files import read_model, refuse_non_finite
-from clew.errors import InputError
 from clew.patterns.networks import build_network
 from clew.patterns.trained.model import PREFIX, read_model_settings
 from clew.patterns.trained.tables import read_known_splits

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from clew.cores import count_cores
+from clew.base.cores import count_cores
+from clew.base.progress import Note
 from clew.engine import CategoricalLoss, FitResult, PlanRequest, Reporter, TrainConfig, fit
 from clew.engine.folders import LAST
 from clew.engine.processes import count_processes
@@ -32,7 +33,6 @@ from clew.patterns.training.config import BODY_RATE, PatternsConfig
 from clew.patterns.training.events import Prepared, TrainingChoice
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
 from clew.patterns.training.start import Start
-from clew.progress import Note
 
 # This many photos are used to decide on mirroring.
 _LOOKED_AT = 2_000

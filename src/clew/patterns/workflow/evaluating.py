@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from clew.base.progress import Reporter, log_event
+from clew.base.settings import as_path
 from clew.patterns.library.folders import LIBRARY
 from clew.patterns.workflow.training import write_page
-from clew.progress import Reporter, log_event
-from clew.run_file import UrlNeverFromFile, repeatable
-from clew.settings import as_path
+from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     from clew.patterns.workflow.results import ClassifierResult

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from clew.tables import Tabular
-from clew.wording import counted, tenth_percent
+from clew.base.tables import Tabular
+from clew.base.texts import counted, tenth_percent
 
 if TYPE_CHECKING:
     from clew.patterns.library.pattern_set import PatternSet

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clew.base.settings import as_path
 from clew.patterns.library.folders import LIBRARY
-from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.patterns.flow import FlowConfig, FlowResult

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from clew.base.progress import Note, Reporter, log_event
+from clew.base.settings import as_path
+from clew.base.texts import counted
 from clew.patterns.library.folders import LIBRARY
-from clew.progress import Note, Reporter, log_event
-from clew.run_file import NeverFromFile
-from clew.settings import as_path
-from clew.wording import counted
+from clew.storage.run_file import NeverFromFile
 
 if TYPE_CHECKING:
     from clew.pages.api.running import Loaded

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clew.base.progress import Reporter
 from clew.patterns.library.folders import LIBRARY
-from clew.progress import Reporter
 
 if TYPE_CHECKING:
     from clew.patterns.library.importing import ImportResult

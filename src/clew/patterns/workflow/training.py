@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from clew.errors import ClewError, InputError
+from clew.base.errors import ClewError, InputError
+from clew.base.progress import Note, Reporter, log_event
+from clew.base.settings import as_path, read_size
 from clew.patterns.library.folders import LIBRARY, SET_FILE
-from clew.progress import Note, Reporter, log_event
-from clew.run_file import UrlNeverFromFile, has_same_settings, repeatable
-from clew.settings import as_path, read_size
+from clew.storage.run_file import UrlNeverFromFile, has_same_settings, repeatable
 
 if TYPE_CHECKING:
     from clew.patterns.augment import AugmentConfig

@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.progress import Reporter
+from clew.base.settings import as_path
+from clew.base.urls import local_path
 from clew.patterns.library.folders import LIBRARY
-from clew.progress import Reporter
-from clew.run_file import UrlNeverFromFile, repeatable
-from clew.settings import as_path
-from clew.urls import local_path
+from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     from clew.patterns.identification.recognize import Recognition

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
 from clew.storage.manifest import ShardEntry
 from clew.storage.mirror.cache import CacheFullError, hold_shard
 from clew.storage.mirror.limits import read_limit

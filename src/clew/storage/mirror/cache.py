@@ -14,7 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypedDict
 
-from clew.errors import DiskFullError, InputError, StoreError
+from clew.base.errors import DiskFullError, InputError, StoreError
+from clew.base.texts import bytes_text
+from clew.base.typed_json import Bounds, read_as
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import ShardEntry
 from clew.storage.members import Sha256
@@ -23,8 +25,6 @@ from clew.storage.mirror.limits import read_limit
 from clew.storage.mirror.path import MirrorFolder
 from clew.storage.reading import read_json
 from clew.storage.writing import lock_file
-from clew.typed_json import Bounds, read_as
-from clew.wording import bytes_text
 
 logger = logging.getLogger(__name__)
 

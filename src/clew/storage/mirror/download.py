@@ -5,8 +5,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+from clew.base.cores import map_ahead
 from clew.storage.places import Place
-from clew.threads import map_ahead
 
 # One connection to an object store gives 50 to 100 MB/s; 16 fill a link of 10 Gbit/s.
 _CONNECTIONS = 16

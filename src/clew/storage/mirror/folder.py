@@ -7,16 +7,16 @@ from pathlib import Path
 
 import platformdirs
 
-from clew.errors import InputError, StoreError
-from clew.settings import read_size
+from clew.base.errors import InputError, StoreError
+from clew.base.settings import read_size
+from clew.base.typed_json import read_as
+from clew.base.urls import UrlPath, as_path, local_path
 from clew.storage.mirror.cache import writing_to
 from clew.storage.mirror.limits import LIMITS, set_limit
 from clew.storage.mirror.path import SCHEMES, MirrorFolder, copy_of
 from clew.storage.places import Place
 from clew.storage.reading import read_bounded, read_json
 from clew.storage.writing import lock_file, replace_file, written_name
-from clew.typed_json import read_as
-from clew.urls import UrlPath, as_path, local_path
 
 _VERSIONS = ".versions.json"
 # In a folder that the user names, everything is in one folder of our own, which bears a mark.

@@ -12,8 +12,8 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
-from clew.errors import ClewError
-from clew.python_processes import start_function
+from clew.base.errors import ClewError
+from clew.base.python_processes import start_function
 from clew.storage.places import Entry, Place, Range, open_place
 
 _is_forked = False

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Annotated, TypedDict
 
+from clew.base.typed_json import Bounds, read_as
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file
-from clew.typed_json import Bounds, read_as
 
 LIMITS = "cache.json"
 _DEFAULT_BYTES = 64 * 10**9

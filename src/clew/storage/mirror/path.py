@@ -3,7 +3,7 @@
 from pathlib import Path, PosixPath
 from typing import TypeVar
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.storage.mirror.forked import open_reading
 from clew.storage.places import Place
 

@@ -1,6 +1,7 @@
 """A folder of files at a path or at a URL, behind one small interface. What never leaves the disk
 keeps using `Path`s."""
 
+from clew.base.urls import UrlPath, as_path, is_url, local_path
 from clew.storage.places.folder import FolderPlace
 from clew.storage.places.opening import open_place
 from clew.storage.places.place import (
@@ -12,7 +13,6 @@ from clew.storage.places.place import (
     Range,
     UnreachableError,
 )
-from clew.urls import UrlPath, as_path, is_url, local_path
 
 __all__ = [
     "AccessDeniedError",

@@ -8,7 +8,7 @@ from typing import Any
 import botocore.session
 from botocore.exceptions import BotoCoreError
 
-from clew.errors import without_settings
+from clew.base.errors import without_settings
 from clew.storage.places.place import AccessDeniedError
 
 # botocore renews credentials that expire; asking again is cheap.

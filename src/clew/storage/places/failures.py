@@ -10,7 +10,7 @@ from obstore.exceptions import (
     UnknownConfigurationKeyError,
 )
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.storage.places.place import AccessDeniedError, UnreachableError
 
 # obstore passes on the server's answer only as text. Both patterns are of the protocol, not of

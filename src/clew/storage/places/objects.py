@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import InputError
+from clew.base.cores import map_ahead
+from clew.base.errors import InputError
+from clew.base.texts import bytes_text
 from clew.storage.places.place import ChangedError, Content, Entry, Place, Range
 from clew.storage.reading import open_regular
 from clew.storage.writing import create_file
-from clew.threads import map_ahead
-from clew.wording import bytes_text
 
 try:
     import obstore

@@ -2,9 +2,9 @@
 
 import os
 
+from clew.base.urls import UrlPath, as_path
 from clew.storage.places.folder import FolderPlace
 from clew.storage.places.place import Place
-from clew.urls import UrlPath, as_path
 
 
 def open_place(where: str | os.PathLike[str]) -> Place:

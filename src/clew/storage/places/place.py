@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 
 # The first byte and the number of bytes.
 Range = tuple[int, int]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.hallucination.comparison.report import write_report
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page

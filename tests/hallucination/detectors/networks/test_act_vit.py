@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.networks.act_vit import (
     ActViTConfig,
     PatchEmbedding,

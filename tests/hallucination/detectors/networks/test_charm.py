@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.nn import MessagePassing
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.networks.charm import (
     CharmConfig,
     HeadEdges,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.networks.contrastive import (
     ContrastiveAutoencoder,
     ContrastiveConfig,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.networks import GVAELSTMConfig, LSTMConfig
 from tests.hallucination.detectors.networks.making import (
     NETWORKS,

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from clew import TraceBatchLoader
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes import PROBES, fitting
 from clew.hallucination.detectors.probes.attention import AttentionScore
 from clew.hallucination.detectors.probes.method import Features

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes import PROBES
 from clew.hallucination.detectors.probes.consistency import disagreement, rarest_word
 from tests.hallucination.detectors.probes.features import MemoryFeatures

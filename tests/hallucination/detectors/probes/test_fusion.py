@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes import PROBES
 from clew.hallucination.detectors.probes.fusion import read_confidence
 from clew.metrics import auroc

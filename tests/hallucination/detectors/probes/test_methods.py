@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.detectors.probes import PROBES
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.metrics import auroc

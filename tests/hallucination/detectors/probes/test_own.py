@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import clew
-from clew.errors import InputError, MethodError
+from clew.base.errors import InputError, MethodError
 from clew.hallucination.detectors.probes import registration
 from clew.hallucination.detectors.probes.own import OwnMethod
 from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states

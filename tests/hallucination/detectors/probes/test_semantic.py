@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes import PROBES
 from clew.hallucination.detectors.probes.semantic import (
     cluster_entropy,

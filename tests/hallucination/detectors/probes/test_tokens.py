@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.tokens import (
     Tokens,
     find_token_probe,

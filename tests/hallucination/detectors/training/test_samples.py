@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from clew.base.errors import InputError, StoreError
 from clew.datasets import ResidentSamples
 from clew.engine import LoadSettings, TrainConfig
-from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
 from clew.hallucination.detectors.training.samples import DetectorSamples

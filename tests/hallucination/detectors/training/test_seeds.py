@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clew.base.errors import InputError, TrainingStoppedError
+from clew.base.progress import Event
 from clew.datasets import PreprocessedLSTMMapDataset
 from clew.engine import PlanRequest, TrainConfig
-from clew.errors import InputError, TrainingStoppedError
 from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training import (
@@ -22,7 +23,6 @@ from clew.hallucination.detectors.training import (
     train_seeds,
 )
 from clew.hallucination.detectors.training.sources import PreprocessedData
-from clew.progress import Event
 from tests.engine.children import start, tensors, wait, wait_until
 from tests.hallucination.detectors.training.making import (
     PLAIN,

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from clew.engine import HardwarePlan, TrainConfig
-from clew.errors import (
+from clew.base.errors import (
     InputError,
     SettingsMismatchError,
     StoreError,
     StoreLockedError,
     TrainingStoppedError,
 )
+from clew.base.progress import Event
+from clew.engine import HardwarePlan, TrainConfig
 from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings
 from clew.hallucination.detectors.training import (
     LossSettings,
@@ -29,7 +30,6 @@ from clew.hallucination.detectors.training import (
     train_detectors,
 )
 from clew.hallucination.detectors.training.task import Task
-from clew.progress import Event
 from tests.engine.children import start, tensors, wait, wait_until
 from tests.events import Later, pick
 from tests.hallucination.detectors.training.making import PLAIN, SMALL, small_run, write_learnable

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError, StoreLockedError
+from clew.base.errors import InputError, StoreLockedError
 from clew.hallucination.labels import read_scores
 from clew.hallucination.labels.review import LabelReview, open_review
 from clew.storage.text_files import read_csv

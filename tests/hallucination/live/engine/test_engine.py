@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from clew.errors import ClewError, InputError, QueueFullError
+from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.live.engine import batch

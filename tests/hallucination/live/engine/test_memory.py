@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import ClewError, InputError
+from clew.base.errors import ClewError, InputError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.capture.plan import cache_bytes
 from clew.hallucination.live.engine import batch, room

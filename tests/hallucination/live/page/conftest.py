@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from clew.base.progress import ignore_event
 from clew.hallucination.capture import LoadedModel, extract, load_model
 from clew.hallucination.comparison import CompareConfig, compare_methods
 from clew.hallucination.live.page.files import BrowsedStore, PageFiles, open_page_files
 from clew.hallucination.live.session import Session
 from clew.hallucination.samples.making import PreprocessConfig, preprocess_store
-from clew.progress import ignore_event
 from tests.builders import tiny_loaded
 from tests.hallucination.answer_page.making import write_comparison, write_scores
 from tests.stores import one_thread, tiny_config

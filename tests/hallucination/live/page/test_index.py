@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.live.page.files import BrowsedStore, open_page_files
 from clew.hallucination.live.page.index import Search
 from tests.hallucination.answer_page.making import ANSWERS, write_comparison

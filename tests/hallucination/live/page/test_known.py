@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from clew.base.errors import StoreError
 from clew.engine.model_files import read_model, write_model
-from clew.errors import StoreError
 from clew.hallucination.answer_page.picture import unit_length
 from clew.hallucination.comparison.known_answers import gather_known as gather_from_samples
 from clew.hallucination.detectors.known import (

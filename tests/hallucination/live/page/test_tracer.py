@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.live.page.content import Page, TraceRequest

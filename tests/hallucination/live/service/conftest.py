@@ -41,9 +41,9 @@ def detector_folder(
     questions_file: Path,
 ) -> Path:
     """A probe that a comparison has kept for the tiny chat model."""
+    from clew.base.progress import ignore_event
     from clew.hallucination.capture import extract
     from clew.hallucination.comparison import compare_methods
-    from clew.progress import ignore_event
     from tests.hallucination.comparison.making import compare_config
     from tests.hallucination.live.making import preprocess_tiny
     from tests.stores import one_thread, tiny_config

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 import clew
-from clew.errors import StoreError
-from clew.progress import ignore_event
+from clew.base.errors import StoreError
+from clew.base.progress import ignore_event
 from tests.hallucination.capture.processes import ClewProcess
 from tests.hallucination.live.service.serving import process_serving
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clew.base.progress import Event
 from clew.hallucination.capture import extract, job
 from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.samples.making.answers import sort_largest
 from clew.hallucination.traces.schema import BY_HEAD
-from clew.progress import Event
 from tests.events import notes
 from tests.hallucination.samples.making.making import (
     KINDS,

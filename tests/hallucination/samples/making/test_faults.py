@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew.errors import DiskFullError, InputError, StoreError
+from clew.base.errors import DiskFullError, InputError, StoreError
 from clew.hallucination.labels.label import label_store
 from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.samples.reading.answers import AnswerFeatures

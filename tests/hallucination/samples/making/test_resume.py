@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import ClewError, InputError, SettingsMismatchError, StoreError, StoreLockedError
+from clew.base.errors import (
+    ClewError,
+    InputError,
+    SettingsMismatchError,
+    StoreError,
+    StoreLockedError,
+)
 from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.samples.splits import read_splits
 from clew.loading.splits import SPLIT_NAMES

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.samples.making.graphs import Edges, strongest_edges
 from clew.hallucination.samples.splits import read_splits

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.traces.schema import BASIS_NAME
 from clew.storage import read_manifest

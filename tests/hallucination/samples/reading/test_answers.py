@@ -7,8 +7,8 @@ import numpy as np
 import psutil
 import pytest
 
+from clew.base.errors import InputError, StoreError
 from clew.datasets import AnswerFeatures, PreprocessedLSTMMapDataset
-from clew.errors import InputError, StoreError
 from clew.loading.splits import SPLIT_NAMES
 from tests.samples import (
     SampleSizes,

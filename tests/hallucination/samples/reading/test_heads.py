@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from clew.base.errors import StoreError
 from clew.datasets import (
     Loader,
     PreprocessedGNNMapDataset,
@@ -15,7 +16,6 @@ from clew.datasets import (
     PreprocessedHeadsMapDataset,
     ResidentSamples,
 )
-from clew.errors import StoreError
 from tests.loading.reading import assert_same_batches
 from tests.samples import SampleSizes, graph_of, heads_of, label, question_id, write_samples
 

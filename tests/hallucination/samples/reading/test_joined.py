@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.detectors.training.sources import MixedData, PreprocessedData
 from clew.hallucination.samples.reading.answers import AnswerFeatures

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from clew.base.errors import InputError, StoreError
 from clew.datasets import (
     Loader,
     PreprocessedGNNMapDataset,
@@ -16,7 +17,6 @@ from clew.datasets import (
     RawLSTMDataset,
     collate,
 )
-from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making import preprocess_store
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
 from tests.hallucination.samples.making.making import (

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
 from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.text_files import read_csv

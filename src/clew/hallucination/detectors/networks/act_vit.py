@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 from clew.hallucination.detectors.networks.graphs import round_up
 from clew.hallucination.detectors.networks.lstm import scale
-from clew.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 
 _GRID, _PATCH = (8, 100), (2, 10)
 _ROWS, _COLUMNS = _GRID[0] // _PATCH[0], _GRID[1] // _PATCH[1]

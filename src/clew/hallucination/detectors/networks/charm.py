@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 from clew.hallucination.detectors.networks.graphs import round_up
-from clew.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 
 # Attention below this is treated as none: the logarithm would amplify noise there.
 _FAINT = 1e-3

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from clew.base.settings import check_fraction, check_sizes, check_weight
 from clew.engine import StepOutput
-from clew.settings import check_fraction, check_sizes, check_weight
 
 
 @dataclass(frozen=True, kw_only=True)

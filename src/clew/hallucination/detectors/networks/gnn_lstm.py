@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 from clew.hallucination.detectors.networks.graphs import AttentionGraphs, Neighbors, pad_graphs
 from clew.hallucination.detectors.networks.lstm import LayerLSTM, StateProjection, scale
 from clew.hallucination.detectors.networks.messages import EdgeMessages
-from clew.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 
 
 @dataclass(frozen=True, kw_only=True)

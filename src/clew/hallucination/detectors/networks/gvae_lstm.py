@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clew.base.settings import check_sizes, check_weight
 from clew.hallucination.detectors.networks.gnn_lstm import GNNLSTMConfig, GraphReadout, Readout
 from clew.hallucination.detectors.networks.graphs import AttentionGraphs, pad_graphs
 from clew.hallucination.detectors.networks.lstm import LayerLSTM, StateProjection
-from clew.settings import check_sizes, check_weight
 
 _LOG_VARIANCE_LIMIT = 8.0
 

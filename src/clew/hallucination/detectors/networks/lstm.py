@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clew.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
+from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 
 _ROWS_IN_CACHE = 128
 

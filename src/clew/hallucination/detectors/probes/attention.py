@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32, Int
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.arrays import Array, like, where
 from clew.hallucination.detectors.probes.fitting import (
     Components,

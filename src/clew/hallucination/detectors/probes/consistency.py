@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 from clew.hallucination.detectors.probes.semantic import content_words, occurs
 from clew.hallucination.labels.normalize import answer_words

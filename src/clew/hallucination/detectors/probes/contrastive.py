@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Float32
 
+from clew.base.progress import ignore_event
 from clew.hallucination.detectors.probes.arrays import Array, exp, log
 from clew.hallucination.detectors.probes.fitting import Matrix, draw_answers
 from clew.hallucination.detectors.probes.fusion import Projection, find_components, project
 from clew.hallucination.detectors.probes.method import Features, Fitted
 from clew.metrics import auroc
-from clew.progress import ignore_event
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.networks.contrastive import ContrastiveAutoencoder

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.detectors.probes.arrays import Array, is_numpy
 from clew.metrics import auroc
 

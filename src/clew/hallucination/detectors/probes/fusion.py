@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from jaxtyping import Float32
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.arrays import (
     Array,
     concatenate,

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.metrics import auroc
 
 Family = Literal["baseline", "no training", "probe", "network"]

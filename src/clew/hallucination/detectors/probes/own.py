@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from clew.errors import InputError, MethodError
+from clew.base.errors import InputError, MethodError
 from clew.hallucination.detectors.probes.method import Features, Fitted, Outcome, Scores, run
 from clew.storage.hashing import hash_text
 

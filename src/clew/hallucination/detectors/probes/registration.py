@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
-from clew.errors import InputError, MethodError
+from clew.base.errors import InputError, MethodError
 from clew.hallucination.detectors.probes.method import Features, Fitted, Outcome, run
 from clew.hallucination.detectors.probes.own import DetectionMethod, OwnMethod
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 from clew.hallucination.detectors.probes.states import Targets, fit_layers
 from clew.hallucination.labels.normalize import answer_words

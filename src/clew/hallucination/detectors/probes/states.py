@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.arrays import Array
 from clew.hallucination.detectors.probes.fitting import (
     Choice,

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.detectors.probes.fitting import Matrix, Scale, standardize
 from clew.hallucination.detectors.probes.method import Features, Fitted
 from clew.hallucination.detectors.tokens import Pooling, TokenProbe, gate

@@ -4,8 +4,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from clew.base.errors import InputError
+from clew.base.settings import check_numbers
 from clew.engine import BinaryLoss, PlanRequest, TrainConfig
-from clew.errors import InputError
 from clew.hallucination.detectors.registry import (
     USUAL_NETWORKS,
     NetworkSettings,
@@ -15,7 +16,6 @@ from clew.hallucination.detectors.registry import (
 from clew.hallucination.detectors.training.sources import DataSource, PreprocessedData, open_traces
 from clew.hallucination.labels import HigherIs
 from clew.hallucination.samples.reading.index import open_samples
-from clew.settings import check_numbers
 
 _FOCAL_GAMMA = 2.0
 _SCORE_THRESHOLD = 0.5

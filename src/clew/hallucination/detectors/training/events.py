@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from clew.progress import Event
+from clew.base.progress import Event
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from clew.base.errors import ClewError
+from clew.base.progress import Note, Reporter
 from clew.engine import FitResult
 from clew.engine.feed import load_settings
-from clew.errors import ClewError
 from clew.hallucination.detectors.detector import Detector, unfold
 from clew.hallucination.detectors.kept import DETECTOR_JSON, save_detector
 from clew.hallucination.detectors.loading import KEPT, load_detector
@@ -16,7 +17,6 @@ from clew.hallucination.detectors.training.sources import DataSource, Preprocess
 from clew.hallucination.detectors.training.task import Task
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.metrics import PlattScale, best_threshold, measure_scores
-from clew.progress import Note, Reporter
 
 
 def keep_network(task: Task, fitted: FitResult, source: DataSource, reporter: Reporter) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
+from clew.base.errors import InputError, StoreError
+from clew.base.texts import bytes_text
 from clew.engine import LoadSettings, OpenBatches, plan_hardware
 from clew.engine.batches import move
-from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.registry import NETWORKS, SampleKind
@@ -27,7 +28,6 @@ from clew.loading.reader import SampleReader
 from clew.loading.samples import LazyDataset
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.hashing import hash_text
-from clew.wording import bytes_text
 
 logger = logging.getLogger(__name__)
 # Samples stay on the GPU if they leave most of its memory to the networks.

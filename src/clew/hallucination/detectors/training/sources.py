@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from clew.base.errors import InputError, StoreError
+from clew.base.urls import is_url
 from clew.engine.processes import first_does
-from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.registry import (
     FORMS,
     STORES,
@@ -39,7 +40,6 @@ from clew.loading.reader import Access
 from clew.loading.samples import LazyDataset, Samples, SampleSource
 from clew.storage import read_manifest
 from clew.storage.manifest import MANIFEST_NAME
-from clew.urls import is_url
 
 logger = logging.getLogger(__name__)
 

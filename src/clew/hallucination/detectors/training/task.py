@@ -9,19 +9,19 @@ from typing import Annotated, Any, Self
 
 import torch
 
+from clew.base.errors import SettingsMismatchError, StoreError
+from clew.base.settings import offer_overwrite, with_current_names
+from clew.base.texts import shortened
+from clew.base.typed_json import Bounds, read_as, without_nan
 from clew.engine import BinaryLoss, Classifier, FitResult, HardwarePlan, Reporter, fit
 from clew.engine.folders import LAST, RESULT, clear_run, only_one
 from clew.engine.identity import read_versions
-from clew.errors import SettingsMismatchError, StoreError
-from clew.foreign_text import shortened
 from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configure
 from clew.hallucination.detectors.training.config import TrainingSettings
 from clew.hallucination.detectors.training.samples import DetectorSamples
-from clew.settings import offer_overwrite, with_current_names
 from clew.storage.places import ChangedError
 from clew.storage.reading import read_json
 from clew.storage.writing import lock_file, replace_json
-from clew.typed_json import Bounds, read_as, without_nan
 
 RESULTS_FILE = "results.json"
 # An additional dependency of networks on graphs.

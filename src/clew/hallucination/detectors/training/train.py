@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from clew.base.errors import InputError, TrainingStoppedError
+from clew.base.memory import free_memory
+from clew.base.progress import Reporter, log_event
 from clew.engine import FitResult, HardwarePlan, plan_hardware
 from clew.engine.feed import load_settings
 from clew.engine.folders import CURVES, clear_run, make_folder, only_one
 from clew.engine.logs import draw_curves
 from clew.engine.planning.planner import connect
 from clew.engine.processes import count_restarts, first_does
-from clew.errors import InputError, TrainingStoppedError
 from clew.hallucination.detectors.kept import DETECTOR_JSON
 from clew.hallucination.detectors.loading import KEPT, load_detector
 from clew.hallucination.detectors.registry import find_networks
@@ -24,8 +26,6 @@ from clew.hallucination.detectors.training.keeping import keep_network
 from clew.hallucination.detectors.training.samples import DetectorSamples, Scores, score_batches
 from clew.hallucination.detectors.training.sources import DataSource
 from clew.hallucination.detectors.training.task import RESULTS_FILE, ResultsFile, Run, Task
-from clew.memory import free_memory
-from clew.progress import Reporter, log_event
 from clew.storage.working_copy import working_copy
 
 Found = TypeVar("Found")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from clew.errors import Call
+from clew.base.errors import Call
 from clew.hallucination.labels.review.session import LabelReview, ReviewedAnswer
 from clew.pages.review import ReviewApp
 from clew.pages.server import LocalServer, open_server

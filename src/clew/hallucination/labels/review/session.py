@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import filelock
 
-from clew.errors import InputError, StoreLockedError
+from clew.base.errors import InputError, StoreLockedError
 from clew.hallucination.labels.answers import REFUSED, Label, LabeledAnswer
 from clew.hallucination.labels.doubt import Doubt, find_doubt
 from clew.hallucination.labels.table import BETWEEN, ScoresTable, label_into

@@ -9,7 +9,8 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from clew.errors import ClewError, InputError, without_settings
+from clew.base.errors import ClewError, InputError, without_settings
+from clew.base.memory import free_memory, is_out_of_memory
 from clew.hallucination.capture.decode import record_dtype
 from clew.hallucination.capture.dialogue import AnswerEnd, Cut
 from clew.hallucination.capture.models import LoadedModel, context_tokens, end_tokens
@@ -24,7 +25,6 @@ from clew.hallucination.live.engine.running import Running, Taken
 from clew.hallucination.live.engine.sampling import Chooser, NextToken
 from clew.hallucination.live.engine.text import Pieces
 from clew.hallucination.live.engine.tickets import Ticket
-from clew.memory import free_memory, is_out_of_memory
 
 # Tokens that one pass takes: more would hold up the running answers. Of prompts, at least some.
 _CHUNK = {"cpu": 128, "cuda": 512}

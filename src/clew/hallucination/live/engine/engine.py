@@ -16,13 +16,13 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from clew.errors import ClewError, InputError, QueueFullError
+from clew.base.errors import ClewError, InputError, QueueFullError
+from clew.base.memory import freeze_objects
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.live.engine.batch import RunningBatch
 from clew.hallucination.live.engine.recording import Recording
 from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.engine.tickets import Ticket
-from clew.memory import freeze_objects
 
 Result = TypeVar("Result")
 

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clew.base.memory import collect_later
 from clew.hallucination.capture.decode import choose_tokens
 from clew.hallucination.live.engine.passes import Group, PackedModel, Pass, Segment
 from clew.hallucination.live.engine.recording import RowRecord
 from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.engine.sampling import Asking, Chooser, NextToken, NextTokens
 from clew.hallucination.live.engine.transfers import Reading
-from clew.memory import collect_later
 
 # Tokens of a pass are padded to one of these, or to a multiple of the last.
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512)

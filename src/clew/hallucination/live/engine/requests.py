@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Literal
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.capture.dialogue import Cut
 
 if TYPE_CHECKING:

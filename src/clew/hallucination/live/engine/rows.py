@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

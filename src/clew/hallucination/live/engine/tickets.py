@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
 from clew.hallucination.live.engine.requests import Finished, NewToken, Request
 
 Token = TypeVar("Token")

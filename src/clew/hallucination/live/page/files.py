@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
 from clew.hallucination.answer_page.store import open_traces
 from clew.hallucination.answer_page.verdict import Verdicts, read_verdicts

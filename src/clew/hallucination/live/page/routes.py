@@ -4,12 +4,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-from clew.errors import InputError
+from clew.base.errors import InputError
+from clew.base.typed_json import without_nan
 from clew.hallucination.live.page.content import Page, TraceRequest
 from clew.hallucination.live.page.index import Label, Order, Outcome, Search
 from clew.pages.api.errors import invalid
 from clew.pages.api.static import StaticPage
-from clew.typed_json import without_nan
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

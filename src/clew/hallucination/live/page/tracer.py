@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.dialogue import AnswerEnd

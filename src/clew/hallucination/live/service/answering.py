@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clew.errors import ClewError
+from clew.base.errors import ClewError
+from clew.base.memory import is_out_of_memory
 from clew.hallucination.live.answers import LiveAnswer, LiveToken
 from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.service.errors import out_of_time
-from clew.memory import is_out_of_memory
 from clew.pages.api.errors import ApiError, failed, out_of_memory
 
 if TYPE_CHECKING:

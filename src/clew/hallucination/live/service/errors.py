@@ -1,6 +1,6 @@
 """Errors of requests that OpenAI's API has a code for."""
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.live.encoding import PromptTooLongError
 from clew.pages.api.errors import ApiError, invalid
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from clew.foreign_text import shortened
+from clew.base.texts import shortened
+from clew.base.typed_json import Bounds, read_as
 from clew.hallucination.live.service.errors import unsupported
 from clew.pages.api.errors import ApiError, invalid
-from clew.typed_json import Bounds, read_as
 
 MAX_STOPS = 16
 # Every token of an answer is compared with them.

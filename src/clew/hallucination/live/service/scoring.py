@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import InputError, StoppedError
+from clew.base.errors import InputError, StoppedError
 from clew.hallucination.live.service.errors import out_of_time, unusable
 from clew.hallucination.live.service.fields import Fields, Wanted
 from clew.hallucination.live.service.messages import last_question, only_question, read_messages

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from clew.errors import ClewError, InputError, QueueFullError
+from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.service.answering import Answering, Work
 from clew.hallucination.live.service.asked import Asked

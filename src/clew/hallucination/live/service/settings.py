@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from clew.errors import InputError
-from clew.settings import check_numbers, check_positive
+from clew.base.errors import InputError
+from clew.base.settings import check_numbers, check_positive
 
 PromptSource = Literal["detector", "messages"]
 

@@ -3,12 +3,12 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+from clew.base.typed_json import compact_json
 from clew.hallucination.live.answers import LiveAnswer
 from clew.hallucination.live.service.answering import Answering, Work
 from clew.hallucination.live.service.asked import Asked
 from clew.hallucination.live.service.service import Service
 from clew.pages.api.errors import ApiError
-from clew.typed_json import compact_json
 
 _DONE = "data: [DONE]\n\n"
 

@@ -4,7 +4,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from clew.foreign_text import shortened
+from clew.base.texts import shortened
 from clew.hallucination.samples.making.config import KINDS, Kind, SampleShape
 from clew.hallucination.samples.making.rows import sample_schema
 from clew.hallucination.samples.making.source import NUMBERS, TEXTS, TOKEN_LABELS, SourceShape

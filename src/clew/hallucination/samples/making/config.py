@@ -8,8 +8,9 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
-from clew.cores import count_cores
-from clew.errors import InputError
+from clew.base.cores import count_cores
+from clew.base.errors import InputError
+from clew.base.settings import check_numbers
 from clew.hallucination.labels import Refused
 from clew.hallucination.samples.making.source import (
     ARRAY_COLUMNS,
@@ -19,7 +20,6 @@ from clew.hallucination.samples.making.source import (
 )
 from clew.hallucination.traces.schema import TOKEN_ENDS, id_fields
 from clew.loading.splits import Shares
-from clew.settings import check_numbers
 
 Kind = Literal["sequences", "graphs", "answers", "heads"]
 KINDS: tuple[Kind, ...] = ("sequences", "graphs", "answers", "heads")

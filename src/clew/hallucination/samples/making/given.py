@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.labels import (
     Scores,
     SpanLabels,

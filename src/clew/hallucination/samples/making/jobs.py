@@ -13,6 +13,9 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float32
 
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.base.texts import bytes_text
+from clew.base.urls import UrlPath
 from clew.hallucination.labels import SpanLabels
 from clew.hallucination.samples.making.config import KINDS, Lengths, PreprocessConfig, SampleShape
 from clew.hallucination.samples.making.labeled import LabeledShard
@@ -26,12 +29,9 @@ from clew.hallucination.samples.making.rows import (
 from clew.hallucination.samples.making.source import TOKEN_LABELS, TraceSource
 from clew.hallucination.samples.making.store import SampleStore
 from clew.hallucination.traces.schema import TOKEN_ENDS
-from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.storage import ShardEntry, ShardWriter
 from clew.storage.disk import refuse_full_disk
 from clew.storage.scratch import scratch_root
-from clew.urls import UrlPath
-from clew.wording import bytes_text
 
 RECORD_BATCH_BYTES = 16 << 20
 # Mapped pages count as this process's memory until the file is closed, so it is reopened now and

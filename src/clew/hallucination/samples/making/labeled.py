@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float32, Int
 
-from clew.errors import InputError, SettingsMismatchError
+from clew.base.errors import InputError, SettingsMismatchError
 from clew.hallucination.labels import (
     Refused,
     Scores,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from clew.base.progress import Note, Reporter, log_event
 from clew.cluster import Spread
 from clew.hallucination.samples.making.config import KINDS, PreprocessConfig
 from clew.hallucination.samples.making.given import SampleInput, read_input
@@ -34,7 +35,6 @@ from clew.hallucination.samples.splits import (
     write_splits,
 )
 from clew.loading.splits import SPLIT_NAMES
-from clew.progress import Note, Reporter, log_event
 from clew.storage import Part, read_manifest, writer_lock
 from clew.storage.manifest import has_manifest
 from clew.storage.scratch import placing

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Int
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.samples.making.flat import lengths
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,

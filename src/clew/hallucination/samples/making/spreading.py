@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
+from clew.base.progress import Reporter, WorkAdvanced, report_work
+from clew.base.urls import resolved
 from clew.cluster import Spread, spread
 from clew.hallucination.samples.making.config import PreprocessConfig
 from clew.hallucination.samples.making.given import SampleInput, read_input
@@ -13,8 +15,6 @@ from clew.hallucination.samples.making.jobs import (
     describe_work,
 )
 from clew.hallucination.samples.making.store import SampleStore
-from clew.progress import Reporter, WorkAdvanced, report_work
-from clew.urls import resolved
 
 
 def run_on_cluster(

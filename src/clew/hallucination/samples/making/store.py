@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int
 
-from clew.errors import SettingsMismatchError, StoreError
+from clew.base.errors import SettingsMismatchError, StoreError
+from clew.base.typed_json import Count, read_as
+from clew.base.urls import UrlPath
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import Kind
 from clew.hallucination.samples.making.source import ShardTable
@@ -34,8 +36,6 @@ from clew.storage.manifest import (
 from clew.storage.origin import describe_in_schema
 from clew.storage.places import open_place
 from clew.storage.scratch import fetched
-from clew.typed_json import Count, read_as
-from clew.urls import UrlPath
 from clew.version import __version__
 
 COMMAND = "preprocess"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.splits import SPLITS_FILE, Splits, read_splits

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.making.store import is_refused

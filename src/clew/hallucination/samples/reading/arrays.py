@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.loading.buffers import BufferPool
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex

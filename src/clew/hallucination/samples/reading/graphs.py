@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.hallucination.samples.reading.arrays import (
     EDGE_COLUMNS,
     EdgeCheck,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.splits import SPLITS_FILE, assign_splits, read_splits

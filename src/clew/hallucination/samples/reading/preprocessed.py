@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clew.errors import StoreError
+from clew.base.errors import StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.reading.arrays import (
     GRID_COLUMNS,

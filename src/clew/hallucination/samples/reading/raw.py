@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from clew.errors import InputError, StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.labels import HigherIs, read_scores
 from clew.hallucination.samples.making.graphs import Edges, Nodes, build_graphs, leads_forward
 from clew.hallucination.samples.making.labeled import label_shards

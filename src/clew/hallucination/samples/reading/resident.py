@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.samples.reading.graphs import GraphSamples
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader

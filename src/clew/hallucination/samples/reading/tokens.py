@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex

@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.labels import normalize_answer
 from clew.loading.splits import SPLIT_NAMES, Shares
 

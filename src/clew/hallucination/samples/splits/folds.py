@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 from clew.hallucination.samples.splits.assign import group_questions, hash_place
 
 

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from jaxtyping import Float32, Int, Int64, UInt8
 from pyarrow import csv as arrow_csv
 
-from clew.errors import InputError
-from clew.foreign_text import from_csv
+from clew.base.errors import InputError
+from clew.base.texts import from_csv
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.arrow import as_numpy
 from clew.storage.text_files import write_csv

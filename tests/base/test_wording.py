@@ -2,7 +2,7 @@
 
 import pytest
 
-from clew.wording import (
+from clew.base.texts import (
     bytes_text,
     counted,
     duration_text,

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clew.errors import Call, InputError, StoreError
-from clew.foreign_text import for_csv, for_shell, for_terminal, from_csv
+from clew.base.errors import Call, InputError, StoreError
+from clew.base.texts import for_csv, for_shell, for_terminal, from_csv
 from clew.hallucination.comparison.tables import escape_latex
 from clew.hallucination.samples.splits.table import Splits, read_splits, write_splits
 from clew.pages.markup import join, tag
 from clew.patterns.trained import tables
 from clew.patterns.trained.tables import SplitRow
-from clew.run_file import describe_run
+from clew.storage.run_file import describe_run
 from clew.storage.text_files import CsvRecords, csv_text, read_csv, write_csv
 
 HOSTILE = [

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args
 
-from clew import urls
-from clew.errors import InputError, SettingsMismatchError
+from clew.base import urls
+from clew.base.errors import InputError, SettingsMismatchError
 
 # The names of these settings in files of an earlier version of clew.
 _OLD_NAMES = {"right": "correct", "made_up": "hallucinated"}

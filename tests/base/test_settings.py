@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import clew
-from clew.errors import InputError
-from clew.names import split_names, suggest
+from clew.base.errors import InputError
+from clew.base.texts import split_names, suggest
 
 
 @pytest.mark.parametrize(

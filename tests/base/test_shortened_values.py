@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew.foreign_text import shortened
+from clew.base.texts import shortened
 from tests.hallucination.legacy.hostile import nested
 
 

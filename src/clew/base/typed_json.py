@@ -21,8 +21,8 @@ from typing import (
     is_typeddict,
 )
 
-from clew.errors import InputError
-from clew.foreign_text import shortened
+from clew.base.errors import InputError
+from clew.base.texts import shortened
 
 Reader = Callable[[Any], Any]
 _INT_LIMIT = 2**63

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.python_processes import run_module, start_function
+from clew.base.python_processes import run_module, start_function
 from tests.test_architecture import SOURCE
 
 # Modules that Python, pip and clew import.

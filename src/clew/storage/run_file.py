@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from clew.errors import InputError, StoppedError
-from clew.foreign_text import quoted
-from clew.typed_json import read_as
-from clew.urls import as_path, is_url, local_path
+from clew.base.errors import InputError, StoppedError
+from clew.base.texts import quoted
+from clew.base.typed_json import read_as
+from clew.base.urls import as_path, is_url, local_path
 from clew.version import __version__
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 
 if TYPE_CHECKING:
     import pandas

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 
-from clew.errors import InputError
-from clew.typed_json import Bounds, compact_json, read_as, to_json
+from clew.base.errors import InputError
+from clew.base.typed_json import Bounds, compact_json, read_as, to_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path, PosixPath
 from urllib.parse import unquote, urlsplit
 
-from clew.errors import InputError
+from clew.base.errors import InputError
 
 # A Path keeps one slash of the two.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?=/)")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clew import wheels
-from clew.errors import InputError
-from clew.wheels import WeightsWheel, convert_once, fetch_file
+from clew.base.errors import InputError
+from clew.storage import wheels
+from clew.storage.wheels import WeightsWheel, convert_once, fetch_file
 from tests.stores import flip_byte
 
 CONTENT = b"some weights"

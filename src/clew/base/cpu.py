@@ -10,11 +10,10 @@ from typing import Self, TypeVar
 import torch
 from torch import nn
 
-from clew.cores import CoresBusy, CoreWatch, find_shortage
-from clew.errors import InputError
-from clew.progress import Event, Note, Reporter
-from clew.threads import map_in_threads
-from clew.wording import counted
+from clew.base.cores import CoresBusy, CoreWatch, find_shortage, map_in_threads
+from clew.base.errors import InputError
+from clew.base.progress import Event, Note, Reporter
+from clew.base.texts import counted
 
 # Fewer threads are used if they are faster by this factor.
 _FASTER = 1.1

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from clew.errors import InputError, StoppedError
-from clew.run_file import describe_run, read_run_file, repeatable, write_run_file
+from clew.base.errors import InputError, StoppedError
+from clew.storage.run_file import describe_run, read_run_file, repeatable, write_run_file
 from clew.version import __version__
 
 

@@ -8,7 +8,7 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
-from clew.foreign_text import for_terminal
+from clew.base.texts import for_terminal
 
 
 class TextConsole(Console):

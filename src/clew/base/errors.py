@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from clew.foreign_text import for_terminal, quoted
+from clew.base.texts import for_terminal, quoted
 
 # Actions that fix an error, as a user would run them; `clew.cli` has a command for each.
 Action = Literal["repair", "convert", "preprocess"]

@@ -1,15 +1,18 @@
-"""The cores of this machine: how many this process may use, and how many others hold."""
+"""The cores of this machine: how many this process may use, how many others hold, and work in
+threads, a bounded number of items ahead of the consumer."""
 
 import os
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import psutil
 
-from clew.progress import Event
-from clew.wording import counted
+from clew.base.progress import Event
+from clew.base.texts import counted
 
 # Less than this much of a core, used by others, does not slow anything down.
 _LITTLE = 0.5
@@ -93,3 +96,46 @@ def _read_times() -> Times:
 
 # Further kinds of time that some systems count: at low priority, in interrupts, taken by the host.
 _BUSY = ("nice", "irq", "softirq", "steal")
+
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+_MOST_THREADS = 8
+_AHEAD_PER_THREAD = 4
+
+
+def map_ahead(
+    work: Callable[[Item], Done], items: Iterable[Item], pool: Executor, *, ahead: int
+) -> Generator[Done, None, None]:
+    """Apply `work` to the items in threads and yield the results in order, at most `ahead` items
+    ahead.
+
+    An error is raised when its item's turn comes. Stopping early cancels what has not started.
+    """
+    waiting: deque[Future[Done]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def map_in_threads(
+    work: Callable[[Item], Done],
+    items: Iterable[Item],
+    workers: int | None = None,
+    *,
+    ahead: int | None = None,
+) -> Generator[Done, None, None]:
+    """`map_ahead` in threads of its own, one per core when `workers` is None; they have ended when
+    it ends."""
+    workers = max(1, min(_MOST_THREADS, count_cores()) if workers is None else workers)
+    with ThreadPoolExecutor(workers, thread_name_prefix="clew-map") as pool:
+        yield from map_ahead(
+            work, items, pool, ahead=_AHEAD_PER_THREAD * workers if ahead is None else ahead
+        )

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from clew.cores import CoresBusy, CoreWatch, Times, find_shortage
-from clew.cpu import Threads, ThreadsChosen, map_on_cores, time_on_core
-from clew.errors import InputError
-from clew.progress import Event
+from clew.base.cores import CoresBusy, CoreWatch, Times, find_shortage
+from clew.base.cpu import Threads, ThreadsChosen, map_on_cores, time_on_core
+from clew.base.errors import InputError
+from clew.base.progress import Event
 from tests.events import notes, pick
 
 
@@ -40,7 +40,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     made = Machine()
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("clew.cpu._LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("clew.base.cpu._LEAST_SECONDS", 0.0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield made

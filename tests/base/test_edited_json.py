@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clew.base.errors import ClewError, StoreError
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.state import FitResult, RunState
 from clew.engine.tracking import _Note
-from clew.errors import ClewError, StoreError
 from clew.hallucination.comparison.saved import SavedScores, SeedScores
 from clew.hallucination.detectors.training.task import ResultsFile
 from clew.pages.figures import as_number

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clew.threads import map_in_threads
+from clew.base.cores import map_in_threads
 
 
 def test_results_come_in_the_order_of_the_items() -> None:

@@ -1,0 +1,1 @@
+"""What every folder may use: errors, settings, texts, progress, cores and memory."""

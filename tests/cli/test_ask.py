@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clew.base.terminal import TextConsole
-from clew.cli.answers import has_shades, print_answer, print_legend
+from clew.cli.printing import has_shades, print_answer, print_legend
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.answers import LiveToken
 from clew.hallucination.live.asking import AskedAnswer, AskResult

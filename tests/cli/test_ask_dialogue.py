@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from clew.base.terminal import TextConsole
-from clew.cli.ask_dialogue import Dialogue
+from clew.cli.ask import Dialogue
 
 
 def typing(*lines: str, end: type[BaseException] = EOFError) -> Callable[[str], str]:

@@ -30,7 +30,7 @@ from clew.cli import (
 )
 from clew.cli import inspect as inspect_command
 from clew.cli.commands import Command
-from clew.cli.docstrings import read_docstring
+from clew.cli.options import read_docstring
 from clew.hallucination import workflow
 from clew.patterns import workflow as photo_workflow
 from clew.storage.run_file import WATCHING

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clew.cli.comparison_table import make_table, print_comparison
+from clew.cli.compare import make_table, print_comparison
 from clew.hallucination.comparison import CompareConfig, compare_methods
 from tests.cli.test_train import call, read
 from tests.engine.children import start, wait, wait_until

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clew.cli import build_app
-from clew.cli.completion import GPUS, METHODS, QUESTIONS
+from clew.cli.help import GPUS, METHODS, QUESTIONS
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import typer
 from rich.console import Console
 
 from clew.base.errors import InputError, TrainingStoppedError
-from clew.cli.long_runs import long_run, shown_log
-from clew.cli.signals import stop_on_signal
+from clew.cli.signals import long_run, shown_log, stop_on_signal
 
 Capture = pytest.CaptureFixture[str]
 

@@ -20,12 +20,11 @@ from clew.base.terminal import TextConsole
 from clew.base.texts import for_json, for_terminal
 from clew.base.typed_json import without_nan
 from clew.base.urls import as_path
-from clew.cli.docstrings import read_docstring
 from clew.cli.errors import flag
 from clew.cli.help import GENERAL, HelpCommand
-from clew.cli.long_runs import log_to_stderr, saying_how_it_was_stopped
-from clew.cli.options import REST, Setting, Spelling, read_settings, rest_parameter
+from clew.cli.options import REST, Setting, Spelling, read_docstring, read_settings, rest_parameter
 from clew.cli.run_config import INT_LIMIT, read_config, refuse_unrecorded
+from clew.cli.signals import log_to_stderr, saying_how_it_was_stopped
 
 Run = Callable[["Call"], None]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -1,22 +1,29 @@
-"""clew compare"""
+"""clew compare, and its table."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from clew.base.terminal import TextConsole
+from clew.base.texts import bytes_text, for_terminal, step_text
 from clew.cli.commands import Call, Command
-from clew.cli.comparison_table import print_comparison
-from clew.cli.completion import METHODS, suggest_list
 from clew.cli.errors import with_flags
-from clew.cli.long_runs import long_run, shown_log
+from clew.cli.help import METHODS, suggest_list
 from clew.cli.options import CACHE, HARDWARE, Spelling
-from clew.cli.printing import print_line
+from clew.cli.printing import PlainTable, print_line
 from clew.cli.renderer import Renderer
+from clew.cli.signals import long_run, shown_log
 from clew.hallucination.workflow import compare
 
 if TYPE_CHECKING:
     from clew.hallucination.comparison import ComparisonResult
+
 
 COMMAND = Command(
     function=compare,
@@ -85,3 +92,247 @@ def _complain_faults(comparison: "ComparisonResult") -> None:
     text = f"clew: {names}: {with_flags(comparison.faults[0].reason)}. Please report this bug."
     print_line(console, text)
     raise typer.Exit(1)
+
+
+_PADDING = 2
+_METHOD = "  method"
+_SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    """A column of the table. When not all columns fit, those with the lowest `rank` are kept."""
+
+    name: str
+    rank: int
+    show: Callable[[dict[str, Any]], str]
+    justify: Literal["left", "right"] = "right"
+
+
+def _figure(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: "-" if row[name] is None else f"{row[name]:.3f}"
+
+
+def _auroc(row: dict[str, Any]) -> str:
+    return _with_interval(row["test_auroc"], row["test_auroc_ci"])
+
+
+def _seeds(row: dict[str, Any]) -> str:
+    if row["test_auroc_std"] is None:
+        return "-"
+    return f"{row['test_auroc_mean']:.3f} ± {row['test_auroc_std']:.3f}"
+
+
+def _versus(row: dict[str, Any]) -> str:
+    versus = row["versus_perplexity"]
+    if versus is None:
+        return "-"
+    sure = "*" if versus["p_value"] is not None and versus["p_value"] < 0.05 else ""
+    return f"{versus['difference']:+.3f}{sure}"
+
+
+def _count(row: dict[str, Any]) -> str:
+    value = row["parameters"]
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.1f}{unit}"
+    return str(value)
+
+
+_COLUMNS = (
+    _Column(name="val.", rank=1, show=_figure("val_auroc")),
+    _Column(name="AUROC [95%]", rank=0, show=_auroc),
+    _Column(name="seeds", rank=8, show=_seeds),
+    _Column(name="vs ppl", rank=2, show=_versus, justify="left"),
+    _Column(name="AUPRC", rank=3, show=_figure("test_auprc")),
+    _Column(name="F1", rank=4, show=_figure("test_f1")),
+    _Column(name="acc.", rank=6, show=_figure("test_accuracy")),
+    _Column(name="ECE", rank=5, show=_figure("test_ece")),
+    _Column(name="AURC", rank=7, show=_figure("test_aurc")),
+    _Column(name="params", rank=11, show=_count),
+    _Column(name="training", rank=10, show=lambda row: step_text(row["train_seconds"])),
+    _Column(name="per answer", rank=9, show=lambda row: step_text(row["ms_per_answer"] / 1000)),
+    _Column(name="bytes/answer", rank=12, show=lambda row: bytes_text(row["bytes_per_answer"])),
+)
+
+
+def print_comparison(console: Console, folder: Path, results: dict[str, Any]) -> None:
+    """Print the most important results; the files in `folder` contain the rest."""
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(for_terminal(text), style=style, soft_wrap=False)
+
+    rows = results["methods"]
+    best = results["best"]["method"] if results["best"]["is_supported"] else ""
+    table, hidden = make_table(rows, best=best, width=console.width)
+    say(_describe_data(results["data"], is_of_sets=results["leave_one_out"] is not None))
+    console.print(table)
+    notes = [f"> best on {results['best']['chosen_on']}"] if best else []
+    tested = [row["versus_perplexity"] for row in rows if row["versus_perplexity"]]
+    star = ", * p < 0.05" if any(one["p_value"] is not None for one in tested) else ""
+    notes.append(f"vs ppl: AUROC difference from perplexity{star}")
+    if "per answer" not in hidden:
+        notes.append("per answer: time to compute the risk, excluding capture")
+    if hidden:
+        notes.append(f"columns not shown, see {folder / 'table.csv'}: {', '.join(hidden)}")
+    say("; ".join(notes), "dim")
+    if results["leave_one_out"] is not None:
+        _print_left_out(console, results["leave_one_out"])
+    if results["transfer"] is not None:
+        _print_transfer(console, results["transfer"], results["best"]["method"])
+    if results["tokens"] is not None:
+        _print_tokens(console, results["tokens"])
+    _print_excluded(console, results["excluded"])
+    console.print()
+    for sentence in results["findings"].values():
+        say(with_flags(sentence))
+
+
+def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tuple[Table, list[str]]:
+    """The table in at most `width` columns, and the names of the columns that do not fit."""
+    names = [f"{'>' if row['method'] == best else ' '} {row['title']}" for row in rows]
+    cells = {column.name: [column.show(row) for row in rows] for column in _COLUMNS}
+    shown = _choose_columns(cells, width - max(map(len, [_METHOD, *names])) - _PADDING)
+    table = PlainTable()
+    table.add_column(_METHOD, no_wrap=True, overflow="ellipsis")
+    for column in shown:
+        table.add_column(column.name, justify=column.justify, no_wrap=True)
+    for number, (row, name) in enumerate(zip(rows, names, strict=True)):
+        style = "bold" if row["method"] == best else None
+        values = [cells[column.name][number] for column in shown]
+        table.add_row(Text(for_terminal(name)), *map(Text, values), style=style)
+    return table, [column.name for column in _COLUMNS if column not in shown]
+
+
+def _choose_columns(cells: dict[str, list[str]], room: int) -> list[_Column]:
+    """Choose as many columns as fit, the most important first; always at least one."""
+    chosen: list[_Column] = []
+    for column in sorted(_COLUMNS, key=lambda one: one.rank):
+        needed = max(map(len, [column.name, *cells[column.name]])) + _PADDING
+        if chosen and needed > room:
+            break
+        chosen.append(column)
+        room -= needed
+    return [column for column in _COLUMNS if column in chosen]
+
+
+def _describe_data(data: dict[str, Any], *, is_of_sets: bool) -> str:
+    counts = [f"{sum(data[split].values()):,} {split}" for split in _SPLITS]
+    where = data["name"]
+    refused = f"; {data['refused']:,} refused and excluded" if data.get("refused") else ""
+    if data["train_on"] != data["test_on"] and not is_of_sets:
+        where = f"trained on {data['train_on']}, tested on {data['test_on']}"
+    return (
+        f"{where}: {', '.join(counts)} answers ({data['test']['hallucinated']:,} of the test "
+        f"answers hallucinated{refused})"
+    )
+
+
+def _print_left_out(console: Console, sets: dict[str, Any]) -> None:
+    """Print the AUROC of every method on every set that it was not trained on."""
+    names = [f"  {for_terminal(title)}" for title in sets["titles"]]
+    counts = zip(sets["sets"], sets["answers"], sets["correct"], strict=True)
+    heads = [f"{for_terminal(name)}\n{_answers(*of)}" for name, *of in counts]
+    columns: dict[str, list[str]] = {"mean [95%]": _with_intervals(sets, "mean", "mean_")}
+    for place, head in enumerate(heads):
+        figures = zip(*(sets[name] for name in ("auroc", "low", "high")), strict=True)
+        columns[head] = [_with_interval(v[place], (a[place], b[place])) for v, a, b in figures]
+    title = "  AUROC on sets not trained on\n  answers (correct)"
+    for table in _split_table(title, names, columns, console.width):
+        console.print()
+        console.print(table)
+
+
+def _with_intervals(of: dict[str, Any], name: str, prefix: str) -> list[str]:
+    triples = zip(of[name], of[f"{prefix}low"], of[f"{prefix}high"], strict=True)
+    return [_with_interval(value, (low, high)) for value, low, high in triples]
+
+
+def _print_transfer(console: Console, transfer: dict[str, Any], best: str) -> None:
+    """Print the transfer matrix of the best method; nothing for a single pair of stores, which the
+    table already shows."""
+    if len(transfer["train_on"]) * len(transfer["test_on"]) == 1:
+        return
+    place = transfer["methods"].index(best) if best in transfer["methods"] else 0
+    auroc, low, high = (transfer[name][place] for name in ("auroc", "low", "high"))
+    figures = (auroc, low, high, transfer["answers"], transfer["correct"])
+    columns = {
+        f"on {for_terminal(name)}": [
+            _cell(*(of[row][at] for of in figures)) for row in range(len(transfer["train_on"]))
+        ]
+        for at, name in enumerate(transfer["test_on"])
+    }
+    names = [f"  trained on {for_terminal(name)}" for name in transfer["train_on"]]
+    title = f"  {for_terminal(transfer['titles'][place])}: AUROC\n  answers (correct)"
+    for table in _split_table(title, names, columns, console.width):
+        console.print()
+        console.print(table)
+    console.print("other methods: transfer.csv and the report", style="dim")
+
+
+def _split_table(
+    title: str, names: Sequence[str], columns: dict[str, list[str]], width: int
+) -> Iterator[Table]:
+    """Tables of as many columns as fit, one after the other."""
+    left = list(columns)
+    first = max(len(line) for text in (title, *names) for line in text.split("\n"))
+    while left:
+        table, room = PlainTable(), width - first
+        table.add_column(title, no_wrap=True)
+        shown: list[str] = []
+        for head in left:
+            lines = [line for text in (head, *columns[head]) for line in text.split("\n")]
+            room -= max(map(len, lines)) + _PADDING
+            if shown and room < 0:
+                break
+            shown.append(head)
+            table.add_column(Text(head), justify="right", no_wrap=True)
+        for row, name in enumerate(names):
+            table.add_row(Text(name), *(Text(columns[head][row]) for head in shown))
+        left = left[len(shown) :]
+        yield table
+
+
+def _cell(value: float | None, low: float, high: float, answers: int, correct: int) -> str:
+    if value is None:
+        return "-"
+    return f"{_with_interval(value, (low, high))}\n{_answers(answers, correct)}"
+
+
+def _answers(answers: int, correct: int) -> str:
+    return f"{answers:,} ({correct:,})"
+
+
+def _print_tokens(console: Console, tokens: dict[str, Any]) -> None:
+    """Print the metrics per token, for answers with span labels."""
+    table = PlainTable()
+    table.add_column("  per token", no_wrap=True, overflow="ellipsis")
+    table.add_column("AUROC [95%]", justify="right", no_wrap=True)
+    rate = f"{tokens['false_positive_rate']:.0%}"
+    table.add_column(f"recall, {rate} FPR", justify="right", no_wrap=True)
+    for row in tokens["rows"]:
+        found = [_with_interval(row[name], row[f"{name}_ci"]) for name in ("auroc", "recall")]
+        table.add_row(Text(f"  {for_terminal(row['title'])}"), *found)
+    console.print()
+    console.print(table)
+    text = (
+        f"{tokens['tokens']:,} tokens of {tokens['answers']:,} test answers have a span label, "
+        f"{tokens['hallucinated']:,} of them hallucinated; intervals resample answers"
+    )
+    console.print(text, style="dim", soft_wrap=False)
+
+
+def _with_interval(value: float, interval: Sequence[float]) -> str:
+    low, high = interval
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _print_excluded(console: Console, excluded: Sequence[dict[str, Any]]) -> None:
+    """Print why methods were excluded; methods with the same reason share a line."""
+    titles: dict[str, list[str]] = {}
+    for one in excluded:
+        titles.setdefault(one["reason"], []).append(one["title"])
+    for reason, some in titles.items():
+        names = ", ".join(dict.fromkeys(some))
+        text = for_terminal(f"excluded: {names}: {with_flags(reason)}")
+        console.print(text, soft_wrap=False)

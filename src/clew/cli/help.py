@@ -1,18 +1,22 @@
-"""Formats help as plain text, readable at 80 columns: headings, a column of flags, a column of
-descriptions."""
+"""Help as plain text, readable at 80 columns; commands by section; usage errors that name the flag
+that was probably meant; what the shell suggests."""
 
 import inspect
 import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from glob import escape, glob
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from clew.cli.usage import explained
+from clew.base.errors import InputError
+from clew.base.texts import find_close, for_terminal
 
 GENERAL = "General"
 _OPTIONS = "Options"
@@ -205,3 +209,110 @@ def _example(epilog: str, width: int) -> str:
             current = "   "
         current = f"{current} {piece}"
     return "\n".join(["Example:", *lines, current])
+
+
+# Not exported by typer: the base class of errors about what was typed.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+# By the metavar that the help shows; the types of options differ between versions of typer.
+_WANTED = {"N": "it must be an integer", "X": "it must be a number"}
+
+
+@contextmanager
+def explained(command: Any, ctx: Any, words: Sequence[str]) -> Iterator[None]:
+    """Raise InputError for an unknown option, and for a value that is not a number or not one of
+    the choices. `words` are those to parse."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        option: Any = getattr(error, "param", None)
+        wanted = _wanted(option)
+        if not wanted:
+            error.message = for_terminal(error.message)
+            raise
+        value = _read_value(command, ctx, words, option.name)
+        raise InputError(f"{wanted}.", setting=option.name, value=value) from None
+    except _UsageError as error:
+        name = getattr(error, "option_name", None)
+        if name is None or not hasattr(error, "possibilities"):
+            error.message = for_terminal(getattr(error, "message", ""))  # type: ignore[attr-defined]
+            raise
+        raise InputError(_describe_unknown(command, ctx, name)) from None
+
+
+def _wanted(option: Any) -> str:
+    """What an option takes; "" if its metavar does not say."""
+    metavar = getattr(option, "metavar", None) or ""
+    if metavar.startswith("[") and "|" in metavar:
+        return f"choose from: {', '.join(metavar.strip('[]').split('|'))}"
+    return _WANTED.get(metavar, "")
+
+
+def _read_value(command: Any, ctx: Any, words: Sequence[str], name: str) -> Any:
+    """The value of an option as it was typed."""
+    typed, _, _ = command.make_parser(ctx).parse_args(args=list(words))
+    value = typed.get(name)
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _describe_unknown(command: Any, ctx: Any, name: str) -> str:
+    known = [
+        flag
+        for one in command.get_params(ctx)
+        if one.param_type_name == "option" and not getattr(one, "hidden", False)
+        for flag in (*one.opts, *one.secondary_opts)
+    ]
+    close = find_close(name, known)
+    meant = f" Did you mean {close}?" if close else ""
+    return f'there is no option {name}.{meant} Run "{ctx.command_path} -h" for all options.'
+
+
+Complete = Callable[[str], list[str]]
+# A test compares this list with the methods of the library, which take seconds to import.
+METHODS = (
+    *("length", "category", "text", "perplexity", "min_probability"),
+    *("mean_entropy", "semantic_entropy", "entailment_entropy", "p_true"),
+    *("consistency", "selfcheck_ngram", "attention_score", "linear_probe"),
+    *("semantic_entropy_probe", "linear_probe_middle", "linear_probe_pca"),
+    *("ccs", "contrast_probe", "lapeigvals", "attn_logdet"),
+    *("lookback", "token_probe", "fusion", "robust", "gated", "saplma", "contrastive"),
+    *("lstm", "gnn_det", "gvae", "charm", "act_vit"),
+)
+
+# Likewise, the built-in question sets.
+QUESTIONS = (
+    *("facts", "elements", "arithmetic", "languages", "abbreviations", "everyday", "reading"),
+    *("statements", "words", "culture", "facts-spans", "all"),
+)
+
+# Likewise, the GPUs that a dry run knows.
+GPUS = (
+    *("t4", "v100", "a10", "a100", "a100-40gb", "l4", "l40s", "rtx4090"),
+    *("h100", "h100-pcie", "h200", "b200"),
+)
+
+
+def suggest_words(*words: str) -> Complete:
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def suggest_list(*words: str) -> Complete:
+    """For several words between commas; those already typed are not suggested again."""
+
+    def complete(incomplete: str) -> list[str]:
+        typed, comma, last = incomplete.rpartition(",")
+        left = [word for word in words if word not in typed.split(",")]
+        return [f"{typed}{comma}{word}" for word in left if word.startswith(last)]
+
+    return complete
+
+
+def suggest_words_and_paths(*words: str) -> Complete:
+    def complete(incomplete: str) -> list[str]:
+        paths = sorted(glob(f"{escape(incomplete)}*"))
+        folders = [f"{path}/" if Path(path).is_dir() else path for path in paths]
+        return [*suggest_words(*words)(incomplete), *folders]
+
+    return complete

@@ -14,7 +14,7 @@ from clew.cli.commands import Call, Command
 from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
-from clew.cli.serving import check_web, serve_until_done
+from clew.cli.serve import check_web, serve_until_done
 from clew.hallucination.workflow import label
 
 if TYPE_CHECKING:

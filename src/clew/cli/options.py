@@ -1,8 +1,9 @@
-"""Turns a function's arguments into the options of a command: their types, flags, defaults and
-help."""
+"""Turns a function into the options of a command: types, flags and defaults from its signature,
+help from its Google-style docstring."""
 
 import builtins
 import inspect
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 
 from clew.base.urls import is_url
-from clew.cli.completion import Complete, suggest_words, suggest_words_and_paths
-from clew.cli.docstrings import read_docstring
-from clew.cli.errors import flag
+from clew.cli.errors import flag, with_flags
+from clew.cli.help import Complete, suggest_words, suggest_words_and_paths
 from clew.storage.run_file import WATCHING, NeverFromFile, UrlNeverFromFile
 
 REST = "rest"
@@ -254,3 +254,50 @@ def _parameter(name: str, kind: Any, about: Any, default: Any) -> inspect.Parame
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
+
+
+_SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Examples?):$")
+_ARGUMENT = re.compile(r"^ {4}(\w+): (.*)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Docstring:
+    """A parsed docstring: `text` is everything before the first section, `arguments` the
+    description of each argument by name."""
+
+    text: str
+    arguments: dict[str, str]
+
+
+def read_docstring(function: Callable[..., Any]) -> Docstring:
+    """Parse the docstring of a function. Settings in backticks become flags."""
+    sections = _split(inspect.getdoc(function) or "")
+    return Docstring(
+        text=with_flags("\n".join(sections[""]).strip()),
+        arguments={name: with_flags(text) for name, text in _arguments(sections.get("Args", []))},
+    )
+
+
+def _split(text: str) -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {"": []}
+    current = ""
+    for line in text.splitlines():
+        found = _SECTION.match(line)
+        if found:
+            current = found[1]
+            sections[current] = []
+        else:
+            sections[current].append(line)
+    return sections
+
+
+def _arguments(lines: list[str]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for line in lines:
+        match = _ARGUMENT.match(line)
+        if match:
+            found.append((match[1], match[2]))
+        elif line.strip() and found:
+            name, text = found[-1]
+            found[-1] = (name, f"{text} {line.strip()}")
+    return found

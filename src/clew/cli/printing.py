@@ -1,7 +1,7 @@
-"""Lines and tables that all commands print."""
+"""Lines, tables and answers that several commands print."""
 
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
@@ -9,6 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.base.texts import for_terminal
+from clew.cli.errors import with_flags
+
+if TYPE_CHECKING:
+    from clew.hallucination.live.asking import AskedAnswer
 
 
 def print_line(console: Console, text: object, style: str | None = None) -> None:
@@ -49,3 +53,107 @@ def make_table(first: str = "", *numbers: str) -> Table:
     for heading in numbers:
         table.add_column(heading, justify="right")
     return table
+
+
+# From this risk on, the shade; below the first, none. They read well on dark and on light.
+_SHADES = (
+    (0.8, "#ffffff on #c0182b"),
+    (0.6, "#1a1a1a on #ff8f5e"),
+    (0.4, "#1a1a1a on #ffc36b"),
+    (0.2, "#1a1a1a on #ffe9a8"),
+)
+_VERDICTS = {"hallucinated": "bold red", "correct": "bold green"}
+_BAR = 20
+_MOST_ECHOED = 1_000
+_INDENT = " " * len("question: ")
+
+
+def print_answer(console: Console, asked: "AskedAnswer", *, with_question: bool = True) -> None:
+    if with_question and asked.question.context:
+        print_line(console, f"context:  {first_words(asked.question.context)}")
+    if with_question:
+        print_line(console, f"question: {_echo(asked.question.question)}")
+    console.print(Text.assemble("answer:   ", _answer(console, asked)), soft_wrap=True)
+    console.print(Text.assemble("risk:     ", _risk(console, asked)), soft_wrap=True)
+    if asked.state != "checked":
+        state = Text.assemble("state:    ", (_state(asked), "yellow"))
+        console.print(state, soft_wrap=True)
+    if not is_colored(console) and _has_token_risks(asked):
+        print_line(console, f"tokens:   {_figures(asked)}")
+
+
+def _echo(question: str) -> str:
+    if len(question) <= _MOST_ECHOED:
+        return question
+    return f"{question[:_MOST_ECHOED]} ... ({len(question):,} characters)"
+
+
+def print_legend(console: Console) -> None:
+    """What the shades mean."""
+    shades = ((f" {risk:g} ", style) for risk, style in reversed(_SHADES))
+    console.print(Text.assemble(("shaded by the risk of each token, from ", "dim"), *shades))
+
+
+def is_colored(console: Console) -> bool:
+    return console.is_terminal and not console.no_color and console.color_system is not None
+
+
+def has_shades(console: Console, asked: "AskedAnswer") -> bool:
+    return is_colored(console) and any(_shade(token.risk) for token in asked.tokens)
+
+
+def _answer(console: Console, asked: "AskedAnswer") -> Text:
+    if not asked.text:
+        return Text("(empty)" if asked.ended else "(none)", "dim")
+    if not is_colored(console) or not _has_token_risks(asked):
+        return Text(_lines(asked.text))
+    text = Text()
+    for token in asked.tokens:
+        for place, line in enumerate(for_terminal(token.text, lines=True).split("\n")):
+            word = line.lstrip()
+            text.append(f"\n{_INDENT}" if place else "")
+            text.append(line[: len(line) - len(word)])
+            text.append(word, _shade(token.risk))
+    return _stripped(text)
+
+
+def _stripped(text: Text) -> Text:
+    """Without the space that the first token of most answers starts with."""
+    text.rstrip()
+    return text[len(text.plain) - len(text.plain.lstrip()) :]
+
+
+def _lines(text: str) -> str:
+    return for_terminal(text, lines=True).replace("\n", f"\n{_INDENT}")
+
+
+def _shade(risk: float | None) -> str:
+    return next((style for least, style in _SHADES if risk is not None and risk >= least), "")
+
+
+def _risk(console: Console, asked: "AskedAnswer") -> Text:
+    found = asked.assessment
+    if found.risk is None or found.verdict is None or found.threshold is None:
+        return Text("not checked", "yellow")
+    style = _VERDICTS[found.verdict]
+    about = f" (threshold {found.threshold:.2f}, {found.method})"
+    bar = Text()
+    if is_colored(console):
+        full = round(_BAR * found.risk)
+        bar = Text.assemble(("━" * full, style), ("━" * (_BAR - full), "dim"), " ")
+    return Text.assemble(f"{found.risk:.2f} ", bar, (found.verdict, style), (about, "dim"))
+
+
+def _state(asked: "AskedAnswer") -> str:
+    reason = f": {with_flags(asked.reason)}" if asked.reason else ""
+    return for_terminal(f"{asked.state.replace('_', ' ')}{reason}")
+
+
+def _has_token_risks(asked: "AskedAnswer") -> bool:
+    return any(token.risk is not None for token in asked.tokens)
+
+
+def _figures(asked: "AskedAnswer") -> str:
+    risks = ("-" if token.risk is None else f"{token.risk:.2f}" for token in asked.tokens)
+    texts = (token.text.strip() or repr(token.text)[1:-1] for token in asked.tokens)
+    return ", ".join(f"{text} {risk}" for text, risk in zip(texts, risks, strict=True))

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from clew.base.progress import (
+    OthersAdvanced,
     StepStarted,
     WorkAdvanced,
     WorkersAdvanced,
@@ -55,7 +56,7 @@ class StepBar:
         self._task = self._bar.add_task(started.name, total=started.parts or None)
         self._bar.start()
 
-    def advance(self, event: WorkAdvanced) -> None:
+    def show_WorkAdvanced(self, event: WorkAdvanced) -> None:
         self._done += event.count
         if self._bar is not None:
             self._bar.update(self._task, completed=min(self._done, self._started.parts))
@@ -93,20 +94,23 @@ class WorkBar:
         if console.is_terminal:
             self._bar = self._start_bar(started)
 
-    def advance(self, event: WorkAdvanced) -> None:
+    def show_WorkAdvanced(self, event: WorkAdvanced) -> None:
         self._made += event.count
         self._bytes += event.written_bytes
         self._tokens += event.tokens
         self._refresh()
 
-    def go_on(self, event: WorkUnderway) -> None:
+    def show_OthersAdvanced(self, event: OthersAdvanced) -> None:
+        self.show_WorkAdvanced(WorkAdvanced(count=event.count))
+
+    def show_WorkUnderway(self, event: WorkUnderway) -> None:
         """Items may be reported as done only later, once they are written."""
         self._together, self._share = event.count, event.share
         if event.share >= 1:
             self._passed, self._together = self._passed + event.count, 0
         self._refresh()
 
-    def watch(self, event: WorkersAdvanced) -> None:
+    def show_WorkersAdvanced(self, event: WorkersAdvanced) -> None:
         """What the workers of a cluster do."""
         self._workers = event
         self._refresh()

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from clew.base.texts import counted, for_terminal
 from clew.cli.commands import Call, Command
-from clew.cli.completion import suggest_words
-from clew.cli.long_runs import load_libraries, log_to_stderr, long_run
+from clew.cli.help import suggest_words
 from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
+from clew.cli.signals import load_libraries, log_to_stderr, long_run
 from clew.hallucination.workflow import score
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from rich.table import Table
 from clew.base.texts import duration_text
 from clew.cli.commands import Call, Command
 from clew.cli.compare import print_result as print_comparison
-from clew.cli.long_runs import long_run, shown_log
 from clew.cli.options import CACHE, HARDWARE, Spelling, Switches
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
+from clew.cli.signals import long_run, shown_log
 from clew.hallucination.workflow import train
 
 if TYPE_CHECKING:

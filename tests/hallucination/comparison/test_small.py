@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from clew.cli.comparison_table import print_comparison
+from clew.cli.compare import print_comparison
 from clew.hallucination.comparison import ComparisonResult, compare_methods
 from clew.hallucination.comparison.families import Contest, tell_contest, tell_graphs
 from clew.hallucination.comparison.report.comparison import read_comparison

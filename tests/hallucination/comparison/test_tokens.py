@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clew.cli.comparison_table import print_comparison
+from clew.cli.compare import print_comparison
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page

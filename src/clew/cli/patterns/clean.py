@@ -8,11 +8,11 @@ from rich.console import Console
 from clew.base.texts import counted, for_terminal
 from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text
-from clew.cli.long_runs import long_run
 from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
-from clew.cli.serving import check_web, serve_until_done
+from clew.cli.serve import check_web, serve_until_done
+from clew.cli.signals import long_run
 from clew.patterns.workflow import clean_photos
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ from rich.console import Console
 
 from clew.base.texts import counted, tenth_percent
 from clew.cli.commands import Call, Command
-from clew.cli.long_runs import long_run
 from clew.cli.options import Spelling
 from clew.cli.patterns.figures import print_places, print_reached
-from clew.cli.preparation import excluded_text
 from clew.cli.printing import print_line
-from clew.cli.renderer import Renderer
+from clew.cli.renderer import Renderer, excluded_text
+from clew.cli.signals import long_run
 from clew.patterns.workflow import evaluate
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from rich.console import Console
 
 from clew.base.errors import SettingsMismatchError
 from clew.cli.commands import Call, Command
-from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_reached
 from clew.cli.patterns.hints import command_text
 from clew.cli.patterns.identify import (
@@ -22,7 +21,8 @@ from clew.cli.patterns.review import run_review
 from clew.cli.patterns.train import STOP_MESSAGE, epochs_text, print_training, say_unchanged
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
-from clew.cli.serving import check_web
+from clew.cli.serve import check_web
+from clew.cli.signals import long_run
 from clew.patterns.workflow import run_flow
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from clew.cli.options import Spelling
 from clew.cli.patterns.review import run_review
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
-from clew.cli.serving import check_web
+from clew.cli.serve import check_web
 from clew.patterns.workflow import identify
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ from rich.console import Console
 
 from clew.base.texts import counted, for_terminal
 from clew.cli.commands import Call, Command
-from clew.cli.long_runs import how_to_resume
 from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
-from clew.cli.signals import stop_on_signal
+from clew.cli.signals import how_to_resume, stop_on_signal
 from clew.patterns.workflow import import_photos
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from clew.base.texts import counted
 from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text
 from clew.cli.printing import print_line
-from clew.cli.serving import check_web, open_browser
+from clew.cli.serve import check_web, open_browser
 from clew.cli.signals import exit_interrupted
 from clew.patterns.workflow import review_photos
 

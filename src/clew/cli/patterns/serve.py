@@ -3,9 +3,9 @@
 import typer
 
 from clew.cli.commands import Call, Command
-from clew.cli.completion import suggest_words
+from clew.cli.help import suggest_words
 from clew.cli.options import Spelling
-from clew.cli.serving import run_api
+from clew.cli.serve import run_api
 from clew.patterns.workflow import serve
 
 COMMAND = Command(

@@ -6,10 +6,10 @@ import typer
 
 from clew.base.texts import for_terminal
 from clew.cli.commands import Call, Command
-from clew.cli.long_runs import long_run
 from clew.cli.options import Spelling
 from clew.cli.printing import make_table
 from clew.cli.renderer import Renderer
+from clew.cli.signals import long_run
 from clew.patterns.workflow import find_similar
 
 COMMAND = Command(

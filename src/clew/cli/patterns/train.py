@@ -7,12 +7,12 @@ from rich.console import Console
 
 from clew.base.texts import duration_text
 from clew.cli.commands import Call, Command
-from clew.cli.long_runs import long_run
 from clew.cli.options import CACHE, HARDWARE, Spelling
 from clew.cli.patterns.figures import print_doubt, print_places, print_reached
 from clew.cli.patterns.hints import command_text
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
+from clew.cli.signals import long_run
 from clew.patterns.library.folders import LIBRARY
 from clew.patterns.workflow import train
 

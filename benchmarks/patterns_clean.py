@@ -19,10 +19,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from clew.base.progress import ignore_event
+from clew.patterns.cleaning.checks import find_suspects, predict_left_out
 from clew.patterns.cleaning.duplicates import compare_pairs, find_duplicates
-from clew.patterns.cleaning.labels import find_suspects
-from clew.patterns.cleaning.leave_one_out import predict_left_out
-from clew.patterns.cleaning.run import CleanSettings, find_problems, join_all, look_at
+from clew.patterns.cleaning.search import CleanSettings, find_problems, join_all, look_at
 from clew.patterns.photos import find_classes
 
 SHARES = (0.05, 0.2)

@@ -20,8 +20,7 @@ from clew.hallucination.detectors.training.task import ResultsFile
 from clew.pages.figures import as_number
 from clew.patterns.identification.results import read_identified, read_settings
 from clew.patterns.library.journal import Journal, write_listing
-from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.library.summary import _summarize_run
+from clew.patterns.library.pattern_set import PatternSet, _summarize_run
 from clew.patterns.review.notes import Notes
 from clew.patterns.trained.model import read_results as read_finished
 from clew.storage.reading import read_json

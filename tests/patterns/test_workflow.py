@@ -12,7 +12,7 @@ import pytest
 from clew import patterns
 from clew.base.errors import InputError
 from clew.engine import Event, ModelMeasured
-from clew.patterns.workflow.results import ClassifierResult
+from clew.patterns.flow import ClassifierResult
 from tests.events import pick
 from tests.patterns.training.making import COLORS, write_photo, write_photos
 

@@ -5,31 +5,40 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
 
 from clew.base.errors import InputError
+from clew.base.tables import Tabular
+from clew.base.texts import counted, tenth_percent
 from clew.engine import PlanRequest
 from clew.engine.checkpoint import read_settings
 from clew.engine.folders import LAST
 from clew.engine.processes import is_first_process
-from clew.patterns.identification.results import find_newest
-from clew.patterns.identification.run import (
+from clew.patterns.identification.identify import (
     IdentifyConfig,
     IdentifyResult,
     configure_identification,
     identify_photos,
 )
+from clew.patterns.identification.results import find_newest
 from clew.patterns.library.choose import Chosen, choose_model
 from clew.patterns.library.folders import LIBRARY, read_results
 from clew.patterns.library.importing import import_photos
-from clew.patterns.library.names import check_set_name
 from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.library.placing import check_set_name
 from clew.patterns.photos import find_photos
 from clew.patterns.report import write_report
 from clew.patterns.review import ReviewConfig
-from clew.patterns.review.asking import run_review
+from clew.patterns.review.app import run_review
 from clew.patterns.training import PatternsConfig, train_patterns
 from clew.storage.run_file import write_run_file
+
+if TYPE_CHECKING:
+    from clew.patterns.library.pattern_set import PatternSet
+    from clew.patterns.trained.model import PatternModel
+
 
 logger = logging.getLogger(__name__)
 
@@ -224,4 +233,70 @@ def _check(config: FlowConfig, name: str, *, is_known: bool) -> None:
     if config.review and config.identify is None and not has_identified:
         raise InputError(
             "`review` requires identified photos: give the photos to identify with `identify`."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ClassifierResult(Tabular):
+    """A photo classifier and its metrics on test photos.
+
+    `path` is the folder with results.json and the report, `model` the folder of the classifier,
+    `raw` the contents of results.json. `is_new` is False if a set was not trained again because its
+    photos have not changed.
+    """
+
+    path: Path
+    model: Path
+    raw: dict[str, Any]
+    pattern_set: "PatternSet | None" = None
+    is_new: bool = True
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the test photos that were classified correctly."""
+        return float(self.raw["test_accuracy"])
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% confidence interval of the accuracy."""
+        low, high = self.raw["test_accuracy_ci"]
+        return float(low), float(high)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.raw["classes"])
+
+    @property
+    def table(self) -> pa.Table:
+        """One row per class: precision, recall, F1 and the number of photos per split."""
+        return pa.Table.from_pylist(self.raw["per_class"])
+
+    @property
+    def confusion(self) -> list[list[int]]:
+        """Test photos by true class (row) and predicted class (column)."""
+        return [list(row) for row in self.raw["confusion"]]
+
+    @property
+    def report(self) -> Path:
+        """The report: all metrics, and the mistakes."""
+        return self.path / "report.html"
+
+    def load(self, device: str | None = None) -> "PatternModel":
+        """The classifier, ready to predict."""
+        from clew.patterns.trained.model import load_classifier
+
+        return load_classifier(self.model, device)
+
+    def __repr__(self) -> str:
+        return f"ClassifierResult({self._summary()}; {self.path})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self._summary()}</p>{super()._repr_html_()}"
+
+    def _summary(self) -> str:
+        low, high = map(tenth_percent, self.interval)
+        return (
+            f"test accuracy {tenth_percent(self.accuracy)} [{low}, {high}] on "
+            f"{counted(self.raw['test_photos'], 'photo')} of "
+            f"{counted(len(self.classes), 'class', 'classes')}"
         )

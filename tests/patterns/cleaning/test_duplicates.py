@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
+from clew.patterns.cleaning.checks import find_issues, measure_light
 from clew.patterns.cleaning.duplicates import find_duplicates, make_small
-from clew.patterns.cleaning.quality import find_issues, measure_light
 from tests.patterns.cleaning.making import SIDE, as_squares, detailed, pieces
 
 

@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 
-from clew.patterns.cleaning.labels import find_overlaps, find_suspects
-from clew.patterns.cleaning.leave_one_out import join_features, predict_left_out
-from clew.patterns.cleaning.neighbors import find_neighbors, find_outliers, unit_rows
+from clew.patterns.cleaning.checks import (
+    find_neighbors,
+    find_outliers,
+    find_overlaps,
+    find_suspects,
+    join_features,
+    predict_left_out,
+    unit_rows,
+)
 
 CLASSES, PER_CLASS = 4, 40
 

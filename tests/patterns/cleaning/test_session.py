@@ -12,11 +12,15 @@ import pytest
 from PIL import Image
 
 from clew.base.errors import InputError
-from clew.patterns.cleaning.app import open_clean_page
 from clew.patterns.cleaning.changes import decided_keys
 from clew.patterns.cleaning.findings import Findings
-from clew.patterns.cleaning.preparing import CleanPlace, open_cleaning, undo_changes
-from clew.patterns.cleaning.session import Cleaning
+from clew.patterns.cleaning.session import (
+    Cleaning,
+    CleanPlace,
+    open_clean_page,
+    open_cleaning,
+    undo_changes,
+)
 from clew.patterns.library.importing import import_photos
 from clew.patterns.library.pattern_set import PatternSet
 from tests.patterns.cleaning.making import list_files, make_finding, make_findings, write_set

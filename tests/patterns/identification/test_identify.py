@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from clew.base.errors import InputError
-from clew.patterns.identification.config import IdentifyConfig
-from clew.patterns.identification.results import read_identified
-from clew.patterns.identification.run import IdentifyResult, identify_photos
+from clew.patterns.identification.identify import IdentifyResult, identify_photos
+from clew.patterns.identification.results import IdentifyConfig, read_identified
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identification.making import COLORS, draw_doubtful, draw_photo, make_folder
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from clew.patterns.identification.config import IdentifyConfig
+from clew.patterns.identification.identify import IdentifyResult, identify_photos
 from clew.patterns.identification.page import describe_counts
-from clew.patterns.identification.results import Identified
-from clew.patterns.identification.run import IdentifyResult, identify_photos
+from clew.patterns.identification.results import Identified, IdentifyConfig
 from clew.patterns.identification.sheets import ContactSheets
 from clew.patterns.trained.model import PatternModel
 from tests.pages.driving import Browser, needs_chromium

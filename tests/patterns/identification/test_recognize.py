@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError
-from clew.patterns.identification.config import IdentifyConfig
+from clew.patterns.identification.identify import identify_photos
 from clew.patterns.identification.recognize import (
     Recognition,
     combine,
@@ -15,8 +15,7 @@ from clew.patterns.identification.recognize import (
     place_windows,
     recognize_photo,
 )
-from clew.patterns.identification.results import read_identified
-from clew.patterns.identification.run import identify_photos
+from clew.patterns.identification.results import IdentifyConfig, read_identified
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identification.making import draw_photo, draw_small
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import StoreError
-from clew.patterns.identification.config import default_folder
 from clew.patterns.identification.results import (
     Identified,
     IdentifiedWriter,
+    default_folder,
     find_newest,
     read_entry,
     read_identified,

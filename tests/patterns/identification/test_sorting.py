@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError
+from clew.patterns.identification.identify import ClassFolders, class_folder
 from clew.patterns.identification.results import Identified
-from clew.patterns.identification.sorting import ClassFolders, class_folder
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.photo import Fault
 

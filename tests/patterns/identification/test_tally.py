@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from clew.patterns.identification.results import Identified
-from clew.patterns.identification.tally import Tally, share_out
+from clew.patterns.identification.results import Identified, Tally, share_out
 
 
 def make_tally(counts: dict[str, int], doubtful: int) -> Tally:

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError
-from clew.patterns.identification.config import IdentifyConfig
+from clew.patterns.identification.identify import class_folder, identify_photos
 from clew.patterns.identification.recognize import recognize_photo
-from clew.patterns.identification.results import read_identified
-from clew.patterns.identification.run import identify_photos
-from clew.patterns.identification.sorting import class_folder
+from clew.patterns.identification.results import IdentifyConfig, read_identified
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identification.making import draw_noise, draw_photo, draw_small, with_unknown
 

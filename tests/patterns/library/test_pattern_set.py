@@ -6,8 +6,7 @@ import pytest
 
 from clew.base.errors import InputError, StoreError
 from clew.patterns.library.importing import import_photos
-from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.library.summary import summarize_set
+from clew.patterns.library.pattern_set import PatternSet, summarize_set
 from tests.patterns.library.making import draw, make_photos, pretend_trained
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from clew.patterns.library.names import safe_file_name
-from clew.patterns.library.placing import put_photo
+from clew.patterns.library.placing import put_photo, safe_file_name
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from clew.patterns.photo_map.block import Coloring, PhotoMap, draw_map
-from clew.patterns.photo_map.thumbnails import COLUMNS, SIDE, draw_sheet, embed_sheet
+from clew.patterns.photo_map.block import (
+    COLUMNS,
+    SIDE,
+    Coloring,
+    PhotoMap,
+    draw_map,
+    draw_sheet,
+    embed_sheet,
+)
 
 
 def read_data(html: str) -> dict[str, Any]:

@@ -8,8 +8,15 @@ import pytest
 
 from clew.pages.markup import Html, tag
 from clew.pages.shell import Section, wrap_page
-from clew.patterns.photo_map.block import Coloring, PhotoMap, draw_map, map_script, map_style
-from clew.patterns.photo_map.thumbnails import draw_sheet, embed_sheet
+from clew.patterns.photo_map.block import (
+    Coloring,
+    PhotoMap,
+    draw_map,
+    draw_sheet,
+    embed_sheet,
+    map_script,
+    map_style,
+)
 from tests.pages.driving import Browser, needs_chromium
 
 pytestmark = [pytest.mark.slow, needs_chromium]

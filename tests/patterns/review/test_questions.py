@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from clew.patterns.review.questions import Guess, Question, find_alike, find_label, list_choices
+from clew.patterns.review.session import Guess, Question, find_alike, find_label, list_choices
 
 
 def question(*labels: str) -> Question:

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import Review
-from clew.patterns.review.keys import LineKeys, open_keys
-from clew.patterns.review.terminal import Dialogue, draw_blocks
+from clew.patterns.review.terminal import Dialogue, LineKeys, draw_blocks, open_keys
 from tests.patterns.review.making import NAMES, identify, list_photos, make_set, reviewing
 from tests.patterns.review.terminals import in_a_terminal
 

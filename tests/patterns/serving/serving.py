@@ -18,9 +18,8 @@ from PIL import Image
 from clew.pages.api.keys import ApiKeys
 from clew.pages.api.running import Address, connection_limits
 from clew.pages.server import open_api
-from clew.patterns.serving.app import PhotoService, build_app
+from clew.patterns.serving.app import CONNECTIONS, PhotoService, PhotoServiceSettings, build_app
 from clew.patterns.serving.corrections import Corrections
-from clew.patterns.serving.settings import CONNECTIONS, PhotoServiceSettings
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identification.making import COLORS
 

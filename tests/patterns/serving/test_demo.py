@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError
-from clew.patterns.serving.demo import export_demo
-from clew.patterns.serving.runtime import fetch_runtime
+from clew.patterns.serving.demo import export_demo, fetch_runtime
 from clew.patterns.trained.model import PatternModel
 from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.identification.making import draw_doubtful, draw_photo

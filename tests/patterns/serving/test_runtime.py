@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError
-from clew.patterns.serving import runtime
-from clew.patterns.serving.runtime import fetch_runtime
+from clew.patterns.serving import demo as runtime
+from clew.patterns.serving.demo import fetch_runtime
 from clew.patterns.workflow import export
 from tests.patterns.identification.making import save_color_model
 

@@ -17,8 +17,7 @@ from clew.patterns.workflow import clean_photos
 
 if TYPE_CHECKING:
     from clew.patterns.cleaning.findings import Finding
-    from clew.patterns.cleaning.preparing import CleanPlace, CleanResult
-    from clew.patterns.cleaning.session import Cleaning
+    from clew.patterns.cleaning.session import Cleaning, CleanPlace, CleanResult
 
 COMMAND = Command(
     function=clean_photos,
@@ -65,7 +64,7 @@ def run(call: Call) -> None:
 
 
 def _place(call: Call) -> "CleanPlace":
-    from clew.patterns.workflow.cleaning import choose_place
+    from clew.patterns.workflow.sets import choose_place
 
     return choose_place(
         **{name: call.settings[name] for name in ("data", "name", "out", "library")}
@@ -124,8 +123,7 @@ def _print_places(console: Console, result: "CleanResult") -> None:
 def _serve(
     console: Console, place: "CleanPlace", result: "CleanResult", *, port: int, browser: bool
 ) -> None:
-    from clew.patterns.cleaning.app import open_clean_page
-    from clew.patterns.cleaning.preparing import open_cleaning
+    from clew.patterns.cleaning.session import open_clean_page, open_cleaning
     from clew.patterns.review.app import Hints
 
     with open_cleaning(place, result.findings) as cleaning:

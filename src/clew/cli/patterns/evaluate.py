@@ -15,7 +15,7 @@ from clew.cli.signals import long_run
 from clew.patterns.workflow import evaluate
 
 if TYPE_CHECKING:
-    from clew.patterns.workflow.results import ClassifierResult
+    from clew.patterns.flow import ClassifierResult
 
 COMMAND = Command(
     function=evaluate,

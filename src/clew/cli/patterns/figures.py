@@ -10,7 +10,7 @@ from clew.base.texts import counted, for_terminal, tenth_percent
 from clew.cli.printing import make_table, print_line
 
 if TYPE_CHECKING:
-    from clew.patterns.workflow.results import ClassifierResult
+    from clew.patterns.flow import ClassifierResult
 
 _WEAKEST = 5
 

@@ -26,7 +26,7 @@ from clew.cli.signals import long_run
 from clew.patterns.workflow import run_flow
 
 if TYPE_CHECKING:
-    from clew.patterns.identification.run import IdentifyConfig, IdentifyResult
+    from clew.patterns.identification.identify import IdentifyConfig, IdentifyResult
     from clew.patterns.library.choose import Chosen
     from clew.patterns.library.pattern_set import PatternSet
     from clew.patterns.review import ReviewConfig
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 def run(call: Call) -> None:
     from clew.patterns import flow
-    from clew.patterns.workflow.reviewing import read_flow
+    from clew.patterns.workflow.sets import read_flow
 
     web = call.settings["web"]
     check_web(web)

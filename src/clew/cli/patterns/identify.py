@@ -17,9 +17,8 @@ from clew.cli.serve import check_web
 from clew.patterns.workflow import identify
 
 if TYPE_CHECKING:
-    from clew.patterns.identification.config import IdentifyConfig
-    from clew.patterns.identification.results import Identified
-    from clew.patterns.identification.run import IdentifyResult
+    from clew.patterns.identification.identify import IdentifyResult
+    from clew.patterns.identification.results import Identified, IdentifyConfig
     from clew.patterns.library.choose import Chosen
 
 COMMAND = Command(
@@ -72,7 +71,7 @@ def run(call: Call) -> None:
 def say_how_to_review(console: Console, chosen: "Chosen", out: Path | None = None) -> None:
     """Print the command that reviews the doubtful photos. `out` is the folder of the results, if it
     is not the default."""
-    from clew.patterns.review.prepare import ReviewConfig, call_to_review
+    from clew.patterns.review.session import ReviewConfig, call_to_review
 
     review = call_to_review(chosen, ReviewConfig(identified=out))
     print_line(console, f"review doubtful photos with: {call_text(review)}")
@@ -82,7 +81,7 @@ def identify_and_print(
     console: Console, progress: Console, config: "IdentifyConfig"
 ) -> "IdentifyResult":
     """Identify photos and print the result, as a step of `clew patterns flow`."""
-    from clew.patterns.identification.run import identify_photos
+    from clew.patterns.identification.identify import identify_photos
 
     with Renderer(progress) as reporter:
         result = identify_photos(config, reporter)

@@ -81,7 +81,7 @@ def import_and_print(
 
 def say_next(console: Console, pattern_set: "PatternSet") -> None:
     from clew.cli.patterns.info import next_step
-    from clew.patterns.library.summary import summarize_set
+    from clew.patterns.library.pattern_set import summarize_set
 
     library = pattern_set.library
     print_line(console, next_step(summarize_set(pattern_set), library))

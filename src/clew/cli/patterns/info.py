@@ -15,7 +15,7 @@ from clew.cli.printing import make_table, print_line
 from clew.patterns.workflow import describe_set
 
 if TYPE_CHECKING:
-    from clew.patterns.library.summary import RunSummary, SetSummary
+    from clew.patterns.library.pattern_set import RunSummary, SetSummary
 
 COMMAND = Command(
     function=describe_set, name="patterns info", example="clew patterns info animals", has_json=True

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(call: Call) -> None:
-    from clew.patterns.library.summary import summarize_library
+    from clew.patterns.library.pattern_set import summarize_library
 
     library = Path(call.settings["library"])
     summaries, damaged = summarize_library(library)

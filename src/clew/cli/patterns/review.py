@@ -75,8 +75,7 @@ def run_review(
 
 
 def _ask(console: Console, opened: "Review") -> None:
-    from clew.patterns.review.keys import open_keys
-    from clew.patterns.review.terminal import Dialogue
+    from clew.patterns.review.terminal import Dialogue, open_keys
 
     def show(prompt: str) -> None:
         print_line(console, prompt)

@@ -17,8 +17,8 @@ from clew.patterns.library.folders import LIBRARY
 from clew.patterns.workflow import train
 
 if TYPE_CHECKING:
+    from clew.patterns.flow import ClassifierResult
     from clew.patterns.library.pattern_set import PatternSet
-    from clew.patterns.workflow.results import ClassifierResult
 
 COMMAND = Command(
     function=train,

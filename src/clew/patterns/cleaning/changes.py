@@ -19,8 +19,7 @@ import filelock
 
 from clew.base.errors import InputError, StoreError, StoreLockedError
 from clew.base.typed_json import Bounds, Count, read_as, wrong
-from clew.patterns.library.names import lies_inside, safe_file_name
-from clew.patterns.library.placing import candidate_names, copy_beside
+from clew.patterns.library.placing import candidate_names, copy_beside, lies_inside, safe_file_name
 from clew.patterns.photos.photo import SUFFIXES
 from clew.patterns.review.notes import digest_file
 from clew.storage.disk import disk_errors

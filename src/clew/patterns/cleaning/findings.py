@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from clew.base.errors import StoreError
 from clew.base.texts import counted, shortened
 from clew.base.typed_json import Bounds, Count, read_as, wrong
-from clew.patterns.library.names import lies_inside
+from clew.patterns.library.placing import lies_inside
 from clew.storage.reading import read_json
 from clew.storage.text_files import write_csv
 from clew.storage.writing import replace_json

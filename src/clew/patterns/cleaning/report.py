@@ -11,17 +11,19 @@ from clew.base.texts import counted, whole_percent
 from clew.pages.markup import Html, join, tag
 from clew.pages.shell import Section, wrap_page
 from clew.patterns.cleaning.findings import KINDS, TITLES, Finding, Findings, Kind
-from clew.patterns.cleaning.run import LookedAt, read_images
+from clew.patterns.cleaning.search import LookedAt, read_images
 from clew.patterns.photo_map.block import (
+    MOST_THUMBNAILS,
     Coloring,
     PhotoMap,
     Thumbnails,
     draw_map,
+    draw_sheet,
+    embed_sheet,
     map_script,
     map_style,
 )
 from clew.patterns.photo_map.layout import choose_shown, lay_out
-from clew.patterns.photo_map.thumbnails import MOST_THUMBNAILS, draw_sheet, embed_sheet
 from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.patterns.report.overlay import as_data_url
 from clew.storage.writing import replace_file

@@ -4,16 +4,55 @@ and undone again."""
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
 
 from clew.base.errors import Call, InputError
-from clew.patterns.cleaning.changes import Action, Changes, PhotoChange
-from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind
-from clew.patterns.library.names import check_class_name
-from clew.patterns.library.placing import class_folder
+from clew.base.progress import Reporter
+from clew.base.tables import Tabular
+from clew.base.texts import whole_percent
+from clew.pages.review import ReviewApp
+from clew.pages.server import LocalServer, open_server
+from clew.patterns.cleaning.changes import (
+    CHANGES,
+    REMOVED,
+    Action,
+    Changes,
+    PhotoChange,
+    decided_keys,
+    open_changes,
+)
+from clew.patterns.cleaning.findings import (
+    FINDINGS,
+    KINDS,
+    LISTING,
+    TITLES,
+    Finding,
+    Findings,
+    Kind,
+    write_findings,
+)
+from clew.patterns.cleaning.report import REPORT, write_clean_report
+from clew.patterns.cleaning.search import CleanSettings, find_problems, look_at
+from clew.patterns.library.folders import library_settings
+from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.library.placing import check_class_name, class_folder
+from clew.patterns.photos.decode import PhotoError
 from clew.patterns.photos.find import SPLIT_FOLDERS
 from clew.patterns.photos.photo import natural_order
-from clew.patterns.review.questions import find_label
+from clew.patterns.review.app import Hints, encode_photo
+from clew.patterns.review.session import find_label, safe_text
+from clew.patterns.trained.model import usual_device
+from clew.storage.ownership import claim
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 
 # The counts of a session, by what was done.
 DONE: dict[Action, str] = {
@@ -190,3 +229,289 @@ def _find_splits(data: Path) -> dict[str, str]:
     names = [entry.name for entry in sorted(data.iterdir()) if entry.is_dir()]
     splits = ((SPLIT_FOLDERS.get(name.casefold()), name) for name in names)
     return {split: name for split, name in splits if split is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanPlace:
+    """The photos in `data`; `folder` takes the findings, the journal of changes and the removed
+    photos, `cache` what can be computed again."""
+
+    data: Path
+    folder: Path
+    cache: Path
+    pattern_set: PatternSet | None = None
+    out: Path | None = None  # the folder, if it was chosen
+
+    @classmethod
+    def of_folder(cls, data: Path, out: Path | None = None) -> "CleanPlace":
+        whole = data.expanduser().absolute()
+        folder = out or whole.resolve().parent / f"{whole.resolve().name}-clean"
+        if folder.absolute() == whole:
+            raise InputError(
+                "it contains the photos: choose another folder.", setting="out", value=out
+            )
+        return cls(data=data, folder=folder, cache=folder / "cache", out=out)
+
+    @classmethod
+    def of_set(cls, pattern_set: PatternSet, out: Path | None = None) -> "CleanPlace":
+        folder = out or pattern_set.folder / "clean"
+        return cls(
+            data=pattern_set.photos,
+            folder=folder,
+            cache=pattern_set.cache,
+            pattern_set=pattern_set,
+            out=out,
+        )
+
+    def settings(self, device: str | None, threads: int | None) -> CleanSettings:
+        return CleanSettings(
+            data=self.data, cache=self.cache, device=str(usual_device(device)), threads=threads
+        )
+
+    def call(self) -> Call:
+        """The call that shows what is left to decide."""
+        chosen = {} if self.out is None else {"out": str(self.out)}
+        if self.pattern_set is None:
+            return Call("clew.patterns.clean_photos", (str(self.data),), {**chosen, "web": True})
+        where = library_settings(self.pattern_set.library)
+        settings = {"name": self.pattern_set.name, **where, **chosen, "web": True}
+        return Call("clew.patterns.clean_photos", (), settings)
+
+    def call_to_train(self) -> Call:
+        if self.pattern_set is not None:
+            return self.pattern_set.call_to_train()
+        return Call("clew.patterns.train", (), {"data": str(self.data), "out": "trained"})
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CleanResult(Tabular):
+    """What was found, and in `folder` the lists and the report. `undone` are the changes that were
+    undone instead."""
+
+    folder: Path
+    findings: Findings
+    undone: tuple[PhotoChange, ...] = ()
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of findings of each kind."""
+        return self.findings.counts
+
+    @property
+    def list_file(self) -> Path:
+        return self.folder / LISTING
+
+    @property
+    def json_file(self) -> Path:
+        return self.folder / FINDINGS
+
+    @property
+    def report(self) -> Path:
+        """The findings with their photos."""
+        return self.folder / REPORT
+
+    @property
+    def table(self) -> pa.Table:
+        """One row per finding."""
+        return pa.Table.from_pylist([asdict(finding) for finding in self.findings], _schema())
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items() if count)
+        return f"CleanResult({shown or 'no findings'}; {self.folder})"
+
+
+def _schema() -> pa.Schema:
+    texts = ("kind", "name", "label", "reason", "digest", "suggestion", "other", "other_label")
+    names = (*texts, "other_digest")
+    return pa.schema([*((name, pa.string()) for name in names), ("score", pa.float64())])
+
+
+def search_problems(
+    place: CleanPlace,
+    *,
+    device: str | None,
+    threads: int | None,
+    reporter: Reporter | None,
+    should_stop: Callable[[], bool],
+) -> CleanResult:
+    """Look for problems and write the lists. What a person has decided about is not listed
+    again."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    claim(place.folder, (FINDINGS, LISTING, REPORT, CHANGES, REMOVED))
+    decided = decided_keys(place.folder)
+    looked = look_at(place.settings(device, threads), reporter, should_stop)
+    findings = find_problems(looked).without(decided)
+    write_findings(place.folder, findings)
+    write_clean_report(place.folder, looked, findings)
+    return CleanResult(folder=place.folder, findings=findings)
+
+
+@contextmanager
+def open_cleaning(place: CleanPlace, findings: Findings) -> Iterator[Cleaning]:
+    """Open a session, locked against other processes. Raises StoreLockedError."""
+
+    def tell_set(change: PhotoChange) -> None:
+        """So that a photo is not imported again to where it was."""
+        moved = change.target if change.action != "remove" else None
+        if place.pattern_set is None:
+            return
+        if change.step == "undo":
+            place.pattern_set.note_move(moved or change.source, change.source)
+        else:
+            place.pattern_set.note_move(change.source, moved)
+
+    with open_changes(findings.data, place.folder, tell_set) as changes:
+        yield Cleaning(
+            findings,
+            changes,
+            next_call=place.call_to_train(),
+            again_call=place.call(),
+        )
+
+
+def undo_changes(place: CleanPlace, count: int) -> CleanResult:
+    """Undo the latest `count` changes. Raises InputError if there are none."""
+    if count < 0:
+        raise InputError("give 1 or more.", setting="undo", value=count)
+    nothing = Findings(data=place.data.absolute(), photos=0, classes=(), findings=(), excluded={})
+    undone = []
+    with open_cleaning(place, nothing) as cleaning:
+        for _ in range(min(count, len(cleaning.changes))):
+            undone.append(cleaning.undo())
+        if not undone:
+            raise InputError(f'there is nothing to undo: nothing was changed in "{place.data}".')
+    return CleanResult(folder=place.folder, findings=nothing, undone=tuple(undone))
+
+
+_SIDES = {"photos": 1200, "thumbnails": 160}
+_SHOWN = 40  # findings of each kind that the page knows at a time
+_BORROWED = {"review.css": ("clew.patterns.review", "page.css")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageDecision:
+    """A person's decision about `finding`, whose number it is; `other` means its second photo.
+    `question` is the number of decisions so far that the page knew."""
+
+    question: int
+    action: Literal["keep", "remove", "relabel", "move", "later", "undo"]
+    finding: int = -1
+    label: str = ""
+    other: bool = False
+
+
+@contextmanager
+def open_clean_page(
+    cleaning: Cleaning, port: int = 0, hints: Hints | None = None
+) -> Iterator[LocalServer]:
+    """A server for the page, which stops when a person has finished there; port 0 is any free port.
+
+    Raises InputError when the port is taken, or the packages of the extra "web" are missing.
+    """
+    shown = hints or Hints(train=str(cleaning.next_call), again=str(cleaning.again_call))
+    with open_server(lambda stop: build_clean_app(cleaning, shown, stop), port) as server:
+        yield server
+
+
+def build_clean_app(cleaning: Cleaning, hints: Hints, on_done: Callable[[], None]) -> "FastAPI":
+    """The application; `on_done` is called at the end."""
+    from fastapi import HTTPException, Response
+
+    built = ReviewApp(cleaning.lock, lambda: describe_cleaning(cleaning, hints), on_done)
+
+    @built.app.get("/{size}/{number}/{which}")
+    def photo(size: Literal["photos", "thumbnails"], number: int, which: int) -> Response:
+        path = cleaning.path(number, other=which == 1) if which in (0, 1) else None
+        if path is None:
+            raise HTTPException(404)
+        try:
+            content = encode_photo(path, side=_SIDES[size])
+        except PhotoError as error:
+            return Response(error.reason, status_code=410, media_type="text/plain")
+        headers = {"Cache-Control": "private, max-age=86400"}
+        return Response(content, media_type="image/jpeg", headers=headers)
+
+    @built.app.get("/report")
+    def report() -> Response:
+        path = cleaning.changes.folder / REPORT
+        if not path.is_file():
+            raise HTTPException(404)
+        # It has its own scripts, and may reach nothing of this server.
+        headers = {"Content-Security-Policy": "sandbox allow-scripts"}
+        return Response(path.read_bytes(), media_type="text/html", headers=headers)
+
+    @built.app.post("/answer")
+    def answer(given: PageDecision) -> Response:
+        return built.decide(lambda: _is_current(cleaning, given), lambda: _decide(cleaning, given))
+
+    return built.serve_page("clew.patterns.cleaning", _BORROWED)
+
+
+def _is_current(cleaning: Cleaning, given: PageDecision) -> bool:
+    """Two people may decide about different findings at once; each is decided once, and "undo"
+    means the decision that its page shows as the last one."""
+    if given.action == "undo":
+        return given.question == cleaning.place
+    return cleaning.is_open(given.finding)
+
+
+def _decide(cleaning: Cleaning, given: PageDecision) -> str:
+    number, other = given.finding, given.other
+    if given.action == "undo":
+        return f"undone: {cleaning.undo().source}"
+    if given.action == "keep":
+        return cleaning.keep(number)
+    if given.action == "later":
+        return cleaning.put_off(number)
+    if given.action == "remove":
+        return cleaning.remove(number, other=other)
+    if given.action == "move":
+        return cleaning.move(number, given.label, other=other)
+    return cleaning.relabel(number, given.label, other=other)
+
+
+def describe_cleaning(cleaning: Cleaning, hints: Hints) -> dict[str, Any]:
+    """Everything that the page shows. Photos are identified only by the finding's number."""
+    counts = cleaning.count_open()
+    left = sum(counts.values())
+    return {
+        "place": cleaning.place,
+        "total": cleaning.place + left,
+        "kinds": [{"kind": kind, "title": TITLES[kind], "open": counts[kind]} for kind in KINDS],
+        "findings": {kind: _describe_kind(cleaning, kind) for kind in KINDS},
+        "classes": [safe_text(label) for label in cleaning.classes],
+        "splits": sorted(cleaning.splits),
+        "counts": cleaning.counts(),
+        "can_undo": cleaning.can_undo,
+        "folder": safe_text(str(cleaning.data)),
+        "removed": safe_text(str(cleaning.removed)),
+        "command": safe_text(hints.train),
+        "again": safe_text(hints.again),
+    }
+
+
+def _describe_kind(cleaning: Cleaning, kind: Kind) -> list[dict[str, Any]]:
+    return [_describe(cleaning, number) for number in cleaning.waiting(kind)[:_SHOWN]]
+
+
+def _describe(cleaning: Cleaning, number: int) -> dict[str, Any]:
+    finding = cleaning.findings[number]
+    photos = [(finding.name, finding.label)]
+    if finding.other is not None:
+        photos.append((finding.other, finding.other_label or ""))
+    return {
+        "number": number,
+        "reason": safe_text(finding.reason),
+        "score": whole_percent(finding.score),
+        "suggestion": None if finding.suggestion is None else safe_text(finding.suggestion),
+        "photos": [
+            {"name": safe_text(name), "label": safe_text(label), "split": cleaning.split_of(name)}
+            for name, label in photos
+        ],
+    }

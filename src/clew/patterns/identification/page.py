@@ -5,15 +5,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from PIL.Image import Image
 
 from clew.base.texts import counted, whole_percent
 from clew.pages.markup import Html, tag
-from clew.patterns.identification.results import MADE_BY, Identified
-from clew.patterns.identification.sheets import as_data_address
-from clew.patterns.identification.tally import Group
+from clew.patterns.identification.results import (
+    IDENTIFIED_FILE,
+    MADE_BY,
+    PAGE_FILE,
+    Group,
+    Identified,
+    IdentifyConfig,
+    Tally,
+    read_entry,
+    sheet_file,
+)
+from clew.patterns.identification.sheets import ContactSheets, as_data_address, make_thumbnails
+from clew.storage.writing import replacing
 from clew.version import __version__
 
 _LEAST_SHOWN = 0.01
@@ -279,3 +289,79 @@ def _address(path: Path) -> str:
 def _package_text(name: str) -> Html:
     """Our own style and script, which are markup already."""
     return Html(files("clew.patterns.identification").joinpath(name).read_text(encoding="utf-8"))
+
+
+_MOST_FAULTS = 500
+
+
+def draw_results(
+    config: IdentifyConfig, tally: Tally, classes: tuple[str, ...]
+) -> tuple[list[Path], str]:
+    """The contact sheets, and a sentence about photos that are not shown ("" if all are)."""
+    groups = tally.groups(config.thumbnails)
+    shown = sum(len(group.places) for group in groups)
+    sheets = ContactSheets(config.out, title=_title(config, tally), photos=shown)
+    names = [sheet_file(page) for page in range(sheets.pages)]
+    left_off = _describe_hidden(groups, shown)
+    facts = PageFacts(
+        settings=config.as_settings(classes),
+        counts=tally.counts(),
+        class_counts=tally.class_counts(),
+        sheets=names,
+        left_off=left_off.replace("`", ""),
+    )
+    with (
+        (config.out / IDENTIFIED_FILE).open("rb") as lines,
+        replacing(config.out / PAGE_FILE) as page,
+    ):
+        for piece in _pieces(config, facts, tally, groups, sheets, lines):
+            page.write(piece.encode("utf-8", "replace"))
+    sheets.end()
+    return [config.out / name for name in names], left_off
+
+
+def _pieces(
+    config: IdentifyConfig,
+    facts: PageFacts,
+    tally: Tally,
+    groups: list[Group],
+    sheets: ContactSheets,
+    lines: IO[bytes],
+) -> Iterator[Html]:
+    yield open_page(facts)
+    for group in groups:
+        if len(group.places):
+            photos = (read_entry(lines, place) for place in group.places.tolist())
+            pictures = make_thumbnails(photos, workers=config.workers)
+            yield from draw_group(group, _on_sheets(pictures, sheets), config.threshold)
+    if faulty := facts.counts["faulty"]:
+        places = tally.faulty(_MOST_FAULTS).tolist()
+        yield from draw_faults((read_entry(lines, place) for place in places), faulty)
+    yield close_page(facts)
+
+
+def _on_sheets(
+    pictures: Iterator[tuple[Identified, Image | None]], sheets: ContactSheets
+) -> Iterator[tuple[Identified, Image | None]]:
+    for photo, picture in pictures:
+        sheets.add(photo, picture)
+        yield photo, picture
+
+
+def _title(config: IdentifyConfig, tally: Tally) -> str:
+    return f"{config.photos.resolve().name}: {describe_counts(tally.counts())}"
+
+
+def _describe_hidden(groups: list[Group], shown: int) -> str:
+    total = sum(group.count for group in groups)
+    if shown == total:
+        return ""
+    if not shown:
+        return (
+            f"No thumbnails were requested: {IDENTIFIED_FILE} lists all {counted(total, 'photo')}."
+        )
+    return (
+        f"Thumbnails show {shown:,} of {counted(total, 'photo')}, the least confident of each "
+        f"class; {IDENTIFIED_FILE} and identified.csv list all. To show all, set "
+        f"the number of thumbnails to {total}."
+    )

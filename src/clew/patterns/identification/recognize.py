@@ -12,7 +12,7 @@ from jaxtyping import Float
 from PIL import Image
 
 from clew.base.errors import InputError
-from clew.patterns.identification.config import USUAL_UNKNOWN, check_top_k
+from clew.patterns.identification.results import USUAL_UNKNOWN, check_top_k
 from clew.patterns.photos.decode import PhotoError, PhotoSource, open_photo, read_photo
 from clew.patterns.trained.model import Judged, PatternModel
 

@@ -2,13 +2,21 @@
 spreadsheet. Written as the predictions come, so that memory does not grow with the folder; review
 reads the first again."""
 
-from dataclasses import dataclass
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any
 
-from clew.base.errors import StoreError
+import numpy as np
+from jaxtyping import Int64
+
+from clew.base.errors import InputError, StoreError
 from clew.base.typed_json import Bounds, read_as, to_json, wrong
+from clew.base.urls import resolved
+from clew.engine.planning.hardware import look_at_machine
 from clew.patterns.photos.photo import Fault
+from clew.patterns.trained.unknown import USUAL_UNKNOWN
 from clew.storage.reading import open_regular, parse_json, read_json
 from clew.storage.text_files import csv_text
 
@@ -224,3 +232,244 @@ class TableWriter:
 
 def _number(probability: float | None) -> str:
     return "" if probability is None else f"{probability:.4f}"
+
+
+_MOST_WORKERS = 8
+PAGE_FILE, TABLE_FILE = "identified.html", "identified.csv"
+SHEET_NAME = "contact_sheet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdentifyConfig:
+    """The settings of an identification. `photos` is a folder or one photo. Photos whose most
+    likely class has a probability below `threshold` are doubtful; those with a typicality below
+    `unknown` are unknown. `thumbnails` is the number of photos that the page and the contact sheets
+    show. `copy_to` gets copies of the photos, one folder per class."""
+
+    photos: Path
+    model: Path
+    out: Path
+    top_k: int = 3
+    threshold: float = 0.6
+    unknown: float = USUAL_UNKNOWN
+    copy_to: Path | None = None
+    thumbnails: int = 500
+    batch_size: int = 64
+    workers: int = field(default_factory=lambda: min(_MOST_WORKERS, look_at_machine().cores))
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        check_top_k(self.top_k)
+        check_threshold(self.threshold)
+        check_unknown(self.unknown)
+        if self.thumbnails < 0:
+            raise InputError("it must be 0 or more.", setting="thumbnails", value=self.thumbnails)
+
+    def as_settings(self, classes: tuple[str, ...]) -> dict[str, Any]:
+        """What identified.json says about how it was made."""
+        return {
+            "folder": str(self.photos.resolve()),
+            "model": str(resolved(self.model)),
+            "threshold": self.threshold,
+            "unknown": self.unknown,
+            "top_k": min(self.top_k, len(classes)),
+            "copied_to": self.copy_to and str(self.copy_to.resolve()),
+            "classes": list(classes),
+        }
+
+
+def check_top_k(top_k: int) -> None:
+    if top_k < 1:
+        raise InputError(
+            "it must be 1 or more: the number of top predictions to report per photo.",
+            setting="top_k",
+            value=top_k,
+        )
+
+
+def check_threshold(threshold: float) -> None:
+    if not 0 <= threshold <= 1:
+        raise InputError(
+            "it must be a probability from 0 to 1. Photos with a lower confidence are marked as "
+            "doubtful.",
+            setting="threshold",
+            value=threshold,
+        )
+
+
+def check_unknown(unknown: float) -> None:
+    if not 0 <= unknown < 1:
+        raise InputError(
+            "it must be 0 (no photo is unknown) or more, and less than 1: about this share of the "
+            "photos that do show a known class is marked as unknown too.",
+            setting="unknown",
+            value=unknown,
+        )
+
+
+def sheet_file(page: int) -> str:
+    """contact_sheet.jpg, contact_sheet_2.jpg, ...; `page` counts from 0."""
+    return f"{SHEET_NAME}.jpg" if page == 0 else f"{SHEET_NAME}_{page + 1}.jpg"
+
+
+def default_folder(home: Path, photos: Path) -> Path:
+    """`home`/identified/NAME, where NAME is that of the photos' folder; if another folder of the
+    same name was identified before, it keeps its place, and this one gets NAME-2."""
+    photos = photos.resolve()
+    name = photos.name or "photos"
+    folder, number = home / IDENTIFIED_FOLDER / name, 1
+    while not _is_free(folder, photos):
+        number += 1
+        folder = folder.with_name(f"{name}-{number}")
+    return folder
+
+
+def _is_free(folder: Path, photos: Path) -> bool:
+    file = folder / IDENTIFIED_FILE
+    settings = read_settings(file)
+    return not file.exists() or (settings is not None and settings.get("folder") == str(photos))
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise InputError if the results would overwrite files that clew did not write; results of an
+    earlier run are replaced."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError("it is a file. Give a folder.", setting="out", value=folder)
+    for path in (
+        folder / IDENTIFIED_FILE,
+        folder / PAGE_FILE,
+        folder / TABLE_FILE,
+        *_sheets(folder),
+    ):
+        if path.exists() and not _is_ours(path):
+            raise InputError(
+                f'"{path}" was not written by "{MADE_BY}", so it is not overwritten: choose '
+                "another `out`, or move that file."
+            )
+
+
+def remove_sheets(folder: Path, pages: int) -> None:
+    """Delete the surplus contact sheets of an earlier run."""
+    kept = {sheet_file(page) for page in range(pages)}
+    for path in _sheets(folder):
+        if path.name not in kept and path.exists() and _is_ours(path):
+            path.unlink()
+
+
+def _sheets(folder: Path) -> list[Path]:
+    numbered = [path for path in folder.glob(f"{SHEET_NAME}_*.jpg") if path.stem[14:].isdigit()]
+    return [folder / sheet_file(0), *numbered]
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        opening = file.read(2048)
+    return MADE_BY.encode() in opening or opening.lstrip(b"\xef\xbb\xbf").startswith(
+        TABLE_HEAD.encode()
+    )
+
+
+_DOUBTFUL, _UNKNOWN, _FAULTY = -1, -2, -3
+# The groups that a person should look at, in the order of the page.
+_TO_LOOK_AT = (_UNKNOWN, _DOUBTFUL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Photos that belong together: those of one class, or (`label` None) the doubtful ones; the
+    unknown ones among these are a group of their own.
+
+    `places` are the offsets of the lines of those that are shown, the least confident first;
+    `count` is their total number.
+    """
+
+    label: str | None
+    count: int
+    places: Int64[np.ndarray, " shown"]
+    is_unknown: bool = False
+
+
+class Tally:
+    """Takes the photos one by one."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self._classes = list(classes)
+        self._numbers = {label: number for number, label in enumerate(classes)}
+        self._groups, self._chances, self._places = array("i"), array("f"), array("q")
+
+    def add(self, photo: Identified, place: int) -> None:
+        self._groups.append(self._group_of(photo))
+        self._chances.append(photo.best[0][1] if photo.best else 0.0)
+        self._places.append(place)
+
+    def _group_of(self, photo: Identified) -> int:
+        if photo.fault is not None:
+            return _FAULTY
+        if photo.unknown:
+            return _UNKNOWN
+        return _DOUBTFUL if photo.doubtful else self._numbers[photo.best[0][0]]
+
+    def counts(self) -> dict[str, int]:
+        groups = np.asarray(self._groups)
+        faulty, unknown = int((groups == _FAULTY).sum()), int((groups == _UNKNOWN).sum())
+        doubtful = int((groups == _DOUBTFUL).sum()) + unknown
+        return {
+            "photos": len(groups),
+            "identified": len(groups) - faulty - doubtful,
+            "doubtful": doubtful,
+            "unknown": unknown,
+            "faulty": faulty,
+        }
+
+    def class_counts(self) -> list[tuple[str, int]]:
+        """The number of photos per class, without the doubtful ones."""
+        groups = np.asarray(self._groups)
+        counts = np.bincount(groups[groups >= 0], minlength=len(self._classes))
+        return list(zip(self._classes, counts.tolist(), strict=True))
+
+    def groups(self, most: int) -> list[Group]:
+        """The unknown and the doubtful ones first, then class by class; at most `most` photos are
+        shown in total.
+
+        The first two get up to half of the room, since a person should look at them.
+        """
+        numbers = [*_TO_LOOK_AT, *range(len(self._classes))]
+        members = [self._members(number) for number in numbers]
+        sizes = [len(places) for places in members]
+        ahead = len(_TO_LOOK_AT)
+        first = min(sum(sizes[:ahead]), max(most // 2, most - sum(sizes[ahead:])))
+        shares = [*share_out(sizes[:ahead], first), *share_out(sizes[ahead:], most - first)]
+        together = zip(numbers, members, shares, strict=True)
+        return [
+            Group(
+                label=self._classes[number] if number >= 0 else None,
+                count=len(places),
+                places=places[:share],
+                is_unknown=number == _UNKNOWN,
+            )
+            for number, places, share in together
+            if len(places)
+        ]
+
+    def doubtful(self, most: int) -> Int64[np.ndarray, " shown"]:
+        """The offsets of the doubtful ones, the unknown ones first, then the least confident."""
+        return np.concatenate([self._members(number) for number in _TO_LOOK_AT])[:most]
+
+    def faulty(self, most: int) -> Int64[np.ndarray, " shown"]:
+        """The offsets of the first faulty ones, in order."""
+        groups, places = np.asarray(self._groups), np.asarray(self._places)
+        return places[groups == _FAULTY][:most]
+
+    def _members(self, number: int) -> Int64[np.ndarray, " members"]:
+        chosen = np.flatnonzero(np.asarray(self._groups) == number)
+        order = np.argsort(np.asarray(self._chances)[chosen], kind="stable")
+        return np.asarray(self._places, np.int64)[chosen[order]]
+
+
+def share_out(sizes: Sequence[int], room: int) -> list[int]:
+    """How much of `room` each gets: the same for all, but none more than its size."""
+    shares = [0] * len(sizes)
+    for done, number in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
+        shares[number] = min(sizes[number], -(-room // (len(sizes) - done)))
+        room -= shares[number]
+    return shares

@@ -12,8 +12,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from clew.base.cores import map_in_threads
 from clew.base.texts import whole_percent
-from clew.patterns.identification.config import remove_sheets, sheet_file
-from clew.patterns.identification.results import MADE_BY, Identified
+from clew.patterns.identification.results import MADE_BY, Identified, remove_sheets, sheet_file
 from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.storage.writing import replacing
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from clew.base.typed_json import Bounds, Count, read_as, wrong
-from clew.patterns.library.names import lies_inside
+from clew.patterns.library.placing import lies_inside
 from clew.patterns.photos.decode import read_square
 from clew.patterns.photos.photo import class_name, natural_order
 from clew.storage.disk import disk_errors

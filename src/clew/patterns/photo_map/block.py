@@ -1,13 +1,16 @@
 """The map as a block of a page: points on a canvas, colored by what the reader chooses, with the
 photo under the pointer. A page that has it includes `map_style` and `map_script`."""
 
+import base64
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, UInt8
+from PIL import Image
 
 from clew.base.texts import counted
 from clew.pages.markup import Html, tag
@@ -155,3 +158,31 @@ def _color(place: int) -> str:
 
 def _package_text(name: str) -> str:
     return files("clew.patterns.photo_map").joinpath(name).read_text(encoding="utf-8")
+
+
+SIDE, COLUMNS = 64, 50
+MOST_THUMBNAILS = 2_500
+_QUALITY = 70
+
+
+def draw_sheet(images: Iterable[UInt8[np.ndarray, "size size 3"]], count: int) -> bytes:
+    """The `count` images as squares of `SIDE` pixels, `COLUMNS` per row: a JPEG, b"" without
+    images."""
+    if not count:
+        return b""
+    rows = -(-count // COLUMNS)
+    sheet = Image.new("RGB", (SIDE * min(COLUMNS, count), SIDE * rows))
+    for place, pixels in enumerate(images):
+        square = Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+        sheet.paste(square, (SIDE * (place % COLUMNS), SIDE * (place // COLUMNS)))
+    file = io.BytesIO()
+    sheet.save(file, "JPEG", quality=_QUALITY, optimize=True)
+    return file.getvalue()
+
+
+def embed_sheet(sheet: bytes, count: int) -> Thumbnails | None:
+    """The sheet inside a page; None if it has no images."""
+    if not sheet or not count:
+        return None
+    address = f"data:image/jpeg;base64,{base64.b64encode(sheet).decode()}"
+    return Thumbnails(address=address, side=SIDE, columns=COLUMNS, count=count)

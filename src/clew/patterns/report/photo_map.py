@@ -6,8 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from clew.pages.markup import Html, join, tag
-from clew.patterns.photo_map.block import Coloring, PhotoMap, draw_map, map_script
-from clew.patterns.photo_map.thumbnails import MOST_THUMBNAILS, embed_sheet
+from clew.patterns.photo_map.block import (
+    MOST_THUMBNAILS,
+    Coloring,
+    PhotoMap,
+    draw_map,
+    embed_sheet,
+    map_script,
+)
 from clew.patterns.report.run import Run
 from clew.patterns.trained.map_files import MapRow, read_map
 

@@ -1,6 +1,9 @@
 """The review's web app: the open question, photos of the queue, answers."""
 
 import io
+import logging
+import sys
+import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,15 +12,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from PIL import Image
 
+from clew.base.terminal import TextConsole
 from clew.base.texts import whole_percent
 from clew.pages.review import ReviewApp
 from clew.pages.server import LocalServer, open_server
+from clew.patterns.library.choose import Chosen
 from clew.patterns.photos.decode import PhotoError, open_photo
-from clew.patterns.review.questions import Question
-from clew.patterns.review.session import Review, describe_new_classes, safe_text
+from clew.patterns.review.session import (
+    Question,
+    Review,
+    ReviewConfig,
+    describe_new_classes,
+    open_review,
+    safe_text,
+)
+from clew.patterns.review.terminal import Dialogue, open_keys
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
 
 _PHOTO_SIDE = 1600
 _QUALITY = 88
@@ -130,3 +143,47 @@ def encode_photo(path: Path, *, side: int) -> bytes:
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=_QUALITY)
     return file.getvalue()
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewResult:
+    """The decisions of a review: `counts` of approved, corrected and skipped photos, `left` the
+    number not yet reviewed, `folder` where the photos were put."""
+
+    counts: dict[str, int]
+    left: int
+    folder: str
+
+
+def run_review(
+    chosen: Chosen,
+    config: ReviewConfig,
+    *,
+    web: bool = False,
+    port: int = 0,
+    browser: bool = True,
+) -> ReviewResult:
+    """Ask a person, in the terminal or in the browser. Raises what `open_review` does."""
+    with open_review(chosen, config) as opened:
+        if opened.queue.questions and web:
+            _serve(opened, port, browser)
+        elif opened.queue.questions:
+            _ask(opened)
+        left = len(opened.queue.questions) - opened.place
+        return ReviewResult(counts=dict(opened.counts()), left=left, folder=opened.folder)
+
+
+def _ask(opened: Review) -> None:
+    console = TextConsole(soft_wrap=True)
+    Dialogue(console, opened, open_keys(sys.stdin, console.print)).run()
+
+
+def _serve(opened: Review, port: int, browser: bool) -> None:
+    with open_page(opened, port) as server:
+        logger.info("review page: %s", server.address)
+        if browser:
+            webbrowser.open(server.address)
+        server.run()

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from clew.base.errors import StoreError
 from clew.base.texts import shortened
 from clew.base.typed_json import Count, read_as, to_json, wrong
-from clew.patterns.library.names import lies_inside
+from clew.patterns.library.placing import lies_inside
 from clew.patterns.photos.photo import SUFFIXES
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file

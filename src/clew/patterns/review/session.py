@@ -1,18 +1,179 @@
-"""A running review: one question after the other, each answer applied at once, and the messages
-that the terminal and the page show."""
+"""What is asked, and how it is answered: photos with the model's guesses, the most informative
+first; which key or typed word means which class."""
 
+import itertools
+import re
 import threading
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
-from clew.base.errors import Call, InputError
+import filelock
+
+from clew.base.errors import Call, InputError, StoreLockedError
 from clew.base.texts import for_terminal
-from clew.patterns.library.names import check_class_name
-from clew.patterns.library.summary import MIN_PHOTOS
-from clew.patterns.review.notes import Action, Decision, digest_file
-from clew.patterns.review.questions import Choice, Question, Queue, find_label, list_choices
-from clew.patterns.review.shelf import Carrier
+from clew.patterns.identification.results import (
+    IDENTIFIED_FILE,
+    Identification,
+    Identified,
+    find_identified,
+    find_newest,
+    read_identified,
+)
+from clew.patterns.library.choose import Chosen, find_classes_folder
+from clew.patterns.library.folders import read_results
+from clew.patterns.library.pattern_set import MIN_PHOTOS
+from clew.patterns.library.placing import check_class_name
+from clew.patterns.photos.photo import natural_order
+from clew.patterns.review.notes import NOTES_NAME, Action, Decision, Notes, digest_file
+from clew.patterns.review.shelf import Carrier, Shelf
+from clew.storage.writing import lock_file
+
+_KEYS = "123456789"
+_NUMBER = re.compile("0|[1-9][0-9]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guess:
+    """A class, and the model's probability for it (0 to 1)."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """One photo to decide on; `guesses` are the model's, the most likely first. If a person has
+    given the photo another class while the model was served, that `correction` is the first."""
+
+    path: Path
+    name: str
+    guesses: tuple[Guess, ...]
+    correction: str | None = None
+
+    @property
+    def best(self) -> Guess:
+        return self.guesses[0]
+
+    @property
+    def title(self) -> str:
+        """The name, and what is known besides the guesses."""
+        return f"{self.name} (corrected to {self.correction})" if self.correction else self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """The questions to ask, and the photos that are not asked about: decided or skipped before,
+    missing, unreadable, or confident.
+
+    `source` is the file that they come from; `gone` and `faulty` are names.
+    """
+
+    questions: tuple[Question, ...]
+    source: Path
+    decided: int = 0
+    skipped: int = 0
+    gone: tuple[str, ...] = ()
+    faulty: tuple[str, ...] = ()
+    sure: int = 0
+
+
+def make_queue(identification: Identification, notes: Notes, *, every: bool = False) -> Queue:
+    """The doubtful photos, the least confident first. Nothing that was decided before is asked
+    again.
+
+    `every` also asks about confident photos, and about those that were skipped.
+    """
+    asked: list[Question] = []
+    gone: list[str] = []
+    counts = {True: 0, False: 0}  # was it skipped?
+    usable = [photo for photo in identification.photos if photo.fault is None and photo.best]
+    wanted = [photo for photo in usable if every or photo.doubtful]
+    for photo in wanted:
+        try:
+            known = notes.find(photo.path)
+        except OSError:
+            gone.append(photo.name)
+            continue
+        if known is None or (every and known.is_skip):
+            asked.append(_question(photo))
+        else:
+            counts[known.is_skip] += 1
+    return Queue(
+        questions=tuple(sorted(asked, key=lambda question: question.best.probability)),
+        source=identification.file,
+        decided=counts[False],
+        skipped=counts[True],
+        gone=tuple(gone),
+        faulty=tuple(photo.name for photo in identification.photos if photo.fault is not None),
+        sure=len(usable) - len(wanted),
+    )
+
+
+def _question(photo: Identified) -> Question:
+    chances = dict(photo.best)
+    if photo.correction is not None:
+        chances = {photo.correction: chances.get(photo.correction, 0.0)} | chances
+    guesses = tuple(Guess(label=label, probability=value) for label, value in chances.items())
+    return Question(path=photo.path, name=photo.name, guesses=guesses, correction=photo.correction)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """A class that can be chosen; `key` is its digit, or a number from 10 on if there are more
+    classes than digits; `probability` None if it is not among the model's best guesses."""
+
+    label: str
+    key: str
+    probability: float | None = None
+
+
+def list_choices(classes: Sequence[str], question: Question) -> list[Choice]:
+    """All classes with their keys.
+
+    Up to nine classes keep their keys from photo to photo, so that fingers learn them. With more,
+    the model's guesses come first. A class whose name is a number has that key: 3 never means "7".
+    """
+    chances = {guess.label: guess.probability for guess in question.guesses}
+    order = list(classes)
+    if len(order) > len(_KEYS):
+        guessed = [label for label in chances if label in set(order)]
+        order = [*guessed, *(label for label in order if label not in chances)]
+    keys = _keys(order)
+    return [Choice(label=label, key=keys[label], probability=chances.get(label)) for label in order]
+
+
+def _keys(order: Sequence[str]) -> dict[str, str]:
+    own = {label: label for label in order if _NUMBER.fullmatch(label)}
+    numbers = itertools.chain(_KEYS, map(str, itertools.count(10)))
+    free = (key for key in numbers if key not in own)
+    return own | {label: next(free) for label in order if label not in own}
+
+
+def find_label(classes: Sequence[str], typed: str) -> str | None:
+    """The class that was typed: by its exact name, else ignoring case and surrounding spaces."""
+    if typed in classes:
+        return typed
+    return next((label for label in classes if fold(label) == fold(typed)), None)
+
+
+def find_alike(classes: Sequence[str], typed: str, *, most: int = 5) -> list[str]:
+    """Classes that start with what was typed, then those that contain it."""
+    wanted = fold(typed)
+    begin = [label for label in classes if fold(label).startswith(wanted)]
+    hold = [label for label in classes if wanted in fold(label) and label not in begin]
+    return [*begin, *hold][:most]
+
+
+def fold(text: str) -> str:
+    """For comparing names: without case, accents in one encoding."""
+    return unicodedata.normalize("NFC", text.strip()).casefold()
 
 
 def safe_text(text: str) -> str:
@@ -176,3 +337,138 @@ class Review:
             step="done" if label is None else "place",
             decided=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewConfig:
+    """What to review. `identified` is an identified.json or its folder, by default the newest of
+    the model or set that still has questions; `data` the folder with one folder per class that
+    takes the photos, by default the training folder; `every` also asks about confident predictions,
+    and about photos skipped before."""
+
+    identified: Path | None = None
+    data: Path | None = None
+    every: bool = False
+    move: bool = False
+
+
+@contextmanager
+def open_review(chosen: Chosen, config: ReviewConfig | None = None) -> Iterator[Review]:
+    """Open the review and lock it against other processes.
+
+    Raises InputError when nothing was identified yet or the folder for the photos is unknown,
+    StoreLockedError.
+    """
+    config = config or ReviewConfig()
+    home = chosen.home
+    candidates = _find_identified(chosen, config)
+    shelf = _open_shelf(chosen, config)
+    with _only_one(home):
+        notes = Notes(home / NOTES_NAME)
+        carrier = Carrier(shelf, notes)
+        carrier.finish()
+        identification, queue = _choose(candidates, notes, every=config.every)
+        yield Review(
+            queue,
+            carrier,
+            _classes(identification, chosen, shelf),
+            moves=config.move,
+            next_call=_call_to_train(chosen, config),
+            again_call=call_to_review(chosen, config),
+        )
+
+
+def _find_identified(chosen: Chosen, config: ReviewConfig) -> list[Path]:
+    """What may be reviewed, the newest first."""
+    path = config.identified
+    if path is not None and not path.exists():
+        raise InputError(
+            f'there is no "{path}": give the output folder of "clew patterns identify".'
+        )
+    if path is not None:
+        return [path / IDENTIFIED_FILE if path.is_dir() else path]
+    found = find_identified(chosen.home)
+    if not found:
+        raise InputError(
+            "there is nothing to review: no photos have been identified yet. Run ",
+            chosen.call_to_identify(),
+            " first.",
+        )
+    return found
+
+
+def _choose(files: list[Path], notes: Notes, *, every: bool) -> tuple[Identification, Queue]:
+    """The newest that still has questions; if none has, the newest."""
+    opened = map(read_identified, files)
+    asked = ((one, make_queue(one, notes, every=every)) for one in opened)
+    newest = next(asked)
+    return next((pair for pair in chain([newest], asked) if pair[1].questions), newest)
+
+
+def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:
+    folder = chosen.classes_folder if config.data is None else find_classes_folder(config.data)
+    if folder is None:
+        raise InputError(
+            f'the folder of photos that "{chosen.model}" was trained on no longer exists: set '
+            "`data` to a folder to add the photos to, with one subfolder per class."
+        )
+    if not folder.is_dir():
+        raise InputError(
+            f'there is no folder "{folder}": give a folder with one subfolder per class.'
+        )
+    if chosen.pattern_set is not None and config.data is None:
+        return Shelf(folder, chosen.pattern_set.add)
+    return Shelf(folder)
+
+
+def _classes(identification: Identification, chosen: Chosen, shelf: Shelf) -> list[str]:
+    """The classes to choose from: those of the model, and those whose folders were added since."""
+    trained = identification.settings.get("classes") or _results(chosen).get("classes") or []
+    guessed = {label for photo in identification.photos for label, _ in photo.best}
+    return sorted({*map(str, trained), *guessed, *shelf.classes()}, key=natural_order)
+
+
+def _call_to_train(chosen: Chosen, config: ReviewConfig) -> Call:
+    """The call that trains again from the last weights."""
+    if chosen.pattern_set is not None and config.data is None:
+        return chosen.pattern_set.call_to_train()
+    trained_on = _results(chosen).get("data", {}).get("folder")
+    folder = config.data or (Path(trained_on) if trained_on else chosen.classes_folder)
+    out = _free_name(chosen.model)
+    places = {"data": folder, "start_from": chosen.model, "out": out}
+    return Call("clew.patterns.train", (), {name: str(path) for name, path in places.items()})
+
+
+def call_to_review(chosen: Chosen, config: ReviewConfig) -> Call:
+    """The call that asks the remaining questions, without identifying again."""
+    newest = find_newest(chosen.home)
+    is_newest = config.identified in (None, newest, newest and newest.parent)
+    wishes: dict[str, object] = {
+        "identified": None if is_newest else str(config.identified),
+        "data": config.data and str(config.data),
+        "move": config.move,
+        "every": config.every,
+    }
+    return chosen.call_to_review({name: value for name, value in wishes.items() if value})
+
+
+def _free_name(model: Path) -> Path:
+    numbers = range(2, 10_000)
+    names = (model.with_name(f"{model.name}-{number}") for number in numbers)
+    return next(name for name in names if not name.exists())
+
+
+def _results(chosen: Chosen) -> dict[str, Any]:
+    return read_results(chosen.model)
+
+
+@contextmanager
+def _only_one(home: Path) -> Iterator[None]:
+    try:
+        with lock_file(home / ".review.lock", timeout_seconds=0):
+            yield
+    except filelock.Timeout:
+        raise StoreLockedError(
+            f'another review of "{home}" is running: finish that one first (q at the terminal, '
+            '"Finish" on the page).'
+        ) from None

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clew.base.errors import ClewError, InputError
-from clew.patterns.library.names import check_class_name, check_photo_name
-from clew.patterns.library.placing import put_photo, remove_parts
+from clew.patterns.library.placing import (
+    check_class_name,
+    check_photo_name,
+    put_photo,
+    remove_parts,
+)
 from clew.patterns.photos.photo import class_name, natural_order
 from clew.patterns.review.notes import Decision, Notes, digest_file
 

@@ -1,25 +1,166 @@
-"""The routes of a served classifier."""
+"""The settings of a served classifier."""
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+from PIL import Image, ImageOps
+
 from clew.base.errors import ClewError, InputError, QueueFullError
+from clew.base.settings import check_numbers, check_positive
 from clew.pages.api.app import add_state, new_app, reply
 from clew.pages.api.errors import ApiError, busy, invalid
 from clew.pages.api.lifecycle import Lifecycle
+from clew.pages.api.metrics import Counter, Histogram, RequestMetrics
 from clew.pages.api.static import StaticPage
-from clew.patterns.serving.classify import PhotoClassifier, describe
+from clew.patterns.identification.recognize import Recognition, look_at_whole
+from clew.patterns.identification.results import (
+    USUAL_UNKNOWN,
+    check_threshold,
+    check_top_k,
+    check_unknown,
+)
+from clew.patterns.photos.decode import PhotoError, open_photo, read_square
+from clew.patterns.report.overlay import as_data_url, lay_over
 from clew.patterns.serving.corrections import Correction, Corrections
-from clew.patterns.serving.metrics import PhotoMetrics
 from clew.patterns.serving.requests import PhotoOptions, read_photo_request
-from clew.patterns.serving.settings import PhotoServiceSettings
+from clew.patterns.trained.gradcam import check_maps, heat_maps
 from clew.patterns.trained.model import PatternModel
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Response
+
+
+# A photo of 20 MB from each of them fits in memory, whatever they do.
+CONNECTIONS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotoServiceSettings:
+    """A response lists `top_k` classes unless the request says otherwise. It is doubtful below the
+    confidence `threshold`, and unknown below the typicality `unknown`. More than `max_waiting`
+    photos at a time are refused, larger ones than `max_body_bytes` too. At most `max_corrections`
+    photos wait for review. After the signal to end, requests get `drain_seconds`."""
+
+    top_k: int = 3
+    threshold: float = 0.6
+    unknown: float = USUAL_UNKNOWN
+    max_waiting: int = 32
+    max_body_bytes: int = 20_000_000
+    max_corrections: int = 10_000
+    drain_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        check_top_k(self.top_k)
+        check_threshold(self.threshold)
+        check_unknown(self.unknown)
+        check_positive(self, "max_waiting", "max_body_bytes", "max_corrections")
+        if not 0 <= self.drain_seconds < math.inf:
+            raise InputError(
+                "give a number of seconds, 0 or more.",
+                setting="drain_seconds",
+                value=self.drain_seconds,
+            )
+
+
+_PATHS = ("/", "/identify", "/corrections", "/model", "/healthz", "/readyz", "/metrics")
+_SHARES = tuple(place / 10 for place in range(1, 11))
+
+
+class PhotoMetrics(RequestMetrics):
+    """Everything that is counted."""
+
+    def __init__(self) -> None:
+        super().__init__(_PATHS)
+        self.photos = Counter("clew_photos_total", "Identified photos by class and state.")
+        self.corrections = Counter("clew_corrections_total", "Corrections that were kept.")
+        self.confidence = Histogram(
+            "clew_confidence", "Probability of the most likely class.", _SHARES
+        )
+
+    def count_photo(self, found: Recognition) -> None:
+        label, confidence = found.best[0]
+        doubt = "doubtful" if found.is_doubtful else "confident"
+        self.photos.add(label=label, state="unknown" if found.is_unknown else doubt)
+        self.confidence.observe(confidence)
+
+
+_SIDE = 480
+
+
+class PhotoClassifier:
+    """A model that several threads use at once."""
+
+    def __init__(self, model: PatternModel, settings: PhotoServiceSettings) -> None:
+        self.model, self._settings = model, settings
+        try:
+            check_maps(model)
+            self.has_heat_maps = True
+        except InputError:
+            self.has_heat_maps = False
+
+    def identify(self, photo: bytes, options: PhotoOptions) -> Recognition:
+        """Raises ApiError if the photo cannot be used."""
+        top_k = options.top_k or self._settings.top_k
+        try:
+            found = look_at_whole(self.model, photo, Path(options.name), top_k)
+        except PhotoError as error:
+            raise _unusable(error) from None
+        chosen = self._settings
+        return replace(found, threshold=chosen.threshold, unknown=chosen.unknown)
+
+    def draw(self, photo: bytes, label: str, options: PhotoOptions) -> dict[str, str]:
+        """The photo as people see it, and under the heat map of a class, as "data:" addresses.
+        Raises ApiError."""
+        if options.heat_map and not self.has_heat_maps:
+            raise invalid("heat_map", "This network has no heat maps.")
+        if not (options.heat_map or options.preview):
+            return {}
+        try:
+            shown = open_photo(photo, at_least=_SIDE)
+            small = ImageOps.contain(shown, (_SIDE, _SIDE), Image.Resampling.LANCZOS)
+            drawn = {"preview": as_data_url(small)} if options.preview else {}
+            if options.heat_map:
+                heat = self._heat(read_square(photo, self.model.image_size), label)
+                drawn["heat_map"] = as_data_url(lay_over(small, heat))
+        except PhotoError as error:
+            raise _unusable(error) from None
+        return drawn
+
+    def _heat(self, square: np.ndarray, label: str) -> np.ndarray:
+        place = np.array([self.model.classes.index(label)])
+        return heat_maps(self.model, square[None], place)[0]
+
+
+def describe(found: Recognition) -> dict[str, Any]:
+    """The response to a request, as plain data."""
+    record = found.to_record()
+    label, confidence = found.best[0]
+    return {
+        "photo": record["photo"],
+        "label": label,
+        "confidence": round(confidence, 6),
+        "doubtful": found.is_doubtful,
+        "unknown": found.is_unknown,
+        "typicality": record["typicality"],
+        "best": record["best"],
+        "width": record["width"],
+        "height": record["height"],
+    }
+
+
+def _unusable(error: PhotoError) -> ApiError:
+    """A photo that cannot be read: too large, truncated, not an image, ..."""
+    code = error.kind.replace(" ", "_")
+    return ApiError(422, f"The photo cannot be used: {error.reason}.", param="image", code=code)
+
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from clew.patterns.identification.results import (
     IdentifiedWriter,
     read_identified,
 )
-from clew.patterns.library.names import check_class_name, safe_file_name
+from clew.patterns.library.placing import check_class_name, safe_file_name
 from clew.patterns.photos.opening import HEAD_BYTES, describe_format
-from clew.patterns.review.questions import find_label
+from clew.patterns.review.session import find_label
 from clew.storage.disk import disk_errors
 from clew.storage.writing import lock_file, replace_file, replacing
 

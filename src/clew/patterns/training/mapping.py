@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from clew.patterns.photo_map.block import MOST_THUMBNAILS, draw_sheet
 from clew.patterns.photo_map.layout import choose_shown, lay_out
-from clew.patterns.photo_map.thumbnails import MOST_THUMBNAILS, draw_sheet
 from clew.patterns.photos import SPLITS
 from clew.patterns.trained.map_files import MapRow, write_map
 from clew.patterns.training.looking import Seen

@@ -4,13 +4,18 @@ take their options from these functions.
 Importing these modules is fast: heavy libraries are imported when a function is called.
 """
 
-from clew.patterns.workflow.cleaning import clean_photos, find_similar
-from clew.patterns.workflow.evaluating import evaluate
-from clew.patterns.workflow.reviewing import review_photos, run_flow
-from clew.patterns.workflow.serving import serve
-from clew.patterns.workflow.sets import create_set, describe_set, import_photos, list_sets
-from clew.patterns.workflow.training import train
-from clew.patterns.workflow.using import export, identify, load_classifier, recognize
+from clew.patterns.workflow.sets import (
+    clean_photos,
+    create_set,
+    describe_set,
+    find_similar,
+    import_photos,
+    list_sets,
+    review_photos,
+    run_flow,
+)
+from clew.patterns.workflow.training import evaluate, train
+from clew.patterns.workflow.using import export, identify, load_classifier, recognize, serve
 
 __all__ = [
     "clean_photos",

@@ -1,6 +1,7 @@
 """Looks for problems in a folder of photos: features from the pretrained network, then every check
 on them. Nothing is changed."""
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,20 @@ from clew.base.progress import Reporter, log_event
 from clew.base.texts import counted, whole_percent
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos, choose_size
+from clew.patterns.cleaning.checks import (
+    FEWEST_PHOTOS,
+    Light,
+    find_issues,
+    find_neighbors,
+    find_outliers,
+    find_overlaps,
+    find_suspects,
+    join_features,
+    join_light,
+    measure_light,
+    predict_left_out,
+    unit_rows,
+)
 from clew.patterns.cleaning.duplicates import (
     DuplicatePair,
     SmallImages,
@@ -23,13 +38,9 @@ from clew.patterns.cleaning.duplicates import (
     make_small,
 )
 from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind, Overlap
-from clew.patterns.cleaning.labels import FEWEST_PHOTOS, find_overlaps, find_suspects
-from clew.patterns.cleaning.leave_one_out import join_features, predict_left_out
-from clew.patterns.cleaning.neighbors import find_neighbors, find_outliers, unit_rows
-from clew.patterns.cleaning.quality import Light, find_issues, join_light, measure_light
 from clew.patterns.features import FeatureSettings, PhotoFeatures, compute_features
 from clew.patterns.networks.lite0 import STAGE_CHANNELS
-from clew.patterns.photos import Photo, PhotoFolder, assign_splits, find_classes
+from clew.patterns.photos import Photo, PhotoFolder, assign_splits, find_classes, find_photos
 from clew.patterns.photos.photo import first_kept
 
 # Sides in pixels that the network sees; fewer for tiny photos, to save time.
@@ -347,3 +358,66 @@ def _notes(looked: LookedAt) -> Iterator[str]:
         yield (
             f"labels were not checked in classes with fewer than {FEWEST_PHOTOS} photos: {shown}."
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarPhoto:
+    """A photo of the set, and its similarity to the given one: 1 for the same image, about 0 for
+    any other photo."""
+
+    name: str
+    label: str
+    path: Path
+    similarity: float
+
+
+def find_similar_photos(
+    image: Path,
+    settings: CleanSettings,
+    *,
+    count: int,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[SimilarPhoto, ...]:
+    """The photos of a folder that are most like `image`, the most similar first. The file itself is
+    not among them. Raises InputError if the image cannot be read."""
+    if count < 1:
+        raise InputError("give 1 or more.", setting="top_k", value=count)
+    if not image.expanduser().is_file():
+        raise InputError(f'there is no photo "{image}": check the path.')
+    cached, features = compute_set_features(settings, reporter, should_stop)
+    asked = _look_at_one(image, settings, cached)
+    mean = features.embedding.mean(0)
+    nearest = find_neighbors(unit_rows(features.embedding, mean), count + 1, unit_rows(asked, mean))
+    own = image.expanduser().resolve()
+    found = [
+        SimilarPhoto(
+            name=cached.photos[place].name,
+            label=cached.photos[place].label or "",
+            path=cached.photos[place].path,
+            similarity=round(float(similarity), 4),
+        )
+        for place, similarity in zip(
+            nearest.places[0].tolist(), nearest.similarity[0].tolist(), strict=True
+        )
+        if cached.photos[place].path.resolve() != own
+    ]
+    return tuple(found[:count])
+
+
+def _look_at_one(
+    image: Path, settings: CleanSettings, others: CachedPhotos
+) -> Float32[np.ndarray, "1 1280"]:
+    """The features of one photo, computed like those of the others."""
+    with tempfile.TemporaryDirectory() as scratch:
+        cached = cache_photos(find_photos(image), Path(scratch), others.size, workers=1)
+        if not cached.photos:
+            raise InputError(f'"{image}" cannot be read: {cached.faults[0].reason}.')
+        return compute_features(
+            cached,
+            Path(scratch) / "features",
+            settings=choose_features(others),
+            device=settings.device,
+            threads=settings.threads,
+            reporter=lambda _: None,
+        ).embedding

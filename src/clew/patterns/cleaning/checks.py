@@ -1,0 +1,368 @@
+"""Labels that are probably wrong, and classes that overlap: confident learning on predictions in
+which no photo had a say about itself."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int32, Int64, UInt8
+from scipy.optimize import minimize_scalar
+from torch.nn import functional as F
+
+# A label is suspect if another class is more likely and the label's own probability is below this,
+# and what labels that are wrong by chance give every class. Measured with 5% and 20% of the labels
+# swapped: benchmarks/patterns_clean.py.
+_SUSPECT_BELOW = 0.065
+# With fewer photos, a class says too little about one of its own.
+FEWEST_PHOTOS = 4
+# Two classes overlap if this share of the smaller one, and this many photos, look like the other.
+_OVERLAP_SHARE, _OVERLAP_PHOTOS = 0.05, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSuspect:
+    """The photo at `place` is probably of class `suggested`. `confidence` is the probability of its
+    label, `other` that of the suggested class."""
+
+    place: int
+    suggested: int
+    confidence: float
+    other: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassOverlap:
+    """Two classes that look alike. `share` of their photos resemble the other class more than their
+    own; `places` are these photos."""
+
+    first: int
+    second: int
+    share: float
+    places: tuple[int, ...]
+
+
+def find_suspects(
+    chances: Float[np.ndarray, "photos classes"], labels: Int64[np.ndarray, " photos"]
+) -> list[LabelSuspect]:
+    """Photos whose label is probably wrong, the least likely label first."""
+    own = chances[np.arange(len(labels)), labels]
+    guesses = chances.argmax(1)
+    counts = np.bincount(labels, minlength=chances.shape[1])
+    is_suspect = (guesses != labels) & (own < _limit(chances, labels))
+    is_suspect &= counts[labels] >= FEWEST_PHOTOS
+    places = np.flatnonzero(is_suspect)
+    return [
+        LabelSuspect(
+            place=int(place),
+            suggested=int(guesses[place]),
+            confidence=float(own[place]),
+            other=float(chances[place, guesses[place]]),
+        )
+        for place in places[np.argsort(own[places], kind="stable")]
+    ]
+
+
+def find_overlaps(
+    chances: Float[np.ndarray, "photos classes"], labels: Int64[np.ndarray, " photos"]
+) -> list[ClassOverlap]:
+    """Pairs of classes that are often mistaken for each other, the worst first. Photos with a
+    suspect label do not count: they are wrong, not alike."""
+    own = chances[np.arange(len(labels)), labels]
+    guesses = np.where(own < _limit(chances, labels), labels, chances.argmax(1))
+    classes = chances.shape[1]
+    counts = np.bincount(labels, minlength=classes)
+    found = []
+    for first in range(classes):
+        for second in range(first + 1, classes):
+            mixed = ((labels == first) & (guesses == second)) | (
+                (labels == second) & (guesses == first)
+            )
+            places = np.flatnonzero(mixed)
+            share = len(places) / max(1, counts[first] + counts[second])
+            if len(places) >= _OVERLAP_PHOTOS and share >= _OVERLAP_SHARE:
+                order = places[np.argsort(own[places], kind="stable")]
+                found.append(
+                    ClassOverlap(
+                        first=first, second=second, share=share, places=tuple(order.tolist())
+                    )
+                )
+    return sorted(found, key=lambda overlap: -overlap.share)
+
+
+def _limit(
+    chances: Float[np.ndarray, "photos classes"], labels: Int64[np.ndarray, " photos"]
+) -> float:
+    """The probability below which a label is suspect."""
+    disagreement = float(np.mean(chances.argmax(1) != labels))
+    return _SUSPECT_BELOW + disagreement / max(1, chances.shape[1] - 1)
+
+
+_STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+_LEAST_DEVIATION = 1e-3
+# Sharpness of the probabilities: the logarithm of the factor on the scores.
+_SHARPNESS = (-1.0, 5.0)
+_EPSILON = 1e-9
+
+
+def join_features(
+    *blocks: Float32[np.ndarray, "photos _"],
+) -> Float32[np.ndarray, "photos features"]:
+    """Standardized features; each block counts as much as any other, however wide it is."""
+    return np.concatenate([_standardize(block) for block in blocks], axis=1)
+
+
+def _standardize(block: Float32[np.ndarray, "photos _"]) -> Float32[np.ndarray, "photos _"]:
+    values = (block - block.mean(0)) / (block.std(0) + _LEAST_DEVIATION)
+    length = np.sqrt(np.square(values).sum(1).mean())
+    return values / max(float(length), _LEAST_DEVIATION)
+
+
+def predict_left_out(
+    features: Float32[np.ndarray, "photos features"],
+    labels: Int64[np.ndarray, " photos"],
+    classes: int,
+) -> Float[np.ndarray, "photos classes"]:
+    """The probability of each class for each photo, according to all other photos.
+
+    The strength of the ridge is the one whose predictions agree most often with the labels.
+    """
+    targets = np.eye(classes)[labels] - 1 / classes
+    directions = _Directions(features)
+    tried = [directions.predict(targets, strength) for strength in _STRENGTHS]
+    best = max(tried, key=lambda scores: float(np.mean(scores.argmax(1) == labels)))
+    return _calibrate(best, labels)
+
+
+@dataclass(frozen=True)
+class _Directions:
+    """The features' singular vectors, one column each, and their squared lengths."""
+
+    columns: Float[np.ndarray, "photos directions"]
+    squares: Float[np.ndarray, " directions"]
+
+    def __init__(self, features: Float32[np.ndarray, "photos features"]) -> None:
+        centered = features - features.mean(0)
+        if len(features) <= features.shape[1]:
+            squares, columns = np.linalg.eigh(np.asarray(centered @ centered.T, np.float64))
+        else:
+            squares, turned = np.linalg.eigh(np.asarray(centered.T @ centered, np.float64))
+            lengths = np.sqrt(np.maximum(squares, _EPSILON))
+            columns = (centered @ turned.astype(np.float32)) / lengths
+        is_used = squares > _EPSILON * max(float(squares[-1]), _EPSILON)
+        object.__setattr__(self, "columns", columns[:, is_used])
+        object.__setattr__(self, "squares", squares[is_used])
+
+    def predict(
+        self, targets: Float[np.ndarray, "photos classes"], strength: float
+    ) -> Float[np.ndarray, "photos classes"]:
+        """The scores of every photo by the ridge regression on the others."""
+        shrunk = self.squares / (self.squares + strength)
+        mean = targets.mean(0)
+        fitted = mean + self.columns @ (shrunk[:, None] * (self.columns.T @ (targets - mean)))
+        own = np.square(self.columns) @ shrunk + 1 / len(targets)
+        return targets - (targets - fitted) / np.maximum(1 - own, _EPSILON)[:, None]
+
+
+def _calibrate(
+    scores: Float[np.ndarray, "photos classes"], labels: Int64[np.ndarray, " photos"]
+) -> Float[np.ndarray, "photos classes"]:
+    """Probabilities from scores, as sharp as the labels agree with them."""
+    own = np.arange(len(labels)), labels
+
+    def loss(sharpness: float) -> float:
+        return float(-np.log(np.maximum(_softmax(scores, sharpness)[own], _EPSILON)).mean())
+
+    return _softmax(scores, minimize_scalar(loss, bounds=_SHARPNESS, method="bounded").x)
+
+
+def _softmax(
+    scores: Float[np.ndarray, "photos classes"], sharpness: float
+) -> Float[np.ndarray, "photos classes"]:
+    scaled = scores * np.exp(sharpness)
+    raised = np.exp(scaled - scaled.max(1, keepdims=True))
+    return raised / raised.sum(1, keepdims=True)
+
+
+_AT_ONCE = 1024
+# An outlier is farther from its neighbors than the median by this many times the usual spread.
+_OUTLIER_NEIGHBORS, _SPREADS = 5, 5.0
+_MOST_COMPARED = 10_000
+_LEAST_DISTANCE, _LEAST_SPREAD = 1e-4, 0.05
+_NORMAL = 1.4826  # a normal distribution's standard deviation per median absolute deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbors:
+    """For each photo the most similar others, the nearest first, and their cosine similarity."""
+
+    places: Int64[np.ndarray, "photos neighbors"]
+    similarity: Float32[np.ndarray, "photos neighbors"]
+
+
+def unit_rows(
+    features: Float32[np.ndarray, "photos features"],
+    mean: Float32[np.ndarray, " features"] | None = None,
+) -> Float32[np.ndarray, "photos features"]:
+    """Rows of length 1 around the mean of all photos: their products are cosine similarities."""
+    centered = features - (features.mean(0) if mean is None else mean)
+    return centered / np.maximum(np.linalg.norm(centered, axis=1, keepdims=True), 1e-9)
+
+
+def find_neighbors(
+    features: Float32[np.ndarray, "photos features"],
+    count: int,
+    queries: Float32[np.ndarray, "queries features"] | None = None,
+) -> Neighbors:
+    """The `count` nearest rows of each row of `features`, or of each of `queries` among them. Rows
+    have length 1. Memory stays bounded: the products are computed a block at a time."""
+    others = torch.from_numpy(np.ascontiguousarray(features))
+    asked = others if queries is None else torch.from_numpy(np.ascontiguousarray(queries))
+    count = min(count, len(others) - (queries is None))
+    places, similarity = [], []
+    for first in range(0, len(asked), _AT_ONCE):
+        products = asked[first : first + _AT_ONCE] @ others.T
+        if queries is None:
+            rows = torch.arange(len(products))
+            products[rows, rows + first] = -2.0
+        top = products.topk(count, dim=1)
+        places.append(top.indices.numpy())
+        similarity.append(top.values.numpy())
+    return Neighbors(places=np.concatenate(places), similarity=np.concatenate(similarity))
+
+
+def find_outliers(features: Float32[np.ndarray, "photos features"]) -> list[tuple[int, float]]:
+    """Photos that are far from all others, the farthest first, each with a score from 0 to 1.
+
+    In a large set, the others are a sample. Distances are compared as logarithms: in how many
+    times the usual distance they are.
+    """
+    if len(features) <= 2 * _OUTLIER_NEIGHBORS:
+        return []
+    distance = np.log(_mean_distance(features) + _LEAST_DISTANCE)
+    middle = np.median(distance)
+    spread = max(_NORMAL * float(np.median(np.abs(distance - middle))), _LEAST_SPREAD)
+    far = (distance - middle) / spread
+    places = np.flatnonzero(far > _SPREADS)
+    order = places[np.argsort(-far[places], kind="stable")]
+    return [(int(place), float(1 - np.exp(-far[place] / 10))) for place in order]
+
+
+def _mean_distance(
+    features: Float32[np.ndarray, "photos features"],
+) -> Float32[np.ndarray, " photos"]:
+    """The mean distance of each photo to its nearest neighbors."""
+    chosen = np.sort(np.random.default_rng(0).permutation(len(features))[:_MOST_COMPARED])
+    rows = torch.from_numpy(np.ascontiguousarray(features))
+    others = rows[torch.from_numpy(chosen)]
+    found = []
+    for first in range(0, len(rows), _AT_ONCE):
+        distances = torch.cdist(rows[first : first + _AT_ONCE], others)
+        nearest = distances.topk(_OUTLIER_NEIGHBORS + 1, largest=False).values
+        # A photo in the sample is nearest to itself: that does not count.
+        in_sample = np.isin(np.arange(first, first + len(nearest)), chosen)
+        start = torch.from_numpy(in_sample.astype(np.int64))[:, None]
+        found.append(nearest.gather(1, start + torch.arange(_OUTLIER_NEIGHBORS)).mean(1).numpy())
+    return np.concatenate(found)
+
+
+_DARK, _DARK_PARTS = 28, 70  # the mean, and the brightest twentieth, of 255
+_BRIGHT, _BRIGHT_PARTS = 232, 200
+_FLAT = 6.0  # standard deviation of the brightness
+_BLUR_SPREADS, _BLUR_FACTOR = 4.0, 12.0
+_SMALL, _STRETCHED = 1 / 3, 2.0  # of the usual side, times the usual aspect ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class Light:
+    """Per photo: mean, dark and bright parts and spread of the brightness (0 to 255), and the
+    sharpness: the share of the contrast that is between neighboring pixels, as a logarithm."""
+
+    mean: Float[np.ndarray, " photos"]
+    dark_parts: Float[np.ndarray, " photos"]
+    bright_parts: Float[np.ndarray, " photos"]
+    spread: Float[np.ndarray, " photos"]
+    sharpness: Float[np.ndarray, " photos"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityIssue:
+    """What is wrong with the photo at `place`; `score` orders issues, the worst first."""
+
+    place: int
+    reason: str
+    score: float
+
+
+def measure_light(images: UInt8[np.ndarray, "photos size size 3"]) -> Light:
+    gray = torch.from_numpy(images).permute(0, 3, 1, 2).float().mean(1, keepdim=True)
+    flat = gray.flatten(1)
+    kernel = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]])[None, None]
+    edges = F.conv2d(gray, kernel).flatten(1).var(1)
+    parts = torch.quantile(flat, torch.tensor([0.05, 0.95]), dim=1).numpy()
+    return Light(
+        mean=flat.mean(1).numpy(),
+        dark_parts=parts[0],
+        bright_parts=parts[1],
+        spread=flat.std(1).numpy(),
+        sharpness=torch.log((edges + 0.1) / (flat.var(1) + 1)).numpy(),
+    )
+
+
+def join_light(parts: list[Light]) -> Light:
+    names = ("mean", "dark_parts", "bright_parts", "spread", "sharpness")
+    return Light(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in names})
+
+
+def find_issues(light: Light, sizes: Int32[np.ndarray, "photos 2"]) -> list[QualityIssue]:
+    """At most one issue per photo, the worst first."""
+    found: dict[int, QualityIssue] = {}
+    for issue in (*_light_issues(light), *_blur_issues(light), *_size_issues(sizes)):
+        found.setdefault(issue.place, issue)
+    return sorted(found.values(), key=lambda issue: (-issue.score, issue.place))
+
+
+def _light_issues(light: Light) -> Iterator[QualityIssue]:
+    for place in range(len(light.mean)):
+        mean = float(light.mean[place])
+        if mean < _DARK and light.bright_parts[place] < _DARK_PARTS:
+            reason = f"it is very dark: its mean brightness is {mean / 255:.0%}"
+            yield QualityIssue(place=place, reason=reason, score=1 - mean / 255)
+        elif mean > _BRIGHT and light.dark_parts[place] > _BRIGHT_PARTS:
+            reason = f"it is overexposed: its mean brightness is {mean / 255:.0%}"
+            yield QualityIssue(place=place, reason=reason, score=mean / 255)
+        elif light.spread[place] < _FLAT:
+            yield QualityIssue(place=place, reason="it has hardly any contrast", score=0.9)
+
+
+def _blur_issues(light: Light) -> Iterator[QualityIssue]:
+    """Photos that are much less sharp than the others of the set."""
+    if len(light.sharpness) < 4:
+        return
+    middle = np.median(light.sharpness)
+    spread = _NORMAL * np.median(np.abs(light.sharpness - middle))
+    limit = middle - max(_BLUR_SPREADS * spread, np.log(_BLUR_FACTOR))
+    for place in np.flatnonzero(light.sharpness < limit).tolist():
+        times = float(np.exp((middle - light.sharpness[place]) / 2))
+        reason = f"it is blurred: {times:.1f} times less sharp than usual"
+        yield QualityIssue(place=place, reason=reason, score=min(0.89, 1 - 1 / times))
+
+
+def _size_issues(sizes: Int32[np.ndarray, "photos 2"]) -> Iterator[QualityIssue]:
+    if len(sizes) < 4:
+        return
+    width, height = np.maximum(sizes.astype(np.float64), 1).T
+    sides, ratios = np.sqrt(width * height), np.log(width / height)
+    side, ratio = np.median(sides), np.median(ratios)
+    for place in np.flatnonzero(sides < _SMALL * side).tolist():
+        reason = f"it is small: {_shown(sizes[place])}; others have about {side:.0f} pixels a side"
+        score = 0.5 * (1 - float(sides[place] / side))
+        yield QualityIssue(place=place, reason=reason, score=score)
+    for place in np.flatnonzero(np.abs(ratios - ratio) > np.log(_STRETCHED)).tolist():
+        reason = f"it has an unusual shape: {_shown(sizes[place])}"
+        score = 0.3 * float(np.tanh(abs(ratios[place] - ratio)))
+        yield QualityIssue(place=place, reason=reason, score=score)
+
+
+def _shown(size: Int32[np.ndarray, " 2"]) -> str:
+    return f"{size[0]:,} x {size[1]:,} pixels"

@@ -50,6 +50,53 @@ from clew.storage.writing import create_file, replacing
 _SOME = 10
 
 
+class ClassFolders:
+    """Sorts photos into `folder`; counts what was copied, what already existed, and what was
+    missing or unreadable by then. Raises InputError for an unusable folder."""
+
+    def __init__(self, folder: Path) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise InputError("it is a file. Give a folder.", setting="copy_to", value=folder)
+        _refuse_photos_of_a_set(folder)
+        self.folder = folder
+        self.copied = self.already_there = self.lost = 0
+
+    @property
+    def doubtful(self) -> Path:
+        """Where doubtful photos go."""
+        return self.folder / DOUBTFUL_FOLDER
+
+    @property
+    def unknown(self) -> Path:
+        """Where unknown photos go."""
+        return self.folder / UNKNOWN_FOLDER
+
+    def add(self, photo: Identified) -> None:
+        """Copy the photo into the folder of its class, keeping its modification time. Unreadable
+        photos are not copied."""
+        if photo.fault is not None:
+            return
+        name = DOUBTFUL_FOLDER if photo.doubtful else class_folder(photo.best[0][0])
+        name = UNKNOWN_FOLDER if photo.unknown else name
+        if not os.access(photo.path, os.R_OK):
+            self.lost += 1
+            return
+        with disk_errors(self.folder):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+            self._copy(photo.path, self.folder / name)
+
+    def _copy(self, source: Path, folder: Path) -> None:
+        for number in itertools.count(1):
+            target = folder / _numbered(source, number)
+            if not target.exists():
+                if _copy_new(source, target):
+                    self.copied += 1
+                    return
+            elif filecmp.cmp(source, target, shallow=False):
+                self.already_there += 1
+                return
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IdentifyResult(Tabular):
     """The result. `counts` has photos, identified, doubtful, unknown (some of these), faulty;
@@ -262,53 +309,6 @@ DOUBTFUL_FOLDER, UNKNOWN_FOLDER = "_doubtful", "_unknown"
 # What some file systems do not allow in a name, and what would lead out of the folder.
 _UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 _MAX_STEM = 200  # bytes: a number must still fit into a name
-
-
-class ClassFolders:
-    """Sorts photos into `folder`; counts what was copied, what already existed, and what was
-    missing or unreadable by then. Raises InputError for an unusable folder."""
-
-    def __init__(self, folder: Path) -> None:
-        if folder.exists() and not folder.is_dir():
-            raise InputError("it is a file. Give a folder.", setting="copy_to", value=folder)
-        _refuse_photos_of_a_set(folder)
-        self.folder = folder
-        self.copied = self.already_there = self.lost = 0
-
-    @property
-    def doubtful(self) -> Path:
-        """Where doubtful photos go."""
-        return self.folder / DOUBTFUL_FOLDER
-
-    @property
-    def unknown(self) -> Path:
-        """Where unknown photos go."""
-        return self.folder / UNKNOWN_FOLDER
-
-    def add(self, photo: Identified) -> None:
-        """Copy the photo into the folder of its class, keeping its modification time. Unreadable
-        photos are not copied."""
-        if photo.fault is not None:
-            return
-        name = DOUBTFUL_FOLDER if photo.doubtful else class_folder(photo.best[0][0])
-        name = UNKNOWN_FOLDER if photo.unknown else name
-        if not os.access(photo.path, os.R_OK):
-            self.lost += 1
-            return
-        with disk_errors(self.folder):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-            self._copy(photo.path, self.folder / name)
-
-    def _copy(self, source: Path, folder: Path) -> None:
-        for number in itertools.count(1):
-            target = folder / _numbered(source, number)
-            if not target.exists():
-                if _copy_new(source, target):
-                    self.copied += 1
-                    return
-            elif filecmp.cmp(source, target, shallow=False):
-                self.already_there += 1
-                return
 
 
 def _refuse_photos_of_a_set(folder: Path) -> None:

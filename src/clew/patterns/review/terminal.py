@@ -39,6 +39,16 @@ _HELP = (
 )
 
 
+class Keys(Protocol):
+    """A source of a person's answers."""
+
+    def read(self) -> str | None:
+        """Read the next answer: a key or a line; "" for Enter, None at the end of input."""
+
+    def ask(self, prompt: str, words: Sequence[str] = ()) -> str | None:
+        """A line that answers `prompt`; `words` may be completed with Tab."""
+
+
 class Dialogue:
     """Asks the questions of a review until they are answered, or a person quits."""
 
@@ -214,16 +224,6 @@ _END = "\x04"  # Ctrl-D
 _ESCAPE = b"\x1b"
 # An arrow key sends its bytes at once; a lone Escape is followed by nothing.
 _REST_SECONDS = 0.02
-
-
-class Keys(Protocol):
-    """A source of a person's answers."""
-
-    def read(self) -> str | None:
-        """Read the next answer: a key or a line; "" for Enter, None at the end of input."""
-
-    def ask(self, prompt: str, words: Sequence[str] = ()) -> str | None:
-        """A line that answers `prompt`; `words` may be completed with Tab."""
 
 
 class LineKeys:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from clew.hallucination.detectors.probes import PROBES
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import PlattScale, auroc, expected_calibration_error
 

@@ -33,7 +33,7 @@ from clew.hallucination.detectors.probes import PROBES
 from clew.hallucination.detectors.probes.tokens import find_token_probe
 from clew.hallucination.live.assessing import assess, recorded_columns
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.splits import Splits, write_splits
 from clew.hallucination.traces.basis import BASIS_NAME
 from clew.hallucination.traces.compact import Reduced

@@ -205,7 +205,7 @@ def run_child(job, folder, *names):
 
 def measure_probes(folder):
     from clew.hallucination.detectors.probes import PROBES
-    from clew.hallucination.samples.reading.answers import AnswerFeatures
+    from clew.hallucination.samples.answers import AnswerFeatures
     from clew.metrics import auroc
 
     data = AnswerFeatures(folder)
@@ -228,7 +228,7 @@ def measure_probes(folder):
 
 def measure_layers(folder, way, *layers):
     from clew.hallucination.detectors.probes.states import fit_layers
-    from clew.hallucination.samples.reading.answers import AnswerFeatures
+    from clew.hallucination.samples.answers import AnswerFeatures
 
     data = AnswerFeatures(folder)
     for layer in map(int, layers):

@@ -27,7 +27,7 @@ from clew.hallucination.detectors.probes.tokens import (
     fit_token_probe,
     has_spans,
 )
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.traces import TraceBatchLoader
 from clew.metrics import auroc, bootstrap_auroc, expected_calibration_error, measure_groups
 

@@ -17,7 +17,7 @@ import numpy as np
 
 import clew
 from clew.hallucination.detectors.data import StoredAnswers
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import auroc, expected_calibration_error
 

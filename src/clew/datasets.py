@@ -1,8 +1,7 @@
 """Training samples for PyTorch: streamed, by index, or as whole batches from clew's own loader."""
 
-from clew.hallucination.samples.reading.answers import AnswerFeatures
-from clew.hallucination.samples.reading.graphs import GraphSample, collate
-from clew.hallucination.samples.reading.preprocessed import (
+from clew.hallucination.samples.answers import AnswerFeatures
+from clew.hallucination.samples.datasets import (
     PreprocessedGNNDataset,
     PreprocessedGNNMapDataset,
     PreprocessedGridsMapDataset,
@@ -10,8 +9,9 @@ from clew.hallucination.samples.reading.preprocessed import (
     PreprocessedLSTMDataset,
     PreprocessedLSTMMapDataset,
 )
-from clew.hallucination.samples.reading.raw import RawGNNDataset, RawLSTMDataset
-from clew.hallucination.samples.reading.resident import ResidentSamples
+from clew.hallucination.samples.graph_batches import GraphSample, collate
+from clew.hallucination.samples.raw import RawGNNDataset, RawLSTMDataset
+from clew.hallucination.samples.resident import ResidentSamples
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.loading.splits import SPLIT_NAMES

@@ -17,7 +17,7 @@ from clew.hallucination.capture import extract, load_model
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.training import train_detectors
-from clew.hallucination.samples.making import preprocess_store
+from clew.hallucination.samples.preprocess import preprocess_store
 from clew.patterns.cleaning.changes import open_changes
 from clew.patterns.networks.pretrained import pretrained_lite0
 from tests.builders import save_tiny_model, write_questions

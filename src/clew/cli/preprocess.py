@@ -15,7 +15,7 @@ from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import preprocess
 
 if TYPE_CHECKING:
-    from clew.hallucination.samples.making import PreprocessResult
+    from clew.hallucination.samples.preprocess import PreprocessResult
 
 COMMAND = Command(
     function=preprocess,
@@ -73,7 +73,7 @@ def _describe(result: "PreprocessResult") -> dict[str, object]:
 
 
 def _print_result(call: Call, result: "PreprocessResult") -> None:
-    from clew.hallucination.samples.making.store import is_refused
+    from clew.hallucination.samples.store import is_refused
 
     say = partial(print_line, call.console)
     said = [skip for skip in result.skipped if not is_refused(skip)]

@@ -12,7 +12,7 @@ from clew.hallucination.answer_page.mistakes import show_mistakes
 from clew.hallucination.answer_page.verdict import read_verdicts
 from clew.hallucination.comparison.report import write_report
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.samples.making import preprocess_store
+from clew.hallucination.samples.preprocess import preprocess_store
 from tests.hallucination.answer_page.making import (
     ANSWERS,
     THRESHOLD,

@@ -10,9 +10,9 @@ from clew import TraceBatchLoader
 from clew.base.progress import ignore_event
 from clew.hallucination.capture.dialogue import find_token_ends
 from clew.hallucination.labels import spans_beside
-from clew.hallucination.samples.making.config import PreprocessConfig
-from clew.hallucination.samples.making.preprocess import preprocess_store
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
+from clew.hallucination.samples.preprocess import preprocess_store
+from clew.hallucination.samples.source import PreprocessConfig
 from tests.builders import ask, tiny_tokenizer, write_lines
 
 

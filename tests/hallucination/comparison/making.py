@@ -11,7 +11,7 @@ import pytest
 from clew.engine import PlanRequest, TrainConfig
 from clew.hallucination.comparison import CompareConfig
 from clew.hallucination.detectors.probes import Outcome
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.storage import read_manifest
 from tests import samples
 from tests.samples import change_settings, write_samples

@@ -16,7 +16,7 @@ from clew.base.errors import InputError, SettingsMismatchError, StoreError, Trai
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.detectors.probes import registration
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from tests.hallucination.comparison.making import compare_config
 from tests.hallucination.detectors.keeping import write_captured
 

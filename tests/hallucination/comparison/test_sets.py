@@ -18,7 +18,7 @@ from clew.hallucination.comparison.report.page import make_page
 from clew.hallucination.comparison.stores import open_stores, union
 from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.probes import PROBES
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import auroc
 from tests import samples

@@ -25,7 +25,7 @@ from clew.hallucination.detectors.kept import DETECTOR_JSON, WEIGHTS, change_det
 from clew.hallucination.detectors.known import KNOWN_FILE
 from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
 from clew.hallucination.detectors.training.sources import PreprocessedData
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.loader import Loader
 from tests.hallucination.comparison.making import PLAIN, compare_config
 from tests.hallucination.detectors.keeping import MODEL, compare_all, write_captured

@@ -13,8 +13,8 @@ from clew.hallucination.labels import read_span_labels, spans_beside
 from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.label import label_store
 from clew.hallucination.labels.spans import SpanLabeler, score_spans
-from clew.hallucination.samples.making.labeled import refuse_changed_spans
-from clew.hallucination.samples.making.store import SampleStore
+from clew.hallucination.samples.labeled import refuse_changed_spans
+from clew.hallucination.samples.store import SampleStore
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
 PARTS = {

@@ -22,11 +22,9 @@ from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings, con
 from clew.hallucination.detectors.training.samples import read_sizes
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
-from clew.hallucination.samples.making.config import PreprocessConfig, SampleShape
-from clew.hallucination.samples.making.given import choose_shape
-from clew.hallucination.samples.making.preprocess import preprocess_store
-from clew.hallucination.samples.making.source import TraceSource
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
+from clew.hallucination.samples.preprocess import choose_shape, preprocess_store
+from clew.hallucination.samples.source import PreprocessConfig, SampleShape, TraceSource
 from clew.hallucination.traces import TraceBatchLoader
 from clew.hallucination.traces.basis import load_basis
 from clew.loading.buffers import BufferPool

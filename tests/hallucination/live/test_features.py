@@ -11,8 +11,8 @@ from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.live.features import LiveFeatures, needed_columns
-from clew.hallucination.samples.making.config import PreprocessConfig
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
+from clew.hallucination.samples.source import PreprocessConfig
 from clew.loading.buffers import BufferPool
 from tests.hallucination.live.making import SPLITS, pass_again, preprocess_tiny, read_traces
 

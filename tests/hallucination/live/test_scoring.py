@@ -18,7 +18,7 @@ from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.live.passing import GivenPasses
 from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
 from clew.hallucination.live.session import Session
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from tests.hallucination.conftest import FitDetector
 from tests.hallucination.live.making import read_traces, split_tokens, stored_risks
 

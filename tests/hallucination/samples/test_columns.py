@@ -10,9 +10,9 @@ import pytest
 
 from clew.base.errors import StoreError
 from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedGridsMapDataset
-from clew.hallucination.samples.making.columns import check_samples
-from clew.hallucination.samples.making.config import KINDS
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
+from clew.hallucination.samples.columns import check_samples
+from clew.hallucination.samples.source import KINDS
 from clew.hallucination.traces.schema import (
     EvaluationShape,
     TraceShape,

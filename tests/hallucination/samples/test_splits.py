@@ -14,10 +14,10 @@ from clew.hallucination.samples.splits import (
     count_files,
     count_labels,
     find_thin_splits,
+    hash_place,
     read_splits,
     write_splits,
 )
-from clew.hallucination.samples.splits.assign import hash_place
 from clew.loading.splits import Shares, parse_split
 
 SHARES = Shares()

@@ -12,7 +12,7 @@ import clew
 from clew.base.errors import InputError
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.data import StoredAnswers
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.workflow.scoring import describe_detector
 from tests.hallucination.comparison.making import compare_config, describe_capture
 from tests.hallucination.detectors.keeping import CAPTURE, write_captured

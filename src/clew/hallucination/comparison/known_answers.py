@@ -8,7 +8,7 @@ from clew.hallucination.detectors.known import (
     choose_known,
     fit_known,
 )
-from clew.hallucination.samples.reading.answers import SEQUENCE, AnswerData
+from clew.hallucination.samples.answers import SEQUENCE, AnswerData
 from clew.loading.splits import SPLIT_NAMES
 
 

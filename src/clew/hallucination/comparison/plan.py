@@ -14,7 +14,7 @@ from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.stores import Store, leave_out, split_by_set, union, whole
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.training.samples import refuse_thin
-from clew.hallucination.samples.reading.mixed import MixedAnswers, Portion
+from clew.hallucination.samples.mixed import MixedAnswers, Portion
 from clew.hallucination.samples.splits import assign_folds
 from clew.storage.hashing import hash_text
 

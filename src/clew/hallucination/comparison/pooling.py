@@ -12,7 +12,7 @@ from clew.hallucination.comparison.plan import Plan
 from clew.hallucination.comparison.rows import Labels, Measured, Row, count_rarer, over_seeds
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.comparison.trial import Excluded, Trial, TrialResult
-from clew.hallucination.samples.reading.mixed import MixedAnswers
+from clew.hallucination.samples.mixed import MixedAnswers
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import auroc, bootstrap_auroc
 

@@ -41,7 +41,7 @@ from clew.hallucination.comparison.writing import COMPARISON_FILES, write_compar
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.loading import KEPT, load_detector
 from clew.hallucination.detectors.probes.registration import list_package_methods
-from clew.hallucination.samples.reading.memory import FieldMemory
+from clew.hallucination.samples.answers import FieldMemory
 
 _REPORT_FILE = "report.html"
 

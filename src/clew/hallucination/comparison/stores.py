@@ -11,9 +11,8 @@ import numpy as np
 from clew.base.errors import InputError
 from clew.hallucination.detectors.training.samples import Balance, hash_questions
 from clew.hallucination.detectors.training.sources import DataSource, MixedData, PreprocessedData
-from clew.hallucination.samples.reading.answers import AnswerData, AnswerFeatures
-from clew.hallucination.samples.reading.memory import FieldMemory
-from clew.hallucination.samples.reading.mixed import MixedAnswers, Portion, share_basis
+from clew.hallucination.samples.answers import AnswerData, AnswerFeatures, FieldMemory
+from clew.hallucination.samples.mixed import MixedAnswers, Portion, share_basis
 from clew.hallucination.samples.splits import group_questions
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.hashing import hash_text

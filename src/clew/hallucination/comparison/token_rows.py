@@ -19,7 +19,7 @@ from clew.hallucination.detectors.probes.tokens import (
     read_inputs,
 )
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.samples.reading.answers import AnswerData
+from clew.hallucination.samples.answers import AnswerData
 from clew.metrics import measure_groups
 
 _METHOD = "token_probe"

@@ -32,7 +32,7 @@ from clew.hallucination.comparison.stores import CommonFields, Store, find_share
 from clew.hallucination.detectors.probes.method import Features
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.training import TrainingSettings
-from clew.hallucination.samples.reading.mixed import is_of_nodes
+from clew.hallucination.samples.mixed import is_of_nodes
 from clew.storage.writing import replace_file
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from clew.hallucination.detectors.making import describe_origin
 from clew.hallucination.detectors.risk import Risk
 from clew.hallucination.detectors.training.samples import score_batches
 from clew.hallucination.detectors.training.sources import PreprocessedData
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.loading.splits import SPLIT_NAMES

@@ -30,8 +30,7 @@ from clew.hallucination.detectors.probes.robust import RobustProbe
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, SampleKind
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.samples.making.config import SampleShape
-from clew.hallucination.samples.making.source import LAPLACIAN_TOP, SourceShape
+from clew.hallucination.samples.source import LAPLACIAN_TOP, SampleShape, SourceShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import EIGENVALUES, EvaluationShape, TraceShape
 from clew.metrics import PlattScale

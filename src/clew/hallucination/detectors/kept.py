@@ -31,7 +31,7 @@ from clew.hallucination.detectors.packing import Packed, pack, unpack
 from clew.hallucination.detectors.probes.kinds import find_scorer_class, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.samples.making.config import SampleShape
+from clew.hallucination.samples.source import SampleShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale

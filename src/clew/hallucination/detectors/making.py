@@ -17,7 +17,7 @@ from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.tokens import find_token_probe
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.samples.reading.answers import AnswerData
+from clew.hallucination.samples.answers import AnswerData
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale, auroc, best_threshold

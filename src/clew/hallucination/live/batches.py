@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from clew.hallucination.detectors.registry import SampleKind
-from clew.hallucination.samples.making.config import ARRAY_COLUMNS, MAPS, Kind, SampleShape
-from clew.hallucination.samples.making.flat import lengths
-from clew.hallucination.samples.making.rows import build_rows
-from clew.hallucination.samples.reading.arrays import HEAD_COLUMNS, lay_grids, lay_heads
-from clew.hallucination.samples.reading.graphs import GRAPH_COLUMNS, GraphParts, lay_flat
+from clew.hallucination.samples.batches import HEAD_COLUMNS, lay_grids, lay_heads
+from clew.hallucination.samples.columns import build_rows
+from clew.hallucination.samples.graph_batches import GRAPH_COLUMNS, GraphParts, lay_flat
+from clew.hallucination.samples.source import ARRAY_COLUMNS, MAPS, Kind, SampleShape, lengths
 from clew.hallucination.traces.compact import Reduced, reduced_columns, to_float16
 from clew.hallucination.traces.schema import (
     TraceShape,

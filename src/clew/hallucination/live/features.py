@@ -17,8 +17,8 @@ from clew.base.errors import InputError
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.live.batches import TracedAnswers, build_batch
 from clew.hallucination.live.engine.transfers import to_device
-from clew.hallucination.samples.making.config import SampleShape
-from clew.hallucination.samples.reading.tokens import NODE_TOKENS
+from clew.hallucination.samples.answers import NODE_TOKENS
+from clew.hallucination.samples.source import SampleShape
 from clew.hallucination.traces.compact import Reduced, to_float16, to_float32
 from clew.hallucination.traces.heads import average, largest
 from clew.hallucination.traces.schema import EVALUATION

@@ -24,7 +24,7 @@ from clew.hallucination.questions.answered import (
     refuse_unanswered,
 )
 from clew.hallucination.questions.records import Row
-from clew.hallucination.samples.making.source import hash_traces
+from clew.hallucination.samples.source import hash_traces
 from clew.hallucination.traces.schema import CONTEXT
 from clew.storage import ShardReader
 from clew.storage.hashing import hash_text

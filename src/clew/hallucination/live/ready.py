@@ -83,7 +83,8 @@ def build_detector(
     from clew.hallucination.capture import ExtractConfig, extract
     from clew.hallucination.comparison import CompareConfig, compare_methods
     from clew.hallucination.labels.label import label_store
-    from clew.hallucination.samples.making import PreprocessConfig, preprocess_store
+    from clew.hallucination.samples.preprocess import preprocess_store
+    from clew.hallucination.samples.source import PreprocessConfig
 
     traces, scores, samples = folder / "traces", folder / "scores.csv", folder / "samples"
     count = len(recipe.questions.questions)

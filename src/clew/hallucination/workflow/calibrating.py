@@ -116,7 +116,7 @@ def _read_answers(
     detector: "Detector", risks: str | Path | None, samples: str | Path | None
 ) -> "LabeledRisks":
     from clew.hallucination.detectors.calibrating import assess_samples
-    from clew.hallucination.samples.reading.answers import AnswerFeatures
+    from clew.hallucination.samples.answers import AnswerFeatures
 
     if (risks is None) == (samples is None):
         raise InputError("give either `risks` or `samples`: the labeled answers to calibrate on.")

@@ -122,7 +122,7 @@ def compare(
     from clew.base.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
     from clew.hallucination.comparison import CompareConfig, choose_folders
-    from clew.hallucination.samples.reading.index import open_samples
+    from clew.hallucination.samples.index import open_samples
     from clew.hallucination.workflow.spreading import choose_spread
 
     open_cached = partial(open_samples, cache_dir=cache_dir, cache_size=cache_size)

@@ -9,7 +9,7 @@ from clew.base.settings import as_path, read_size
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
-    from clew.hallucination.samples.making import PreprocessResult
+    from clew.hallucination.samples.preprocess import PreprocessResult
 
 
 @repeatable("preprocess", always=("store", "scores_file", "out"), unrecorded=("workers", "cluster"))
@@ -85,7 +85,8 @@ def preprocess(
     Examples:
         >>> clew.preprocess("traces_data", scores_file="ground_truth_scores.csv")
     """
-    from clew.hallucination.samples.making import PreprocessConfig, preprocess_store
+    from clew.hallucination.samples.preprocess import preprocess_store
+    from clew.hallucination.samples.source import PreprocessConfig
     from clew.hallucination.workflow.spreading import choose_spread
     from clew.loading.splits import parse_split
 

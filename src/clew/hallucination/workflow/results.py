@@ -10,7 +10,7 @@ import pyarrow as pa
 from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.base.tables import Tabular
 from clew.base.texts import counted
-from clew.hallucination.samples.splits.table import SPLITS_FILE
+from clew.hallucination.samples.splits import SPLITS_FILE
 from clew.hallucination.traces.schema import BASIS_NAME
 from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
 from clew.storage.hashing import hash_file

@@ -9,7 +9,7 @@ import pytest
 
 from clew.base.errors import InputError, StoreError
 from clew.hallucination.detectors.probes import PROBES
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.metrics import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states
 from tests.hallucination.detectors.training.making import write_learnable

@@ -16,7 +16,7 @@ from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
 from clew.hallucination.detectors.training.samples import DetectorSamples
 from clew.hallucination.detectors.training.sources import PreprocessedData, RawData
-from clew.hallucination.samples.making import preprocess_store
+from clew.hallucination.samples.preprocess import preprocess_store
 from tests.hallucination.detectors.training.making import small_run
 from tests.hallucination.legacy.old_files import ANSWER, PROMPT, make_record, write_pickle
 from tests.hallucination.samples.making.making import tiny_preprocess, write_scores

@@ -11,7 +11,8 @@ from clew.hallucination.capture import LoadedModel, extract, load_model
 from clew.hallucination.comparison import CompareConfig, compare_methods
 from clew.hallucination.live.page.files import BrowsedStore, PageFiles, open_page_files
 from clew.hallucination.live.session import Session
-from clew.hallucination.samples.making import PreprocessConfig, preprocess_store
+from clew.hallucination.samples.preprocess import preprocess_store
+from clew.hallucination.samples.source import PreprocessConfig
 from tests.builders import tiny_loaded
 from tests.hallucination.answer_page.making import write_comparison, write_scores
 from tests.stores import one_thread, tiny_config

@@ -20,7 +20,7 @@ from clew.hallucination.detectors.known import (
 )
 from clew.hallucination.live.page.files import BrowsedStore, open_page_files
 from clew.hallucination.live.page.known import gather_known
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.metrics import auroc
 from tests.hallucination.live.making import preprocess_tiny, read_traces
 from tests.hallucination.live.page.conftest import Folders

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.hallucination.samples.making import preprocess_store
+from clew.hallucination.samples.preprocess import preprocess_store
 from tests.hallucination.samples.making.making import tiny_preprocess, write_scores
 
 

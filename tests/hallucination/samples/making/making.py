@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from clew.hallucination.labels.label import label_store
-from clew.hallucination.samples.making import PreprocessConfig
+from clew.hallucination.samples.source import PreprocessConfig
 from clew.hallucination.traces import Trace
 from clew.storage import ShardReader, ShardWriter, StoreReader, add_shard, read_manifest, read_value
 from clew.storage.manifest import write_manifest

@@ -9,8 +9,8 @@ import pytest
 
 from clew.base.progress import Event
 from clew.hallucination.capture import extract, job
-from clew.hallucination.samples.making import preprocess_store
-from clew.hallucination.samples.making.answers import sort_largest
+from clew.hallucination.samples.columns import sort_largest
+from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.traces.schema import BY_HEAD
 from tests.events import notes
 from tests.hallucination.samples.making.making import (

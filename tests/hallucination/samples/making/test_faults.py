@@ -11,8 +11,8 @@ import pytest
 
 from clew.base.errors import DiskFullError, InputError, StoreError
 from clew.hallucination.labels.label import label_store
-from clew.hallucination.samples.making import preprocess_store
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
+from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.splits import read_splits
 from clew.storage import read_manifest, verify_store
 from clew.storage.manifest import write_manifest

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.hallucination.samples.making import preprocess_store
-from clew.hallucination.samples.making.graphs import build_heads_graph
+from clew.hallucination.samples.attention_graphs import build_heads_graph
+from clew.hallucination.samples.preprocess import preprocess_store
 from clew.storage import verify_store
 from clew.storage.manifest import MANIFEST_NAME
 from tests.hallucination.samples.making.making import read_samples, read_traces, tiny_preprocess

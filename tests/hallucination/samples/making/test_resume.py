@@ -13,7 +13,7 @@ from clew.base.errors import (
     StoreError,
     StoreLockedError,
 )
-from clew.hallucination.samples.making import preprocess_store
+from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.splits import read_splits
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage import Part, StoreReader, writer_lock

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.samples.making import preprocess_store
-from clew.hallucination.samples.making.graphs import Edges, strongest_edges
+from clew.hallucination.samples.attention_graphs import Edges, strongest_edges
+from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.splits import read_splits
 from clew.storage import ShardReader, StoreReader, verify_store
 from tests.hallucination.samples.making.making import (
@@ -139,8 +139,8 @@ def test_record_batches_are_regrouped(
 ) -> None:
     """Whatever the record batches of the traces, those of the samples have a good size."""
     store = rewrite_rows(compact_store, tmp_path / "traces", 70)
-    monkeypatch.setattr("clew.hallucination.samples.making.jobs.RECORD_BATCH_BYTES", 20_000)
-    monkeypatch.setattr("clew.hallucination.samples.making.jobs._REMAP_BYTES", 10_000)
+    monkeypatch.setattr("clew.hallucination.samples.shard_jobs.RECORD_BATCH_BYTES", 20_000)
+    monkeypatch.setattr("clew.hallucination.samples.shard_jobs._REMAP_BYTES", 10_000)
     preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
     reader = ShardReader(tmp_path / "out" / kind / "batch_0000.arrow")
     sizes = [reader.record_batch(index).num_rows for index in range(reader.num_record_batches)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.samples.making import preprocess_store
+from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.traces.schema import BASIS_NAME
 from clew.storage import read_manifest
 from clew.storage.manifest import start_manifest, update_manifest

@@ -77,7 +77,7 @@ def test_states_of_answer_tokens_are_read_from_the_graphs(told: Path) -> None:
 
 def test_large_reads_are_split(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = AnswerFeatures(told).read("state_mean", "train")
-    monkeypatch.setattr("clew.hallucination.samples.reading.answers._READ_BYTES", 100)
+    monkeypatch.setattr("clew.hallucination.samples.answers._READ_BYTES", 100)
     np.testing.assert_array_equal(AnswerFeatures(told).read("state_mean", "train"), whole)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
-from clew.hallucination.samples.reading.resident import ResidentSamples
+from clew.hallucination.samples.resident import ResidentSamples
 from tests.samples import write_samples
 
 CPU = torch.device("cpu")

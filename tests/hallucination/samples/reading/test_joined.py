@@ -12,9 +12,8 @@ import torch
 from clew.base.errors import InputError
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.detectors.training.sources import MixedData, PreprocessedData
-from clew.hallucination.samples.reading.answers import AnswerFeatures
-from clew.hallucination.samples.reading.memory import FieldMemory
-from clew.hallucination.samples.reading.mixed import MixedAnswers, Portion
+from clew.hallucination.samples.answers import AnswerFeatures, FieldMemory
+from clew.hallucination.samples.mixed import MixedAnswers, Portion
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from tests.samples import write_samples

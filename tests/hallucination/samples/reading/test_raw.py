@@ -17,7 +17,7 @@ from clew.datasets import (
     RawLSTMDataset,
     collate,
 )
-from clew.hallucination.samples.making import preprocess_store
+from clew.hallucination.samples.preprocess import preprocess_store
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
 from tests.hallucination.samples.making.making import (
     overwrite_value,

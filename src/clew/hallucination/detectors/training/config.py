@@ -15,7 +15,7 @@ from clew.hallucination.detectors.registry import (
 )
 from clew.hallucination.detectors.training.sources import DataSource, PreprocessedData, open_traces
 from clew.hallucination.labels import HigherIs
-from clew.hallucination.samples.reading.index import open_samples
+from clew.hallucination.samples.index import open_samples
 
 _FOCAL_GAMMA = 2.0
 _SCORE_THRESHOLD = 0.5
@@ -131,7 +131,7 @@ class TrainRunConfig:
         )
 
     def open_samples(self) -> Path:
-        """The folder of samples; see `clew.hallucination.samples.reading.index.open_samples`."""
+        """The folder of samples; see `clew.hallucination.samples.index.open_samples`."""
         return open_samples(self.preprocessed_dir or SAMPLES_FOLDER, cache_dir=self.cache_dir)
 
     def open_source(self) -> DataSource:

@@ -15,7 +15,7 @@ from clew.hallucination.detectors.making import Companions, FittedMethod, make_d
 from clew.hallucination.detectors.training.samples import DetectorSamples, Scores, score_batches
 from clew.hallucination.detectors.training.sources import DataSource, PreprocessedData
 from clew.hallucination.detectors.training.task import Task
-from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.answers import AnswerFeatures
 from clew.metrics import PlattScale, best_threshold, measure_scores
 
 

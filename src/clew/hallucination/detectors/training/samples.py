@@ -20,7 +20,7 @@ from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.registry import NETWORKS, SampleKind
 from clew.hallucination.detectors.training.sources import DataSource
-from clew.hallucination.samples.reading.resident import ResidentSamples
+from clew.hallucination.samples.resident import ResidentSamples
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from clew.loading.order import Rank

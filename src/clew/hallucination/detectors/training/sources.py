@@ -22,15 +22,14 @@ from clew.hallucination.detectors.registry import (
     run_setting,
 )
 from clew.hallucination.labels import HigherIs
-from clew.hallucination.samples.reading.joined import JoinedSamples
-from clew.hallucination.samples.reading.mixed import MixedAnswers
-from clew.hallucination.samples.reading.preprocessed import (
+from clew.hallucination.samples.datasets import (
     PreprocessedGraphs,
     PreprocessedGrids,
     PreprocessedHeads,
     PreprocessedSequences,
 )
-from clew.hallucination.samples.reading.raw import (
+from clew.hallucination.samples.mixed import JoinedSamples, MixedAnswers
+from clew.hallucination.samples.raw import (
     RawGraphs,
     RawSequences,
     RawTraces,

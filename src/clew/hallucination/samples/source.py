@@ -1,17 +1,20 @@
 """The trace store that samples are built from: its sizes and its small columns."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Int
 
+from clew.base.cores import count_cores
 from clew.base.errors import InputError, StoreError
-from clew.hallucination.samples.making.flat import lengths
+from clew.base.settings import check_numbers
+from clew.hallucination.labels import Refused
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
     BASIS_NAME,
@@ -24,11 +27,14 @@ from clew.hallucination.traces.schema import (
     TOKEN_ENDS,
     EvaluationShape,
     check_traces,
+    id_fields,
     read_eigenvalues,
     read_evaluation,
     read_shape,
 )
+from clew.loading.splits import Shares
 from clew.storage import ShardEntry, ShardReader, StoreReader
+from clew.storage.arrow import flatten
 from clew.storage.hashing import hash_file, hash_text
 from clew.storage.manifest import Manifest
 from clew.storage.range_shard import RangeShard
@@ -215,3 +221,135 @@ def _holds(reader: ShardReader | RangeShard, name: str) -> bool:
     if name not in reader.schema.names:
         return False
     return name in (*TEXTS, MAPS) or not reader.count_missing(name)
+
+
+Kind = Literal["sequences", "graphs", "answers", "heads"]
+KINDS: tuple[Kind, ...] = ("sequences", "graphs", "answers", "heads")
+SplitBy = Literal["question", "file"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessConfig:
+    """Settings of `preprocess_store`; None for `top_k` and `node_dim` means all that is stored.
+    "heads" require traces with full attention maps. Traces at a URL are read through `cache_dir`,
+    which may take `cache_size` bytes (see `open_folder`)."""
+
+    store: Path
+    scores_file: Path
+    out: Path
+    score_threshold: float = 0.5
+    attn_threshold: float = 0.0
+    top_k: int | None = None
+    node_dim: int | None = None
+    shares: Shares = field(default_factory=Shares)
+    split_by: SplitBy = "question"
+    kinds: tuple[Kind, ...] = KINDS
+    workers: int | None = None
+    skip_unlabeled: bool = False
+    refused: Refused = "exclude"
+    score_column: str | None = None
+    higher_is: Literal["correct", "hallucinated"] | None = None
+    spans_file: Path | None = None  # None: the one beside the scores file, if it exists
+    cache_dir: Path | None = None
+    cache_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if not self.kinds:
+            without = ", ".join(f"`{kind}=False`" for kind in KINDS)
+            raise InputError(f"{without} together leave nothing to create: omit one of them.")
+        if self.refused not in get_args(Refused):
+            known = ", ".join(get_args(Refused))
+            raise InputError(f"choose from: {known}.", setting="refused", value=self.refused)
+        for name in ("score_threshold", "attn_threshold"):
+            if not 0 <= getattr(self, name) <= 1:
+                value = getattr(self, name)
+                raise InputError("it must be from 0 to 1.", setting=name, value=value)
+        for name in ("top_k", "node_dim", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError("it must be 1 or more.", setting=name, value=value)
+
+    def count_workers(self, jobs: int) -> int:
+        """The number of workers: as requested, or one per core; never more than there are jobs."""
+        return max(1, min(self.workers or count_cores(), jobs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleShape:
+    """The sizes of the samples and of the stored arrays."""
+
+    source: SourceShape
+    features: int
+    top_k: int
+    attn_threshold: float
+
+    @property
+    def from_maps(self) -> bool:
+        """Whether more edges are requested than stored, so that they come from the full maps."""
+        return self.top_k > self.source.edges_per_token
+
+    def can_make(self, kind: Kind) -> bool:
+        """Whether the traces contain what this kind requires."""
+        return kind != "heads" or (self.source.has_maps and "prompt_length" in self.source.extras)
+
+    def columns(self, kinds: Collection[Kind]) -> list[str]:
+        """The trace columns to read. All of them are checked for unusable traces, whichever kinds
+        are requested, so that all kinds contain the same samples."""
+        ids = [field.name for field in id_fields()]
+        needs_maps = self.from_maps or "heads" in kinds
+        maps = [MAPS] if needs_maps else []
+        ends = [TOKEN_ENDS] if TOKEN_LABELS in self.source.extras else []
+        extras = sorted(self.source.extras - {TOKEN_LABELS})
+        return [*ids, "tokens", *ARRAY_COLUMNS, *extras, *ends, *maps]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """The token counts of some traces, in total and of the answer."""
+
+    tokens: Int[np.ndarray, " rows"]
+    answer: Int[np.ndarray, " rows"]
+
+    @property
+    def prompt(self) -> Int[np.ndarray, " rows"]:
+        return self.tokens - self.answer
+
+
+def flat(column: pa.Array) -> np.ndarray:
+    """All values of a column without missing ones, without copying."""
+    return flatten(column).to_numpy(zero_copy_only=True)
+
+
+def lengths(column: pa.Array) -> Int[np.ndarray, " rows"]:
+    """The number of items of each row; 0 for a missing row."""
+    found = column.value_lengths().fill_null(0)
+    return found.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def split_rows(column: pa.Array, parts: int, tokens: Int[np.ndarray, " rows"]) -> list[np.ndarray]:
+    """A view `[parts, tokens, ...]` of each row: one part per layer, or per layer and head."""
+    values = flat(column)
+    width = column.type.value_type
+    items = (width.list_size,) if pa.types.is_fixed_size_list(width) else ()
+    ends = np.cumsum(parts * tokens).tolist()
+    values = values.reshape(-1, *items)
+    return [
+        values[end - parts * count : end].reshape(parts, count, *items)
+        for end, count in zip(ends, tokens.tolist(), strict=True)
+    ]
+
+
+def as_fixed(values: np.ndarray) -> pa.Array:
+    """One row for each of `[rows, ...]`."""
+    column = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for size in reversed(values.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def as_ragged(values: np.ndarray, counts: np.ndarray) -> pa.Array:
+    """`counts[r]` items of `[items, ...]` for row r."""
+    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    items = as_fixed(values) if values.ndim > 1 else pa.array(np.ascontiguousarray(values))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)

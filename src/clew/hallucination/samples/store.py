@@ -13,9 +13,8 @@ from jaxtyping import Float32, Int
 from clew.base.errors import SettingsMismatchError, StoreError
 from clew.base.typed_json import Count, read_as
 from clew.base.urls import UrlPath
-from clew.hallucination.samples.making.columns import check_samples
-from clew.hallucination.samples.making.config import Kind
-from clew.hallucination.samples.making.source import ShardTable
+from clew.hallucination.samples.columns import check_samples
+from clew.hallucination.samples.source import Kind, ShardTable
 from clew.storage import (
     Manifest,
     ShardEntry,

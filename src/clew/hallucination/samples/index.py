@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from clew.base.errors import StoreError
-from clew.hallucination.samples.making.columns import check_samples
-from clew.hallucination.samples.making.config import KINDS
+from clew.hallucination.samples.columns import check_samples
+from clew.hallucination.samples.source import KINDS
 from clew.hallucination.samples.splits import SPLITS_FILE, assign_splits, read_splits
 from clew.loading.samples import SampleIndex, to_strings
 from clew.loading.splits import Shares

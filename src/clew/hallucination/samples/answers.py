@@ -2,21 +2,20 @@
 piece by piece: mapped pages would count as the process's memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from clew.base.errors import InputError, StoreError
-from clew.hallucination.samples.making.columns import check_samples
-from clew.hallucination.samples.making.config import KINDS
-from clew.hallucination.samples.making.store import is_refused
-from clew.hallucination.samples.reading.index import find_store, open_samples, read_index
-from clew.hallucination.samples.reading.memory import FieldMemory
-from clew.hallucination.samples.reading.tokens import NODE_TOKENS, TokenNodes
+from clew.hallucination.samples.columns import check_samples
+from clew.hallucination.samples.index import find_store, open_samples, read_index
+from clew.hallucination.samples.source import KINDS
+from clew.hallucination.samples.store import is_refused
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis
 from clew.hallucination.traces.schema import id_fields
 from clew.loading.reader import Rows, SampleReader
@@ -76,6 +75,85 @@ class AnswerData(Protocol):
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any: ...
 
     def bytes_of(self, field: str) -> float: ...
+
+
+class FieldMemory:
+    """Whole fields, as they are stored, up to `limit_bytes` in all. [default: a quarter of the
+    memory that is free] Half of what is free when a field is read stays free: other processes of
+    the same comparison keep fields too.
+
+    The first that fit stay: the trials of a comparison read the same fields in the same order, so
+    that making room for later ones would keep none until it is read again.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self._left = int(_SHARE * _free_bytes()) if limit_bytes is None else limit_bytes
+        self._fields: dict[Hashable, np.ndarray] = {}
+
+    def take(self, name: Hashable, size: int, read: Callable[[], np.ndarray]) -> np.ndarray | None:
+        """The field, read at most once; None if its `size` in bytes does not fit."""
+        if name not in self._fields:
+            if size > min(self._left, _free_bytes() // 2):
+                return None
+            self._fields[name] = read()
+            self._left -= size
+        return self._fields[name]
+
+
+def _free_bytes() -> int:
+    return psutil.virtual_memory().available
+
+
+class TokenNodes:
+    """Reads the nodes of answer tokens. `prompts` are the prompt lengths of all samples of the
+    index."""
+
+    def __init__(self, path: Path, index: SampleIndex, prompts: Rows) -> None:
+        self._reader = SampleReader(
+            path,
+            (_NODES, "node_counts"),
+            ids=index.example_ids,
+            questions=index.question_ids,
+            check=check_samples,
+            access="read",
+            max_open=_OPEN_FILES,
+        )
+        [self._layers] = self._reader.columns["node_counts"].item_shape
+        self._prompts = prompts
+
+    def read(self, rows: Rows, layer: int | None) -> list[np.ndarray]:
+        """For each row float32 `[tokens, features]` of a layer, or `[tokens, layers, features]` of
+        all."""
+        if layer is None:
+            every = [self.read(rows, one) for one in range(self._layers)]
+            return [np.stack(one, axis=1) for one in zip(*every, strict=True)]
+        if not 0 <= layer < self._layers:
+            raise InputError(
+                f'"{NODE_TOKENS}" has no layer {layer}: its layers are 0 to {self._layers - 1}.'
+            )
+        shards, column = self._reader.locate(rows), self._reader.columns[_NODES]
+        tokens = column.counts[rows] // self._layers
+        prompts = np.clip(self._prompts[rows], 0, tokens)
+        starts = column.starts[rows] + (layer * tokens + prompts) * column.item_bytes
+        sizes = (tokens - prompts) * column.item_bytes
+        ends = np.cumsum(sizes)
+        content = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        pieces = np.stack([shards, starts, ends - sizes, sizes], axis=1)
+        self._reader.files.copy(pieces[sizes > 0].tolist(), content)
+        values = content.view(column.dtype).reshape(-1, *column.item_shape).astype(np.float32)
+        return np.split(values, np.cumsum(tokens - prompts)[:-1]) if len(rows) else []
+
+    def bytes_per_answer(self) -> float:
+        """The average size of the nodes of an answer's tokens in all layers."""
+        rows = np.arange(len(self._prompts))
+        self._reader.locate(rows)
+        column = self._reader.columns[_NODES]
+        tokens = column.counts // self._layers
+        answer = tokens - np.clip(self._prompts, 0, tokens)
+        return float(np.mean(answer)) * self._layers * column.item_bytes
+
+
+_SHARE = 0.25
 
 
 class StoredFields:
@@ -374,3 +452,8 @@ class AnswerFeatures:
     def _source(self) -> dict[str, Any]:
         source = self._manifest.settings.get("source")
         return source if isinstance(source, dict) else {}
+
+
+# The field of the answers under which the states are read.
+NODE_TOKENS = "node_tokens"
+_NODES = "nodes"

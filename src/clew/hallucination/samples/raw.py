@@ -12,11 +12,11 @@ import torch
 
 from clew.base.errors import InputError, StoreError
 from clew.hallucination.labels import HigherIs, read_scores
-from clew.hallucination.samples.making.graphs import Edges, Nodes, build_graphs, leads_forward
-from clew.hallucination.samples.making.labeled import label_shards
-from clew.hallucination.samples.making.source import TraceSource
-from clew.hallucination.samples.reading.arrays import SequenceSamples
-from clew.hallucination.samples.reading.graphs import GraphParts, GraphSamples
+from clew.hallucination.samples.attention_graphs import Edges, Nodes, build_graphs, leads_forward
+from clew.hallucination.samples.batches import SequenceSamples
+from clew.hallucination.samples.graph_batches import GraphParts, GraphSamples
+from clew.hallucination.samples.labeled import label_shards
+from clew.hallucination.samples.source import TraceSource
 from clew.hallucination.samples.splits import assign_splits
 from clew.hallucination.traces.schema import check_traces
 from clew.loading.buffers import BufferPool

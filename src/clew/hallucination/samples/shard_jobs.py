@@ -17,17 +17,23 @@ from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.base.texts import bytes_text
 from clew.base.urls import UrlPath
 from clew.hallucination.labels import SpanLabels
-from clew.hallucination.samples.making.config import KINDS, Lengths, PreprocessConfig, SampleShape
-from clew.hallucination.samples.making.labeled import LabeledShard
-from clew.hallucination.samples.making.rows import (
+from clew.hallucination.samples.columns import (
     build_rows,
     find_unusable,
     measure_lengths,
     row_bytes,
     sample_schema,
 )
-from clew.hallucination.samples.making.source import TOKEN_LABELS, TraceSource
-from clew.hallucination.samples.making.store import SampleStore
+from clew.hallucination.samples.labeled import LabeledShard
+from clew.hallucination.samples.source import (
+    KINDS,
+    TOKEN_LABELS,
+    Lengths,
+    PreprocessConfig,
+    SampleShape,
+    TraceSource,
+)
+from clew.hallucination.samples.store import SampleStore
 from clew.hallucination.traces.schema import TOKEN_ENDS
 from clew.storage import ShardEntry, ShardWriter
 from clew.storage.disk import refuse_full_disk

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clew.base.errors import InputError
-from clew.hallucination.samples.reading.graphs import GraphSamples
+from clew.hallucination.samples.graph_batches import GraphSamples
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from clew.loading.reader import Rows

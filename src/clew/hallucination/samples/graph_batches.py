@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Int64
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from clew.base.errors import StoreError
-from clew.hallucination.samples.reading.arrays import (
+from clew.hallucination.samples.batches import (
     EDGE_COLUMNS,
     EdgeCheck,
     SequenceSamples,

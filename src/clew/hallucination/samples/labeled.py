@@ -17,9 +17,7 @@ from clew.hallucination.labels import (
     refuse_other_answers,
     require_scores,
 )
-from clew.hallucination.samples.making.config import PreprocessConfig
-from clew.hallucination.samples.making.source import ShardTable
-from clew.hallucination.samples.making.store import SampleStore
+from clew.hallucination.samples.source import PreprocessConfig, ShardTable
 from clew.hallucination.samples.splits import (
     SPLITS_FILE,
     Splits,
@@ -27,6 +25,7 @@ from clew.hallucination.samples.splits import (
     assign_splits_by_file,
     read_splits,
 )
+from clew.hallucination.samples.store import SampleStore
 from clew.storage.scratch import fetched
 
 

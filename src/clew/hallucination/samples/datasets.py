@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from clew.base.errors import StoreError
-from clew.hallucination.samples.making.columns import check_samples
-from clew.hallucination.samples.reading.arrays import (
+from clew.hallucination.samples.batches import (
     GRID_COLUMNS,
     HEAD_COLUMNS,
     GridSamples,
     HeadsSamples,
     SequenceSamples,
 )
-from clew.hallucination.samples.reading.graphs import GRAPH_COLUMNS, GraphSamples
-from clew.hallucination.samples.reading.index import find_store, open_samples, read_index
+from clew.hallucination.samples.columns import check_samples
+from clew.hallucination.samples.graph_batches import GRAPH_COLUMNS, GraphSamples
+from clew.hallucination.samples.index import find_store, open_samples, read_index
 from clew.loading.order import Rank
 from clew.loading.reader import Access, SampleReader
 from clew.loading.samples import LazyDataset, SampleIndex

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float16, Int, Int32, UInt16
 
-from clew.hallucination.samples.making.config import MAPS, Lengths, SampleShape
-from clew.hallucination.samples.making.flat import as_ragged
+from clew.hallucination.samples.source import MAPS, Lengths, SampleShape, as_ragged
 from clew.hallucination.traces.schema import TOKENS, shaped
 from clew.storage import read_value
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from jaxtyping import Int
 
 from clew.base.errors import StoreError
-from clew.hallucination.samples.making.columns import check_samples
-from clew.hallucination.samples.making.config import KINDS
+from clew.hallucination.samples.columns import check_samples
+from clew.hallucination.samples.source import KINDS
 from clew.hallucination.samples.splits import SPLITS_FILE, Splits, read_splits
 from clew.hallucination.traces.schema import id_fields
 from clew.hallucination.traces.summary import Spread, StoreSummary, summarize_store

@@ -1,1 +1,0 @@
-"""PyTorch datasets over sample stores; `clew.datasets` is the public front."""

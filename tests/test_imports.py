@@ -70,4 +70,4 @@ def test_photos_and_samples_load_no_http_client_and_no_string_matcher() -> None:
 
 @pytest.mark.slow
 def test_stores_are_inspected_and_preprocessed_without_torch() -> None:
-    assert "torch" not in loaded_by("import clew.hallucination.samples.preprocess.summary")
+    assert "torch" not in loaded_by("import clew.hallucination.samples.summary")

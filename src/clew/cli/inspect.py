@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(call: Call) -> None:
-    from clew.hallucination.samples.preprocess.summary import SamplesSummary
+    from clew.hallucination.samples.summary import SamplesSummary
 
     summary = inspect(**call.settings)
     console = TextConsole()

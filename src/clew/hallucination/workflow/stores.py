@@ -10,7 +10,7 @@ from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     from clew.hallucination.legacy import ConvertResult
-    from clew.hallucination.samples.preprocess.summary import SamplesSummary
+    from clew.hallucination.samples.summary import SamplesSummary
     from clew.hallucination.traces.summary import StoreSummary
     from clew.hallucination.workflow.results import Verification
 
@@ -35,7 +35,7 @@ def inspect(
         >>> clew.inspect("traces_data").rows
     """
     from clew.hallucination.samples.index import open_samples
-    from clew.hallucination.samples.preprocess.summary import summarize
+    from clew.hallucination.samples.summary import summarize
 
     folder = open_samples(store)
     if compare_with is None:

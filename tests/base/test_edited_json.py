@@ -17,7 +17,7 @@ from clew.engine.state import FitResult, RunState
 from clew.engine.tracking import _Note
 from clew.hallucination.comparison.saved import SavedScores, SeedScores
 from clew.hallucination.detectors.training.task import ResultsFile
-from clew.pages.figures import as_number
+from clew.pages.numbers import as_number
 from clew.patterns.identification.results import read_identified, read_settings
 from clew.patterns.library.journal import Journal, write_listing
 from clew.patterns.library.pattern_set import PatternSet, _summarize_run

@@ -45,7 +45,7 @@ from clew.hallucination.comparison.events import (
     StoreStarted,
 )
 from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
-from clew.pages.api.running import ServiceReady
+from clew.pages.service import ServiceReady
 from clew.patterns.training import Measuring, Prepared
 from clew.patterns.training.events import TrainingChoice
 

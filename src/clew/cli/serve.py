@@ -92,7 +92,7 @@ def serve_until_done(console: Console, server: "LocalServer", *, browser: bool) 
 
 def run_api(call: "Call", serve: Callable[..., None]) -> None:
     """Serve until a signal ends it. API keys may be in the usual environment variable."""
-    from clew.pages.api.running import ServiceReady, is_loading
+    from clew.pages.service import ServiceReady, is_loading
 
     log_to_stderr()
     settings = dict(call.settings)

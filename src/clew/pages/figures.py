@@ -1,94 +1,460 @@
-"""The numbers of a report: read from results.json, where any may be missing, and formatted for
-readers; a missing one is shown as a dash."""
+"""Curves as panels: drawn here as SVG with the colors of the page's style; reports draw the same
+panels as PNGs with matplotlib."""
 
 import math
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from clew.base.errors import StoreError
-from clew.base.texts import bytes_text, step_text, three_digits
-from clew.base.texts import counted as counted  # reports import their wording from here
-from clew.storage.reading import read_json
+import numpy as np
 
-History = list[dict[str, float | None]]
-DASH = "\N{EN DASH}"
+from clew.pages.markup import Html, tag
 
-
-def read_results(path: Path, *, made_from: str, again: str) -> Any:
-    """Read a results.json. Raises a StoreError that says what writes such a file (`made_from`) and
-    how to write it again (`again`)."""
-    try:
-        return read_json(path, finite=False, encodable=False)
-    except FileNotFoundError:
-        raise StoreError(
-            f'There is no "{path.name}" in "{path.parent}": a report requires a finished '
-            f"{made_from}. {again}, or pass the folder that it wrote."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise StoreError(f'"{path}" cannot be read ({error}). {again}.') from None
+# Distinct for color-blind readers and in grayscale print. style.css has the same, and others
+# for dark screens.
+COLORS = {
+    "gray": "#7C828C",
+    "gold": "#C08A14",
+    "blue": "#1F5FA8",
+    "red": "#B8475A",
+    "green": "#3B7D65",
+}
+DASHES = ("", "6 3", "2 3", "9 3 2 3")
+WIDTH, HEIGHT, LOW_HEIGHT = 360, 300, 180
+LEFT, RIGHT, TOP, BOTTOM = 44, 12, 40, 42
+_LEGEND_STEP = 96
 
 
-def as_number(value: Any) -> float | None:
-    """The number, or None if the value is missing, non-finite or not a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    if isinstance(value, int) and value.bit_length() > 64:
-        return None
-    return float(value) if math.isfinite(value) else None
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A curve. `color` is a name in COLORS, `dash` an index of DASHES. Elements with the same
+    `key` are highlighted together. A line that is not shown is pale gray, or hidden where the
+    panel says so, until its key is picked."""
+
+    x: np.ndarray
+    y: np.ndarray
+    color: str
+    tip: str
+    dash: int = 0
+    key: str | None = None
+    is_shown: bool = True
+    has_dots: bool = False
+    is_thin: bool = False
 
 
-def as_interval(value: Any) -> tuple[float, float] | None:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        return None
-    low, high = map(as_number, value)
-    return None if low is None or high is None else (low, high)
+@dataclass(frozen=True, kw_only=True)
+class Dot:
+    x: float
+    y: float
+    color: str
+    tip: str
 
 
-def as_dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+@dataclass(frozen=True, kw_only=True)
+class Guide:
+    """A thin reference line, with a label at the given point."""
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    label: str = ""
+    label_at: tuple[float, float] = (0.0, 0.0)
 
 
-def decimals(value: float | None, places: int = 3) -> str:
-    return DASH if value is None else f"{value:.{places}f}"
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    title: str
+    x_label: str
+    y_label: str
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    lines: tuple[Line, ...]
+    guides: tuple[Guide, ...] = ()
+    dots: tuple[Dot, ...] = ()
+    legend: tuple[tuple[str, str, int], ...] = ()  # words, color, dash
+    is_low: bool = False
+    has_whole_steps: bool = False  # epochs and layers are counted, not measured
+    hides_others: bool = False  # lines that are not shown are hidden, not gray
+
+    def visible_lines(self) -> list[Line]:
+        """The lines of a printed figure, in drawing order."""
+        kept = [line for line in self.lines if line.is_shown or not self.hides_others]
+        return sorted(kept, key=lambda line: line.is_shown)
 
 
-def signed(value: float | None) -> str:
-    """A number with its sign; the minus sign is as wide as the plus."""
-    return DASH if value is None else f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
+def nice_ticks(low: float, high: float, *, count: int = 5, is_whole: bool = False) -> list[float]:
+    """About `count` round numbers within the range."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / count
+    scale = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * scale for size in (1, 2, 2.5, 5, 10) if size * scale >= rough * 0.999)
+    step = max(round(step), 1) if is_whole else step
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(number * step, 10) for number in range(first, last + 1)]
 
 
-def interval_text(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f"[{interval[0]:.3f},\N{NO-BREAK SPACE}{interval[1]:.3f}]"
+def padded_range(values: Iterable[float], *, share: float = 0.05) -> tuple[float, float]:
+    """From the least to the greatest, padded on both sides; (0, 1) without values."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return 0.0, 1.0
+    low, high = min(known), max(known)
+    room = (high - low) * share or 0.05
+    return low - room, high + room
 
 
-def whole(value: float | None) -> str:
-    return DASH if value is None else f"{value:,.0f}"
+class _Frame:
+    """Maps values to picture coordinates."""
+
+    def __init__(self, panel: Panel) -> None:
+        self.height = LOW_HEIGHT if panel.is_low else HEIGHT
+        self.right, self.bottom = WIDTH - RIGHT, self.height - BOTTOM
+        self._x, self._y = panel.x_range, panel.y_range
+
+    def x(self, value: float) -> float:
+        low, high = self._x
+        return LEFT + (value - low) / (high - low) * (self.right - LEFT)
+
+    def y(self, value: float) -> float:
+        low, high = self._y
+        return self.bottom - (value - low) / (high - low) * (self.bottom - TOP)
+
+    def path(self, x: Iterable[float], y: Iterable[float]) -> str:
+        """The SVG path of a curve, interrupted at non-finite values."""
+        command, parts = "M", []
+        for one, other in zip(x, y, strict=True):
+            if not (np.isfinite(one) and np.isfinite(other)):
+                command = "M"
+                continue
+            parts.append(f"{command}{self.x(one):.1f} {self.y(other):.1f}")
+            command = "L"
+        return "".join(parts)
 
 
-def brief(value: float | None) -> str:
-    """A count in three digits: 577, 17.3k, 10.8M."""
-    if value is None:
-        return DASH
-    for unit, scale in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= max(scale, 1e4):
-            return f"{three_digits(value / scale)}{unit}"
-    return f"{value:,.0f}"
+def draw_panel(panel: Panel) -> Html:
+    frame = _Frame(panel)
+    behind = sorted(panel.lines, key=lambda line: line.is_shown)
+    return tag(
+        "svg",
+        tag("text", panel.title, x=LEFT, y=14, class_="panel-title"),
+        _axes(panel, frame),
+        tag("g", [_guide(guide, frame) for guide in panel.guides], class_="guides"),
+        tag("g", [_line(line, frame) for line in behind], class_="lines"),
+        [_dot(dot, frame) for dot in panel.dots],
+        _legend(panel, frame),
+        viewBox=f"0 0 {WIDTH} {frame.height}",
+        class_=_classes("panel", panel.hides_others and "sparse"),
+        role="img",
+        aria_label=f"{panel.title}: {panel.y_label} over {panel.x_label}",
+    )
 
 
-def duration(seconds: float | None) -> str:
-    return DASH if seconds is None else step_text(seconds)
+def _axes(panel: Panel, frame: _Frame) -> Html:
+    xs = nice_ticks(*panel.x_range, count=6, is_whole=panel.has_whole_steps)
+    ys = nice_ticks(*panel.y_range, count=3 if panel.is_low else 5)
+    return tag(
+        "g",
+        [_level(value, frame) for value in ys],
+        [_x_tick(value, frame) for value in xs],
+        tag("line", x1=LEFT, x2=frame.right, y1=frame.bottom, y2=frame.bottom, class_="base"),
+        tag("text", panel.x_label, x=frame.right, y=frame.height - 8, class_="axis end"),
+        tag("text", panel.y_label, x=LEFT, y=TOP - 9, class_="axis"),
+        class_="axes",
+    )
 
 
-def size(value: float | None) -> str:
-    return DASH if value is None else bytes_text(value)
+def _level(value: float, frame: _Frame) -> Html:
+    y = frame.y(value)
+    grid = tag("line", x1=LEFT, x2=frame.right, y1=y, y2=y, class_="grid")
+    return Html(grid + tag("text", f"{value:g}", x=LEFT - 6, y=y + 3.5, class_="tick end"))
 
 
-def p_text(value: float | None) -> str:
-    if value is None:
-        return ""
-    text = "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
+def _x_tick(value: float, frame: _Frame) -> Html:
+    x = frame.x(value)
+    return tag("text", f"{value:g}", x=x, y=frame.bottom + 15, class_="tick middle")
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.0f}%"
+def _guide(guide: Guide, frame: _Frame) -> Html:
+    x, y = guide.label_at
+    words = tag("text", guide.label, x=frame.x(x), y=frame.y(y) - 4, class_="guide-label")
+    path = tag("path", d=frame.path(guide.x, guide.y), class_="guide")
+    return Html(path + words) if guide.label else path
+
+
+def _line(line: Line, frame: _Frame) -> Html:
+    """Draw a curve. The wide path below it is invisible: it is the target for the mouse or a
+    finger."""
+    path = frame.path(line.x, line.y)
+    dots = zip(line.x, line.y, strict=True) if line.has_dots else ()
+    return tag(
+        "g",
+        tag("path", d=path, class_="hit"),
+        tag("path", d=path, class_="stroke", stroke_dasharray=DASHES[line.dash] or None),
+        [tag("circle", cx=frame.x(x), cy=frame.y(y), r=2.6) for x, y in dots],
+        class_=_classes("curve", line.color, line.is_shown and "shown", line.is_thin and "thin"),
+        data_key=line.key,
+        data_tip=line.tip,
+    )
+
+
+def _classes(*names: str | bool) -> str:
+    return " ".join(name for name in names if isinstance(name, str))
+
+
+def _dot(dot: Dot, frame: _Frame) -> Html:
+    return tag(
+        "circle",
+        cx=frame.x(dot.x),
+        cy=frame.y(dot.y),
+        r=5,
+        class_=f"mark {dot.color}",
+        data_tip=dot.tip,
+    )
+
+
+def _legend(panel: Panel, frame: _Frame) -> Html:
+    start = frame.right - _LEGEND_STEP * len(panel.legend) + 14
+    return tag(
+        "g",
+        [
+            _key(words, color, dash, x=start + _LEGEND_STEP * place)
+            for place, (words, color, dash) in enumerate(panel.legend)
+        ],
+        class_="legend",
+    )
+
+
+def _key(words: str, color: str, dash: int, *, x: float) -> Html:
+    y = TOP - 12.5
+    stroke = tag(
+        "line", x1=x, x2=x + 20, y1=y, y2=y, stroke_dasharray=DASHES[dash] or None, class_="stroke"
+    )
+    text = tag("text", words, x=x + 25, y=y + 3.5, class_="axis")
+    return tag("g", stroke, text, class_=f"curve shown {color}")
+
+
+def draw_panels(panels: Sequence[Panel]) -> Html:
+    return tag("div", [draw_panel(panel) for panel in panels], class_="panels")
+
+
+_MIDDLE = "50%"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalRow:
+    """A value with its interval: one row of a forest plot. Missing parts are not drawn."""
+
+    label: str
+    color: str
+    value: float | None
+    interval: tuple[float, float] | None
+    text: str
+    tip: str
+    key: str | None = None
+    hollow: float | None = None
+    is_marked: bool = False
+    note: str = ""
+    series: str = ""  # what its color means
+
+
+def draw_forest(
+    rows: Sequence[IntervalRow], *, reference: float, words: str, is_grouped: bool = False
+) -> Html:
+    """Draw a forest plot. `reference` is the chance level, `words` label the axis. With
+    `is_grouped`, every marked row starts a group."""
+    low, high = forest_range(rows, reference)
+    ticks = nice_ticks(low, high, count=6)
+    places = [(tick, _place(tick, low, high)) for tick in ticks]
+    return tag(
+        "div",
+        [_forest_row(row, low, high, [place for _, place in places], reference) for row in rows],
+        _axis(places, words),
+        class_="forest grouped" if is_grouped else "forest",
+    )
+
+
+def forest_range(rows: Sequence[IntervalRow], reference: float) -> tuple[float, float]:
+    """The range of the axis: covers every interval and the reference, in steps of 0.05."""
+    values = [reference, *(value for row in rows for value in _values(row))]
+    low, high = min(values), max(values)
+    return max(int(low * 20 - 0.5) / 20, 0.0), min(int(high * 20 + 1.5) / 20, 1.0)
+
+
+def _values(row: IntervalRow) -> list[float]:
+    return [value for value in (row.value, row.hollow, *(row.interval or ())) if value is not None]
+
+
+def _place(value: float, low: float, high: float) -> float:
+    return 2 + 96 * (value - low) / (high - low)
+
+
+def _forest_row(
+    row: IntervalRow, low: float, high: float, grid: Sequence[float], reference: float
+) -> Html:
+    return tag(
+        "div",
+        _label(row),
+        _track(row, low, high, grid, reference),
+        tag("div", row.text, class_="value"),
+        class_=f"forest-row {row.color}{' best' if row.is_marked else ''}",
+        data_key=row.key,
+        data_tip=row.tip,
+    )
+
+
+def _label(row: IntervalRow) -> Html:
+    note = tag("small", row.note, class_="note") if row.note else None
+    return tag("div", tag("bdi", row.label), note, class_="label")
+
+
+def _track(
+    row: IntervalRow, low: float, high: float, grid: Sequence[float], reference: float
+) -> Html:
+    def at(value: float) -> str:
+        return f"{_place(value, low, high):.2f}%"
+
+    lines = [_upright(f"{place:.2f}%", "grid") for place in grid]
+    marks = []
+    if row.interval is not None:
+        first, last = map(at, row.interval)
+        marks.append(tag("line", x1=first, x2=last, y1=_MIDDLE, y2=_MIDDLE, class_="span"))
+    if row.hollow is not None:
+        marks.append(tag("circle", cx=at(row.hollow), cy=_MIDDLE, r=3.5, class_="hollow"))
+    if row.value is not None:
+        marks.append(tag("circle", cx=at(row.value), cy=_MIDDLE, r=5, class_="point"))
+    return tag("svg", lines, _upright(at(reference), "reference"), marks, aria_hidden="true")
+
+
+def _upright(place: str, name: str) -> Html:
+    return tag("line", x1=place, x2=place, y1="0", y2="100%", class_=name)
+
+
+def _axis(places: Sequence[tuple[float, float]], words: str) -> Html:
+    ticks = [
+        tag("span", f"{tick:g}", style=f"left:{place:.2f}%", class_="forest-tick")
+        for tick, place in places
+    ]
+    return tag(
+        "div",
+        tag("div", class_="label"),
+        tag("div", ticks, class_="ticks"),
+        tag("div", words, class_="value muted"),
+        class_="forest-row axis-row",
+        aria_hidden="true",
+    )
+
+
+_CELL, _CHARACTER, _LONGEST = 38, 6.3, 36
+_NOTED, _LINE = 82, 12  # the width of a cell with notes, and the height of each of their lines
+_SLANT = 0.71  # column names rise at 45 degrees
+DEEP = 0.8  # from here on the number is drawn in the paper's color
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """A heat map; `values` may be NaN. `low` is pale, `high` is deep. `notes` are lines below the
+    number of every cell."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: np.ndarray
+    tips: tuple[tuple[str, ...], ...]
+    low: float
+    high: float
+    notes: tuple[tuple[tuple[str, ...], ...], ...] = ()
+
+    @property
+    def cell(self) -> tuple[float, float]:
+        """The width and height of a cell."""
+        lines = max((len(cell) for row in self.notes for cell in row), default=0)
+        return (_NOTED, _CELL - 8 + _LINE * lines) if lines else (_CELL, _CELL)
+
+    def depth(self, value: float) -> float:
+        """The depth of the color, from 0 to 1."""
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+
+def draw_matrix(matrix: Matrix, *, words: str) -> Html:
+    """Draw the matrix at its natural size; it scrolls on a narrower screen."""
+    cell_width, cell_height = matrix.cell
+    left, (top, right) = 14 + _length(matrix.rows), _rise(matrix.columns, cell_width)
+    width = left + cell_width * len(matrix.columns) + right
+    height = top + cell_height * len(matrix.rows) + 4
+    picture = tag(
+        "svg",
+        [
+            _column_name(name, left + cell_width * (place + 0.5) + 3, top)
+            for place, name in enumerate(matrix.columns)
+        ],
+        [_matrix_row(matrix, row, left, top) for row in range(len(matrix.rows))],
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=width,
+        height=height,
+        class_="heat",
+        role="img",
+        aria_label=words,
+    )
+    return tag("div", picture, class_="scroll", tabindex="0")
+
+
+def _length(names: Sequence[str]) -> float:
+    return _CHARACTER * max(len(_cut(name)) for name in names)
+
+
+def _rise(names: Sequence[str], cell_width: float) -> tuple[float, float]:
+    """How far the slanted names extend upwards, and the last one to the right."""
+    beyond = _SLANT * _length(names[-1:]) - cell_width / 2 + 12
+    return 22 + _SLANT * _length(names), max(0.0, beyond)
+
+
+def _column_name(name: str, x: float, top: float) -> Html:
+    y = top - 8
+    turned = f"rotate(-45 {x:.1f} {y:.1f})"
+    return tag("text", _cut(name), x=x, y=y, transform=turned, class_="name")
+
+
+def _matrix_row(matrix: Matrix, row: int, left: float, top: float) -> Html:
+    width, height = matrix.cell
+    y = top + height * row
+    name = tag("text", _cut(matrix.rows[row]), x=left - 8, y=y + 23, class_="name end")
+    cells = [
+        _cell(matrix, row, column, x=left + width * column, y=y)
+        for column in range(len(matrix.columns))
+    ]
+    return tag("g", name, cells)
+
+
+def _cell(matrix: Matrix, row: int, column: int, *, x: float, y: float) -> Html:
+    value = float(matrix.values[row, column])
+    depth = matrix.depth(value) if np.isfinite(value) else 0.0
+    width, height = matrix.cell
+    box = tag(
+        "rect",
+        x=x + 1,
+        y=y + 1,
+        width=width - 2,
+        height=height - 2,
+        rx=3,
+        style=f"fill-opacity:{depth:.2f}",
+    )
+    words = short_number(value)
+    tone = "deep" if depth > DEEP else "pale"
+    middle = x + width / 2
+    text = tag("text", words, x=middle, y=y + 23, class_=f"cell middle {tone}")
+    notes = [
+        tag("text", note, x=middle, y=y + 36 + _LINE * line, class_=f"note middle {tone}")
+        for line, note in enumerate(matrix.notes[row][column] if matrix.notes else ())
+    ]
+    return tag("g", box, text, notes, class_="cell-box", data_tip=matrix.tips[row][column])
+
+
+def short_number(value: float) -> str:
+    """Two decimals without the leading zero."""
+    if not np.isfinite(value):
+        return "\N{EN DASH}"
+    text = f"{value:.2f}"
+    return {"1.00": "1", "-0.00": ".00"}.get(text, text.replace("0.", ".", 1)).replace("-", "−")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"

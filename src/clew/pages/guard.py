@@ -91,7 +91,7 @@ def describe_plainly(refusal: RefusedError) -> tuple[bytes, bytes]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
+class Access:
     """Who may enter. `admit` gets the head of a request, raises RefusedError for a stranger, and
     returns the path below which the app lives. `knows` tells whether the head holds a secret of
     this server: such clients are the last to make room. `is_own_name` tells whether a name in the
@@ -105,7 +105,7 @@ class Door:
     on_refusal: Callable[[RefusedError], None] = lambda _: None
 
 
-def token_door(token: str) -> Door:
+def token_access(token: str) -> Access:
     """For a page of this machine's own user: the path begins with a token that others cannot
     guess."""
 
@@ -118,7 +118,7 @@ def token_door(token: str) -> Door:
             raise RefusedError(404, "not found")
         return f"/{token}"
 
-    return Door(admit=admit, knows=knows)
+    return Access(admit=admit, knows=knows)
 
 
 def named_hosts(names: Iterable[str]) -> Callable[[str], bool]:
@@ -137,12 +137,12 @@ def named_hosts(names: Iterable[str]) -> Callable[[str], bool]:
 
 
 class Guard:
-    """Passes on requests that the door admits, for the server's own name, from the page itself,
+    """Passes on requests that may enter, for the server's own name, from the page itself,
     whose body is within the limits and complete. Everything else is answered here. Tells the
     browser to load nothing else."""
 
-    def __init__(self, app: App, door: Door, limits: Limits) -> None:
-        self._app, self._door, self._limits = app, door, limits
+    def __init__(self, app: App, access: Access, limits: Limits) -> None:
+        self._app, self._access, self._limits = app, access, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -167,13 +167,13 @@ class Guard:
         """The path of the app; nothing of the body is read before."""
         if all(find_header(scope["headers"], name) for name in _LENGTHS):
             raise RefusedError(400, "give Content-Length or Transfer-Encoding, not both")
-        root = self._door.admit(scope)
+        root = self._access.admit(scope)
         headers, most = scope["headers"], self._limits
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) for name, value in headers)
         if len(headers) > most.headers or size > most.head_bytes:
             raise RefusedError(431, "the headers of the request are too large")
-        _check_names(headers, self._door.is_own_name)
+        _check_names(headers, self._access.is_own_name)
         return root
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
@@ -205,8 +205,8 @@ class Guard:
     async def _refuse(self, refusal: RefusedError, receive: Receive, send: Send) -> None:
         """Answers at once, and closes the connection after reading on for a moment: one that is
         closed with unread bytes is reset, and its client may never see the reason."""
-        self._door.on_refusal(refusal)
-        kind, body = self._door.describe(refusal)
+        self._access.on_refusal(refusal)
+        kind, body = self._access.describe(refusal)
         headers = [
             (b"content-type", kind),
             (b"content-length", str(len(body)).encode()),

@@ -1,22 +1,47 @@
 """The guarded server that every page and API runs on.
 
 A page's address holds a random token that other pages in the same browser cannot guess; an API has
-a `Door` of its own. `guard` checks every request, `connections` how many there are and how long
-they take.
+an `Access` of its own. `guard` checks every request; here, how many connections there are and how
+long each may take.
 """
 
+import asyncio
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from clew.base.errors import InputError
-from clew.pages.guard import HOST, App, Door, Ending, Guard, Limits, token_door
+from clew.pages.guard import (
+    HOST,
+    LINGER_BYTES,
+    Access,
+    App,
+    Ending,
+    Guard,
+    Limits,
+    RefusedError,
+    token_access,
+)
+
+if TYPE_CHECKING:
+    from uvicorn import Config, Server
 
 _TOKEN_BYTES = 24
 _LAST_ANSWERS_SECONDS = 3
 _KEEP_ALIVE_SECONDS = 5
 _BACKLOG = 1024
+_FULL = RefusedError(
+    503,
+    "too many connections are open: try again in a moment",
+    headers=[(b"Retry-After", b"1")],
+)
+# One in so many connections is left to other addresses than the one that has most.
+_SHARE_FOR_OTHERS = 8
 
 
 def require_web() -> None:
@@ -38,7 +63,7 @@ class LocalServer:
     def __init__(
         self,
         app: App,
-        door: Door,
+        access: Access,
         listening: socket.socket,
         limits: Limits,
         *,
@@ -47,14 +72,12 @@ class LocalServer:
     ) -> None:
         import uvicorn
 
-        from clew.pages.connections import LastingServer, limited_protocol
-
         host, port = listening.getsockname()[:2]
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}{path}"
         self._socket, self._ending = listening, ending
         config = uvicorn.Config(
-            Guard(app, door, limits),
-            http=limited_protocol(limits, door),
+            Guard(app, access, limits),
+            http=_limited_protocol(limits, access),
             ws="none",
             lifespan="off",
             access_log=False,
@@ -66,7 +89,7 @@ class LocalServer:
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
         )
-        self._server = LastingServer(config, ending) if ending else uvicorn.Server(config)
+        self._server = _lasting_server(config, ending) if ending else uvicorn.Server(config)
 
     def run(self) -> None:
         """Serve; without an `ending`, KeyboardInterrupt is raised once every request is answered.
@@ -92,19 +115,19 @@ def open_server(
     token, most = secrets.token_urlsafe(_TOKEN_BYTES), limits or Limits()
     with _listening(HOST, port) as listening:
         app = build_app(lambda: server.stop())
-        server = LocalServer(app, token_door(token), listening, most, path=f"/{token}/")
+        server = LocalServer(app, token_access(token), listening, most, path=f"/{token}/")
         yield server
 
 
 @contextmanager
 def open_api(
-    app: App, door: Door, *, host: str, port: int, limits: Limits, ending: Ending
+    app: App, access: Access, *, host: str, port: int, limits: Limits, ending: Ending
 ) -> Iterator[LocalServer]:
     """Open an API's server, already listening at `host`; port 0 means any free port. Raises
     InputError when the address cannot be used or a package is missing."""
     require_web()
     with _listening(host, port) as listening:
-        yield LocalServer(app, door, listening, limits, ending=ending)
+        yield LocalServer(app, access, listening, limits, ending=ending)
 
 
 @contextmanager
@@ -133,3 +156,183 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
                 value=port,
             ) from None
         yield listening
+
+
+def _lasting_server(config: "Config", ending: Ending) -> "Server":
+    """Goes on serving after the first signal until the app's `ending` is over; the second signal
+    stops it as the first one usually does."""
+    from uvicorn import Server
+
+    class LastingServer(Server):
+        is_ending = False
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if self.is_ending:
+                super().handle_exit(sig, frame)
+            self.is_ending = True
+            ending.begin()
+
+        async def on_tick(self, counter: int) -> bool:
+            return await super().on_tick(counter) or ending.is_over()
+
+    return LastingServer(config)
+
+
+def _limited_protocol(limits: Limits, access: Access) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, which waits for ever, with the limits on time and connections. When
+    there are too many, the slowest client that keeps the server waiting makes room."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class LimitedProtocol(H11Protocol):
+        connections: "set[LimitedProtocol]"  # type: ignore[assignment]
+
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self._timers: dict[str, asyncio.TimerHandle] = {}
+            # Since when the server waits for the client: to send a whole request, or to read.
+            self.waiting_since: float | None = None
+            self.is_known = self.is_turned_away = False
+            self._drained = 0
+
+        @property
+        def address(self) -> str:
+            return self.client[0] if self.client else ""
+
+        @property
+        def may_be_evicted(self) -> bool:
+            """Clients with a key keep their place for as long as a head may take."""
+            if self.waiting_since is None or self.is_turned_away or self.transport.is_closing():
+                return False
+            is_idle = self.cycle is None or self.cycle.response_complete
+            waited = self.loop.time() - self.waiting_since
+            return is_idle or not self.is_known or waited > limits.head_seconds
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._wait_for_head()
+            # After what clients have sent already is read: it may hold a key.
+            self.loop.call_soon(self.loop.call_soon, self._keep_to_limits)
+
+        def _keep_to_limits(self) -> None:
+            if self.is_turned_away or self.transport.is_closing():
+                return
+            places = [one for one in self.connections if not one.is_turned_away]
+            own = [one for one in places if one.address == self.address]
+            if len(own) > limits.connections - limits.connections // _SHARE_FOR_OTHERS:
+                self._make_room(own)
+            elif len(places) > limits.connections:
+                self._make_room(places)
+
+        def _make_room(self, places: "list[LimitedProtocol]") -> None:
+            """Of strangers before clients with a key, of the address with the most connections,
+            the one that has kept the server waiting for longest; this one if none does."""
+            held = Counter(one.address for one in places)
+            slowest = min(
+                (one for one in places if one is not self and one.may_be_evicted),
+                key=lambda one: (one.is_known, -held[one.address], one.waiting_since),
+                default=self,
+            )
+            access.on_refusal(_FULL)
+            slowest.turn_away(_FULL)
+
+        def turn_away(self, refusal: RefusedError) -> None:
+            """Answer, and read on for a moment: a connection that is closed with unread bytes is
+            reset, and its client may never see the reason."""
+            is_answering = self.cycle is not None and not self.cycle.response_complete
+            if is_answering and self.cycle.response_started:
+                self.transport.abort()
+                return
+            if is_answering:
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            leaving = [one for one in self.connections if one.is_turned_away]
+            if len(leaving) >= limits.connections:
+                min(leaving, key=lambda one: one.waiting_since or 0).transport.abort()
+            self.is_turned_away, self.waiting_since = True, self.loop.time()
+            for name in list(self._timers):
+                self._keep(name)
+            self._unset_keepalive_if_required()
+            self.transport.write(_response(refusal, access))
+            with suppress(OSError):  # the client has left meanwhile
+                self.transport.write_eof()
+            self.flow.resume_reading()
+            self._end_after("linger", limits.linger_seconds)
+
+        def send_400_response(self, msg: str) -> None:
+            self.turn_away(RefusedError(400, f"{msg[:1].lower()}{msg[1:].rstrip('.')}"))
+
+        def data_received(self, data: bytes) -> None:
+            if self.is_turned_away:
+                self._drained += len(data)
+                if self._drained > LINGER_BYTES:
+                    self.transport.abort()
+                return
+            before = self.scope
+            super().data_received(data)
+            if self.scope is not before:
+                self._keep("head")
+                self.is_known = self.is_known or access.knows({**self.scope})
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._wait_for_body()
+
+        def on_response_complete(self) -> None:
+            before = self.scope
+            super().on_response_complete()
+            if self.scope is before:
+                self._wait_for_head()
+            else:  # the next request had already arrived
+                self._wait_for_body()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.waiting_since = self.loop.time()
+            self._end_after("write", limits.write_seconds)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self.waiting_since = None
+            self._keep("write")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            for name in list(self._timers):
+                self._keep(name)
+            super().connection_lost(exc)
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            if self.cycle is not None and self.cycle.more_body:
+                self.transport.abort()  # its request will not be answered any more
+
+        def _wait_for_head(self) -> None:
+            self.waiting_since = self.loop.time()
+            self._end_after("head", limits.head_seconds)
+
+        def _wait_for_body(self) -> None:
+            is_whole = not self.cycle.more_body
+            self.waiting_since = None if is_whole else self.waiting_since or self.loop.time()
+
+        def _end_after(self, name: str, seconds: float) -> None:
+            self._keep(name)
+            self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+        def _keep(self, name: str) -> None:
+            if name in self._timers:
+                self._timers.pop(name).cancel()
+
+    return LimitedProtocol
+
+
+def _response(refusal: RefusedError, access: Access) -> bytes:
+    kind, body = access.describe(refusal)
+    status = HTTPStatus(refusal.status)
+    return b"\r\n".join(
+        (
+            f"HTTP/1.1 {status.value} {status.phrase}".encode(),
+            b"Content-Type: %b" % kind,
+            b"Content-Length: %d" % len(body),
+            *(b"%b: %b" % header for header in refusal.headers),
+            b"Connection: close",
+            b"",
+            body,
+        )
+    )

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.pages.markup import Html, tag
-from clew.pages.shell import Section, wrap_page
+from clew.pages.markup import Html, Section, tag, wrap_page
 from clew.patterns.photo_map.block import (
     Coloring,
     PhotoMap,

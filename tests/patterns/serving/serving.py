@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 import numpy as np
 from PIL import Image
 
-from clew.pages.api.keys import ApiKeys
-from clew.pages.api.running import Address, connection_limits
+from clew.pages.api import ApiKeys
 from clew.pages.server import open_api
+from clew.pages.service import Address, connection_limits
 from clew.patterns.serving.app import CONNECTIONS, PhotoService, PhotoServiceSettings, build_app
 from clew.patterns.serving.corrections import Corrections
 from clew.patterns.trained.model import PatternModel

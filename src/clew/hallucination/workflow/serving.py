@@ -11,8 +11,8 @@ from clew.storage.run_file import NeverFromFile
 if TYPE_CHECKING:
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
-    from clew.pages.api.lifecycle import Lifecycle
-    from clew.pages.api.running import Loaded
+    from clew.pages.api import Lifecycle
+    from clew.pages.service import Loaded
 
 
 def serve(
@@ -111,9 +111,8 @@ def serve(
     from clew.hallucination.live.service.metrics import Metrics
     from clew.hallucination.live.service.settings import ServiceSettings
     from clew.hallucination.live.session import Session
-    from clew.pages.api.keys import read_keys
-    from clew.pages.api.lifecycle import Lifecycle
-    from clew.pages.api.running import Address, Loaded, connection_limits, run_service
+    from clew.pages.api import Lifecycle, read_keys
+    from clew.pages.service import Address, Loaded, connection_limits, run_service
 
     report = reporter or log_event
     settings = ServiceSettings(

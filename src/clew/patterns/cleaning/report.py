@@ -8,8 +8,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from clew.base.texts import counted, whole_percent
-from clew.pages.markup import Html, join, tag
-from clew.pages.shell import Section, wrap_page
+from clew.pages.markup import Html, Section, join, tag, wrap_page
 from clew.patterns.cleaning.findings import KINDS, TITLES, Finding, Findings, Kind
 from clew.patterns.cleaning.search import LookedAt, read_images
 from clew.patterns.photo_map.block import (

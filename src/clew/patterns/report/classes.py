@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from clew.base.texts import list_some
-from clew.pages.figures import DASH, as_number, whole
 from clew.pages.markup import Html, tag
+from clew.pages.numbers import DASH, as_number, whole
 from clew.patterns.report.headline import classes_without, percents
 from clew.patterns.report.run import Run
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clew.pages.figures import counted, percent
 from clew.pages.markup import Html, tag
+from clew.pages.numbers import counted, percent
 from clew.patterns.report.headline import confused_pairs
 from clew.patterns.report.run import Run
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from clew.metrics import calibration_points
-from clew.pages.figures import counted, decimals
+from clew.pages.figures import Dot, Guide, Line, Panel, draw_panel, padded_range
 from clew.pages.markup import Html, tag
-from clew.pages.panels import Dot, Guide, Line, Panel, draw_panel, padded_range
+from clew.pages.numbers import counted, decimals
 from clew.patterns.report.headline import percents
 from clew.patterns.report.run import Run
 

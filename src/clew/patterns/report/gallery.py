@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 from PIL import Image, ImageOps
 
-from clew.pages.figures import as_number, counted
 from clew.pages.markup import Html, tag
+from clew.pages.numbers import as_number, counted
 from clew.patterns.photos.decode import PhotoError, open_photo, read_square
 from clew.patterns.report.headline import percents
 from clew.patterns.report.overlay import as_data_url, lay_over

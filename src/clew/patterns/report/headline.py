@@ -3,8 +3,8 @@
 from typing import Any
 
 from clew.base.texts import list_some, tenth_percent
-from clew.pages.figures import DASH, as_dict, as_number, counted, decimals
 from clew.pages.markup import Html, tag
+from clew.pages.numbers import DASH, as_dict, as_number, counted, decimals
 from clew.patterns.report.run import Run
 
 _FEW = 100  # with fewer test photos, one photo changes the accuracy by more than a percentage point

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from clew.pages.figures import DASH, as_dict, counted, duration, size, whole
 from clew.pages.markup import Html, tag, with_settings
+from clew.pages.numbers import DASH, as_dict, counted, duration, size, whole
 from clew.patterns.photos.photo import Fault
 from clew.patterns.report.run import Run
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from clew.base.errors import ClewError
 from clew.base.urls import as_path
-from clew.pages.figures import counted
-from clew.pages.markup import Html, join, tag
-from clew.pages.shell import Section, wrap_page
+from clew.pages.markup import Html, Section, join, tag, wrap_page
+from clew.pages.numbers import counted
 from clew.patterns.photo_map.block import map_style
 from clew.patterns.report.classes import draw_classes
 from clew.patterns.report.confusion import draw_confusion

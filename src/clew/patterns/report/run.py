@@ -9,7 +9,7 @@ import numpy as np
 
 from clew.base.errors import StoreError
 from clew.base.urls import as_path
-from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
+from clew.pages.numbers import History, as_dict, as_interval, as_number, read_results
 from clew.patterns.photos.photo import Fault
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.trained.tables import EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE

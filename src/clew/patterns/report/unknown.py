@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from clew.pages.figures import DASH, as_dict, as_number, counted, decimals, whole
 from clew.pages.markup import Html, join, tag
+from clew.pages.numbers import DASH, as_dict, as_number, counted, decimals, whole
 from clew.patterns.report.headline import percents
 from clew.patterns.report.run import Run
 

@@ -14,11 +14,8 @@ from PIL import Image, ImageOps
 
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.settings import check_numbers, check_positive
-from clew.pages.api.app import add_state, new_app, reply
-from clew.pages.api.errors import ApiError, busy, invalid
-from clew.pages.api.lifecycle import Lifecycle
-from clew.pages.api.metrics import Counter, Histogram, RequestMetrics
-from clew.pages.api.static import StaticPage
+from clew.pages.api import ApiError, Counter, Histogram, Lifecycle, RequestMetrics, busy, invalid
+from clew.pages.service import StaticPage, add_state, new_app, reply
 from clew.patterns.identification.recognize import Recognition, look_at_whole
 from clew.patterns.identification.results import (
     USUAL_UNKNOWN,

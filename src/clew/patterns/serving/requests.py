@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clew.base.typed_json import Bounds, read_as
-from clew.pages.api.errors import ApiError, invalid
+from clew.pages.api import ApiError, invalid
 
 if TYPE_CHECKING:
     from fastapi import Request

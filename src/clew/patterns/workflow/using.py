@@ -14,7 +14,7 @@ from clew.patterns.library.folders import LIBRARY
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
-    from clew.pages.api.running import Loaded
+    from clew.pages.service import Loaded
     from clew.patterns.identification.identify import IdentifyResult
     from clew.patterns.identification.recognize import Recognition
     from clew.patterns.trained.exporting import ExportedModel
@@ -309,9 +309,8 @@ def serve(
     from clew.pages.server import require_web
 
     require_web()
-    from clew.pages.api.keys import read_keys
-    from clew.pages.api.lifecycle import Lifecycle
-    from clew.pages.api.running import Address, Loaded, connection_limits, run_service
+    from clew.pages.api import Lifecycle, read_keys
+    from clew.pages.service import Address, Loaded, connection_limits, run_service
     from clew.patterns.library.choose import choose_model
     from clew.patterns.serving.app import (
         CONNECTIONS,

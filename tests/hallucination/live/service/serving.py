@@ -19,10 +19,9 @@ from clew.hallucination.live.service.app import build_app
 from clew.hallucination.live.service.metrics import Metrics
 from clew.hallucination.live.service.settings import ServiceSettings
 from clew.hallucination.live.session import Session
-from clew.pages.api.keys import ApiKeys
-from clew.pages.api.lifecycle import Lifecycle
-from clew.pages.api.running import Address, connection_limits
+from clew.pages.api import ApiKeys, Lifecycle
 from clew.pages.server import open_api
+from clew.pages.service import Address, connection_limits
 from tests.hallucination.capture.processes import ClewProcess
 
 MODEL = "tiny"
@@ -86,7 +85,7 @@ def serving(
     address = Address(port=0, keys=ApiKeys(keys))
     limits = connection_limits(100_000)
     with open_api(
-        app, address.door(Metrics()), host="127.0.0.1", port=0, limits=limits, ending=lifecycle
+        app, address.access(Metrics()), host="127.0.0.1", port=0, limits=limits, ending=lifecycle
     ) as server:
         running = threading.Thread(target=server.run)
         running.start()

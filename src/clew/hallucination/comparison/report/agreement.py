@@ -3,10 +3,9 @@
 import numpy as np
 
 from clew.hallucination.comparison.report.comparison import Comparison, MethodResult
-from clew.pages.figures import percent
-from clew.pages.heatmap import Matrix, draw_matrix
-from clew.pages.markup import join
-from clew.pages.shell import Section
+from clew.pages.figures import Matrix, draw_matrix
+from clew.pages.markup import Section, join
+from clew.pages.numbers import percent
 
 _LEAST_ANSWERS = 3
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.base.errors import StoreError
-from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
+from clew.pages.numbers import History, as_dict, as_interval, as_number, read_results
 from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.text_files import read_csv
 

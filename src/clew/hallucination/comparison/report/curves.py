@@ -11,10 +11,9 @@ from clew.hallucination.comparison.report.comparison import (
     color_of,
 )
 from clew.metrics import calibration_points, risk_coverage_points, roc_points
-from clew.pages.figures import decimals
-from clew.pages.markup import Html, join, tag
-from clew.pages.panels import DASHES, Guide, Line, Panel, draw_panels
-from clew.pages.shell import Section
+from clew.pages.figures import DASHES, Guide, Line, Panel, draw_panels
+from clew.pages.markup import Html, Section, join, tag
+from clew.pages.numbers import decimals
 
 UNIT = (0.0, 1.0)
 REFERENCE = "perplexity"  # the method that every other one is shown beside

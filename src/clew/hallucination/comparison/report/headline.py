@@ -6,8 +6,8 @@ from clew.hallucination.comparison.report.comparison import (
     MethodResult,
     color_of,
 )
-from clew.pages.figures import as_dict, as_number, counted, decimals, interval_text
 from clew.pages.markup import Html, tag
+from clew.pages.numbers import as_dict, as_number, counted, decimals, interval_text
 
 RIVALS = (
     ("perplexity", "perplexity"),

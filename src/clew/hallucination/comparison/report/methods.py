@@ -11,7 +11,9 @@ from clew.hallucination.comparison.report.comparison import (
     MethodResult,
     color_of,
 )
-from clew.pages.figures import (
+from clew.pages.figures import IntervalRow, draw_forest
+from clew.pages.markup import Child, Html, Section, join, tag
+from clew.pages.numbers import (
     as_dict,
     as_number,
     brief,
@@ -23,9 +25,6 @@ from clew.pages.figures import (
     signed,
     size,
 )
-from clew.pages.forest import IntervalRow, draw_forest
-from clew.pages.markup import Child, Html, join, tag
-from clew.pages.shell import Section
 
 
 def draw_method_rows(comparison: Comparison) -> tuple[IntervalRow, ...]:

@@ -10,9 +10,8 @@ from clew.hallucination.comparison.report.comparison import (
     MethodResult,
     color_of,
 )
-from clew.pages.figures import counted, decimals
-from clew.pages.markup import Html, join, tag
-from clew.pages.shell import Section
+from clew.pages.markup import Html, Section, join, tag
+from clew.pages.numbers import counted, decimals
 
 ANSWERS_FOLDER = "answers"  # pages of single answers, beside the report
 _MISTAKES, _DISPUTED = 5, 9

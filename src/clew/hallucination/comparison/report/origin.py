@@ -4,9 +4,8 @@ import json
 from typing import Any
 
 from clew.hallucination.comparison.report.comparison import Comparison
-from clew.pages.figures import DASH, as_dict, as_number, percent, whole
-from clew.pages.markup import Html, join, tag, with_settings
-from clew.pages.shell import Section
+from clew.pages.markup import Html, Section, join, tag, with_settings
+from clew.pages.numbers import DASH, as_dict, as_number, percent, whole
 
 _SPLITS = ("train", "validation", "test")
 # Each label, with the name of its count in files of an earlier version of clew.

@@ -27,9 +27,8 @@ from clew.hallucination.comparison.report.questions import categories_section
 from clew.hallucination.comparison.report.sets import left_out_section, transfer_section
 from clew.hallucination.comparison.report.tokens import tokens_section
 from clew.hallucination.comparison.report.training import layers_section, losses_section
-from clew.pages.figures import counted
-from clew.pages.markup import Html, tag
-from clew.pages.shell import Section, wrap_page
+from clew.pages.markup import Html, Section, tag, wrap_page
+from clew.pages.numbers import counted
 from clew.storage.writing import replace_file
 from clew.version import __version__
 

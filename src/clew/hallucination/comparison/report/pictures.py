@@ -19,9 +19,17 @@ from clew.hallucination.comparison.report.methods import draw_method_rows
 from clew.hallucination.comparison.report.questions import draw_categories
 from clew.hallucination.comparison.report.sets import draw_left_out, draw_transfer
 from clew.hallucination.comparison.report.training import draw_layers, draw_losses
-from clew.pages.forest import IntervalRow, forest_range
-from clew.pages.heatmap import DEEP, Matrix, short_number
-from clew.pages.panels import COLORS, DASHES, Line, Panel
+from clew.pages.figures import (
+    COLORS,
+    DASHES,
+    DEEP,
+    IntervalRow,
+    Line,
+    Matrix,
+    Panel,
+    forest_range,
+    short_number,
+)
 
 _GRAY, _INK, _DPI = "#D5D8DD", "#23262B", 160
 _HEAT = LinearSegmentedColormap.from_list("heat", ["#FFFFFF", COLORS["blue"]])

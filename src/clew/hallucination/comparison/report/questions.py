@@ -12,10 +12,9 @@ from clew.hallucination.comparison.report.comparison import (
 )
 from clew.hallucination.comparison.report.methods import draw_method_key
 from clew.metrics import auroc, bootstrap_auroc
-from clew.pages.figures import counted, decimals, interval_text, percent
-from clew.pages.forest import IntervalRow, draw_forest
-from clew.pages.markup import join
-from clew.pages.shell import Section
+from clew.pages.figures import IntervalRow, draw_forest
+from clew.pages.markup import Section, join
+from clew.pages.numbers import counted, decimals, interval_text, percent
 
 _MOST, _UNNAMED, _OTHERS = 12, "(no category)", "(all other categories)"
 # With fewer answers of a class, a bootstrap interval can shrink to a point: it says nothing.

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from clew.hallucination.comparison.report.comparison import Comparison
-from clew.pages.figures import as_dict, as_number, counted, decimals
-from clew.pages.heatmap import Matrix, draw_matrix
-from clew.pages.markup import Html, join, tag
-from clew.pages.shell import Section
+from clew.pages.figures import Matrix, draw_matrix
+from clew.pages.markup import Html, Section, join, tag
+from clew.pages.numbers import as_dict, as_number, counted, decimals
 
 _SHOWN_AT_FIRST = 4
 _MEAN = "mean"

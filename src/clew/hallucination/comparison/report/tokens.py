@@ -3,7 +3,9 @@
 from typing import Any
 
 from clew.hallucination.comparison.report.comparison import CHANCE, Comparison, color_of
-from clew.pages.figures import (
+from clew.pages.figures import IntervalRow, draw_forest
+from clew.pages.markup import Section, join, tag
+from clew.pages.numbers import (
     as_dict,
     as_interval,
     as_number,
@@ -12,9 +14,6 @@ from clew.pages.figures import (
     interval_text,
     percent,
 )
-from clew.pages.forest import IntervalRow, draw_forest
-from clew.pages.markup import join, tag
-from clew.pages.shell import Section
 
 _PROBE = "token_probe"
 

@@ -11,10 +11,9 @@ from clew.hallucination.comparison.report.comparison import (
     MethodResult,
     color_of,
 )
-from clew.pages.figures import History, as_dict, as_number, decimals
-from clew.pages.markup import tag
-from clew.pages.panels import Dot, Line, Panel, draw_panel, draw_panels, padded_range
-from clew.pages.shell import Section
+from clew.pages.figures import Dot, Line, Panel, draw_panel, draw_panels, padded_range
+from clew.pages.markup import Section, tag
+from clew.pages.numbers import History, as_dict, as_number, decimals
 
 _SPLITS = (("validation", 0), ("test", 2))
 _LOSSES = (("training", "train_loss", 0), ("validation", "val_loss", 1))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.hallucination.comparison.report.comparison import Comparison, MethodResult, color_of
-from clew.pages.figures import as_dict
+from clew.pages.numbers import as_dict
 from clew.storage.reading import irregular_kind, read_bounded
 
 REPORT_FILE = "report.html"

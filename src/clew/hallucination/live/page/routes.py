@@ -8,8 +8,8 @@ from clew.base.errors import InputError
 from clew.base.typed_json import without_nan
 from clew.hallucination.live.page.content import Page, TraceRequest
 from clew.hallucination.live.page.index import Label, Order, Outcome, Search
-from clew.pages.api.errors import invalid
-from clew.pages.api.static import StaticPage
+from clew.pages.api import invalid
+from clew.pages.service import StaticPage
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

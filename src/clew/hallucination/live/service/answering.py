@@ -14,7 +14,7 @@ from clew.base.memory import is_out_of_memory
 from clew.hallucination.live.answers import LiveAnswer, LiveToken
 from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.service.errors import out_of_time
-from clew.pages.api.errors import ApiError, failed, out_of_memory
+from clew.pages.api import ApiError, failed, out_of_memory
 
 if TYPE_CHECKING:
     from clew.hallucination.live.session import Session

@@ -16,10 +16,9 @@ from clew.hallucination.live.service.service import Service
 from clew.hallucination.live.service.settings import ServiceSettings
 from clew.hallucination.live.service.shapes import model_entry
 from clew.hallucination.live.service.streaming import endpoint, prompt_tokens, stream
-from clew.pages.api.app import Gauges, add_state, new_app, read_json, reply
-from clew.pages.api.front import LEFT, wait_until_left
-from clew.pages.api.lifecycle import Lifecycle
+from clew.pages.api import Lifecycle
 from clew.pages.guard import Receive, Scope, Send
+from clew.pages.service import LEFT, Gauges, add_state, new_app, read_json, reply, wait_until_left
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response

@@ -2,7 +2,7 @@
 
 from clew.base.errors import InputError
 from clew.hallucination.live.encoding import PromptTooLongError
-from clew.pages.api.errors import ApiError, invalid
+from clew.pages.api import ApiError, invalid
 
 
 def unsupported(param: str, message: str) -> ApiError:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from clew.base.texts import shortened
 from clew.base.typed_json import Bounds, read_as
 from clew.hallucination.live.service.errors import unsupported
-from clew.pages.api.errors import ApiError, invalid
+from clew.pages.api import ApiError, invalid
 
 MAX_STOPS = 16
 # Every token of an answer is compared with them.

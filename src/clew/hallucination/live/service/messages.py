@@ -4,7 +4,7 @@ from typing import Any
 
 from clew.hallucination.live.service.errors import unsupported
 from clew.hallucination.live.service.fields import Fields, Wanted
-from clew.pages.api.errors import invalid
+from clew.pages.api import invalid
 
 # OpenAI's newer name for a system message; chat templates know only the older one.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}

@@ -3,7 +3,7 @@ answer is in it."""
 
 from typing import TYPE_CHECKING
 
-from clew.pages.api.metrics import SECONDS, Counter, Histogram, RequestMetrics
+from clew.pages.api import SECONDS, Counter, Histogram, RequestMetrics
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.risk import Risk

@@ -12,9 +12,9 @@ from clew.hallucination.live.service.fields import Fields, Wanted
 from clew.hallucination.live.service.messages import last_question, only_question, read_messages
 from clew.hallucination.live.service.service import Service
 from clew.hallucination.live.service.shapes import scored_object
-from clew.pages.api.errors import ApiError, busy, invalid
-from clew.pages.api.front import LEFT, wait_until_left
+from clew.pages.api import ApiError, busy, invalid
 from clew.pages.guard import Receive
+from clew.pages.service import LEFT, wait_until_left
 
 if TYPE_CHECKING:
     from clew.hallucination.live.scoring import ToScore

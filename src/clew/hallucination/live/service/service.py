@@ -16,8 +16,7 @@ from clew.hallucination.live.service.messages import last_question, only_questio
 from clew.hallucination.live.service.metrics import Metrics
 from clew.hallucination.live.service.settings import ServiceSettings
 from clew.hallucination.live.service.shapes import Shape
-from clew.pages.api.errors import ApiError, busy, failed, invalid
-from clew.pages.api.lifecycle import Lifecycle
+from clew.pages.api import ApiError, Lifecycle, busy, failed, invalid
 
 if TYPE_CHECKING:
     from clew.hallucination.capture.dialogue import Cut

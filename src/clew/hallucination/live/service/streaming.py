@@ -8,7 +8,7 @@ from clew.hallucination.live.answers import LiveAnswer
 from clew.hallucination.live.service.answering import Answering, Work
 from clew.hallucination.live.service.asked import Asked
 from clew.hallucination.live.service.service import Service
-from clew.pages.api.errors import ApiError
+from clew.pages.api import ApiError
 
 _DONE = "data: [DONE]\n\n"
 

@@ -9,9 +9,9 @@ import clew
 from clew.base.errors import InputError
 from clew.cli import build_app
 from clew.hallucination.live.service.metrics import Metrics
-from clew.pages.api.keys import ApiKeys, read_keys
-from clew.pages.api.running import Address
+from clew.pages.api import ApiKeys, read_keys
 from clew.pages.guard import RefusedError
+from clew.pages.service import Address
 
 FIRST, SECOND = "sk-first-key-0001", "sk-second-key-0002"
 
@@ -79,7 +79,7 @@ def test_other_machines_are_served_only_with_keys() -> None:
 )
 def test_only_own_names_and_addresses_are_hosts(name: str, is_own: bool) -> None:
     address = Address(host="0.0.0.0", keys=ApiKeys([FIRST]), allowed_hosts=["API.example"])
-    assert address.door(Metrics()).is_own_name(name) is is_own
+    assert address.access(Metrics()).is_own_name(name) is is_own
 
 
 @pytest.mark.parametrize("variables", [{}, {"OTHER_KEYS": " "}])

@@ -15,12 +15,10 @@ from clew.base.errors import InputError
 from clew.base.progress import ignore_event
 from clew.hallucination.live.page.routes import PAGE
 from clew.hallucination.live.service.metrics import Metrics
-from clew.pages.api.front import Front
-from clew.pages.api.keys import ApiKeys
-from clew.pages.api.lifecycle import Lifecycle
-from clew.pages.api.running import Address, run_service
+from clew.pages.api import ApiKeys, Lifecycle
 from clew.pages.guard import Limits
 from clew.pages.server import LocalServer, open_api
+from clew.pages.service import Address, Front, run_service
 
 METRICS = Metrics()
 KEY = "sk-a-key-of-a-test"
@@ -33,7 +31,7 @@ def server() -> Iterator[LocalServer]:
     with (
         open_api(
             Front(PAGE),
-            address.door(METRICS),
+            address.access(METRICS),
             host="127.0.0.1",
             port=0,
             limits=LIMITS,

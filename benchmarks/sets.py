@@ -20,9 +20,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from clew.hallucination.questions.sets import SETS
+from clew.hallucination.questions import built_in_names
 
-BUILT_IN = [name for name in SETS if name != "facts-spans"]
+BUILT_IN = [name for name in built_in_names() if name not in ("facts-spans", "all")]
 CAPTURE = ("--draws", "5", "--self-evaluation")
 # Fitted first: what a table without the rest would need, then what takes longest.
 FIRST = ("robust", "gated", "fusion", "perplexity", "min_probability", "text", "linear_probe")

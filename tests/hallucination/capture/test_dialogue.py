@@ -15,7 +15,7 @@ from clew.hallucination.capture.dialogue import (
     ends_sentence,
     repetition_start,
 )
-from clew.hallucination.questions.sets.facts import FACTS
+from clew.hallucination.questions import load_questions
 from tests.builders import tiny_tokenizer
 
 CHAT = SimpleNamespace(chat_template="{{ messages }}")
@@ -134,7 +134,7 @@ def test_prompt_that_is_too_long_itself_excludes_every_question() -> None:
 
 @pytest.mark.slow
 def test_facts_instruct_the_model_to_answer_with_a_name() -> None:
-    assert "name only" in FACTS.instruction
+    assert "name only" in load_questions("facts").instruction
 
 
 @pytest.mark.parametrize(

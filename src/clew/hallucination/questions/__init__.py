@@ -8,6 +8,12 @@ from typing import Any
 
 from clew.base.errors import InputError
 from clew.base.texts import looks_like_path, suggest, suggest_path
+from clew.hallucination.questions.built_in import (
+    built_in_names,
+    facts_questions,
+    facts_version,
+    load_built_in,
+)
 from clew.hallucination.questions.files import READERS, file_ending, open_file
 from clew.hallucination.questions.hub import open_dataset
 from clew.hallucination.questions.records import (
@@ -18,8 +24,6 @@ from clew.hallucination.questions.records import (
     RowSource,
     SkippedQuestion,
 )
-from clew.hallucination.questions.sets import built_in_names, load_built_in
-from clew.hallucination.questions.sets.facts import facts_questions, facts_version
 
 __all__ = [
     "Question",

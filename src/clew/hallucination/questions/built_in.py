@@ -1,5 +1,5 @@
-"""The built-in question sets: data/sets.json describes them. Most are worded from tables; the others
-are made by rules or from the data of a package."""
+"""The built-in question sets: data/sets.json describes them. Most are worded from tables; the
+others are made by rules or from the data of a package."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from clew.hallucination.questions.wording import (
 )
 
 ALL = "all"
-# Of several facts per answer; the answers of every other set are correct or hallucinated as a whole.
+# Several facts per answer; in every other set an answer is correct or hallucinated as a whole.
 _SPANS = "facts-spans"
 _TABLES = ("elements", "abbreviations", "everyday", "statements", "words", "culture")
 _ATOM = re.compile(r"([A-Z][a-z]?)(\d*)")

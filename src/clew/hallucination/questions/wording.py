@@ -1,5 +1,5 @@
-"""Word the questions of a built-in set from entries. Every choice follows from a hash, so that a set
-is the same on every machine and in every version of Python."""
+"""Word the questions of a built-in set from entries. Every choice follows from a hash, so that a
+set is the same on every machine and in every version of Python."""
 
 import csv
 import hashlib

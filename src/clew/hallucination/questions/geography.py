@@ -249,7 +249,7 @@ def span_questions() -> list[Question]:
     for fact in facts:
         if fact.category in _OF_COUNTRY:
             of_country[fact.key][fact.category] = fact
-    questions = []
+    questions: list[Question] = []
     for code, of in of_country.items():
         place = next(iter(of.values())).values["of"]
         questions += _ask_together("country-spans", code, place, _OF_COUNTRY, of)

@@ -7,13 +7,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from clew.hallucination.questions.records import Question
 
 T = TypeVar("T")
-_DATA = files("clew.hallucination.questions") / "data"
+_DATA = Path(__file__).parent / "data"
 _UNITS = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
     *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"),

@@ -43,4 +43,4 @@ def run_module(
 
 def _search_path() -> list[str]:
     """That of this process, without the current folder; clew may have been found through it."""
-    return [*filter(None, sys.path), str(Path(__file__).parents[1])]
+    return [*filter(None, sys.path), str(Path(__file__).parents[2])]

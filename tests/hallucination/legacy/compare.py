@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.legacy import load_torch_file
 from clew.hallucination.traces import Trace
 from clew.storage import ShardReader, read_value
+from tests.hallucination.legacy.old_files import load_torch_file
 
 
 def assert_same_arrays(trace: Trace, record: dict[str, Any]) -> None:

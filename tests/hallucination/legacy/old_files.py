@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from clew.hallucination.legacy.unpickling import explain_errors, read_torch
+
 LAYERS, DIM, HEADS = 3, 8, 2
 PROMPT = ["Answer", ".", " Q", ":", " who", " sang", " A", ":"]
 ANSWER = [" Abba", "<|im_end|>"]
@@ -84,6 +86,12 @@ def _make_graphs(graph_classes: types.ModuleType, tokens: int) -> list[Any]:
         )
         for _ in range(LAYERS)
     ]
+
+
+def load_torch_file(path: Path) -> Any:
+    """What is in a file, read in this process, without limits."""
+    with explain_errors(path), path.open("rb") as file:
+        return read_torch(file)
 
 
 class RunsCommand:

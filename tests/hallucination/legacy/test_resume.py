@@ -12,8 +12,8 @@ import pytest
 
 from clew.base.errors import SettingsMismatchError, StoreError
 from clew.hallucination.legacy import convert_folder
+from clew.hallucination.legacy.rows import TraceFormat
 from clew.hallucination.legacy.store import ConvertedStore
-from clew.hallucination.legacy.trace_rows import TraceFormat
 from clew.hallucination.traces import TraceBatchLoader
 from clew.hallucination.traces.schema import Keep
 from clew.storage import ShardReader, read_manifest, verify_store
@@ -54,8 +54,8 @@ def test_store_started_by_earlier_version_resumes_with_its_columns(
     old, new = tmp_path / "old", tmp_path / "new"
     fit = TraceFormat.fit
 
-    def fit_as_before(samples: list[Any], keep: Keep) -> TraceFormat:
-        form = fit(samples, keep)
+    def fit_as_before(samples: list[Any], sizes: tuple[int, ...], keep: Keep) -> TraceFormat:
+        form = fit(samples, sizes, keep)
         return TraceFormat(form.shape, keep, form.basis, answer_hidden=False, eigenvalues=0)
 
     write_traces(old, 0)

@@ -1,18 +1,14 @@
 """Convert legacy files into stores, and compare them, without executing anything in them."""
 
-from clew.hallucination.legacy.comparing import PickleComparison, compare_pickle
-from clew.hallucination.legacy.convert import ConvertResult, convert_folder, convert_samples
-from clew.hallucination.legacy.store import SkippedSource
-from clew.hallucination.legacy.torchfile import load_torch_file
-from clew.hallucination.legacy.unpickle import load_pickle
+from clew.base.lazy import lazy_names
 
-__all__ = [
-    "ConvertResult",
-    "PickleComparison",
-    "SkippedSource",
-    "compare_pickle",
-    "convert_folder",
-    "convert_samples",
-    "load_pickle",
-    "load_torch_file",
-]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clew.hallucination.legacy.comparing import compare_pickle
+    from clew.hallucination.legacy.convert import ConvertResult, convert_folder, convert_samples
+
+__all__ = ["ConvertResult", "compare_pickle", "convert_folder", "convert_samples"]
+
+# The process that reads a file imports this package, and starts for each file.
+_HOMES = {name: "convert" for name in __all__} | {"compare_pickle": "comparing"}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.legacy.records import LegacyTrace, MalformedRecordError, parse_trace
-from clew.hallucination.legacy.sources import load_samples
-from clew.hallucination.legacy.trace_rows import as_float16
+from clew.hallucination.legacy.reading import load_samples
+from clew.hallucination.legacy.rows import as_float16
 from clew.hallucination.traces import Trace, TraceBatchLoader
 
 _TEXTS = ("question", "accepted_answers", "answer", "tokens_decoded", "prompt_length", "tokens")
@@ -43,17 +42,15 @@ def compare_pickle(file: Path, store: Path) -> PickleComparison:
     """Compare the traces of a .pkl or .pkl.gz file with those of a store. Nothing in the file is
     executed. Raises InputError if it cannot be read, StoreError if there is no trace store."""
     loader = TraceBatchLoader(store)
-    _, records = load_samples(file, "pickle")
+    records = load_samples(file, "pickle")
     places = _find_places(loader)
     found = unreadable = 0
     differences: dict[str, list[float]] = defaultdict(list)
-    for record in records:
-        try:
-            old = parse_trace(record)
-        except MalformedRecordError:
+    for old in records:
+        if "reason" in old:
             unreadable += 1
             continue
-        trace = _find_trace(loader, places.get(str(record.get("question_id")), []), old)
+        trace = _find_trace(loader, places.get(str(old.get("question_id")), []), old)
         if trace is not None:
             found += 1
             for name, difference in _compare(old, trace):
@@ -76,21 +73,21 @@ def _find_places(loader: TraceBatchLoader) -> dict[str, list[int]]:
     return places
 
 
-def _find_trace(loader: TraceBatchLoader, ids: list[int], old: LegacyTrace) -> Trace | None:
+def _find_trace(loader: TraceBatchLoader, ids: list[int], old: dict[str, Any]) -> Trace | None:
     """The trace with the same tokens, or else the first of the question."""
     traces = [trace for one in ids if (trace := loader.get_trace_by_global_id(one)) is not None]
-    same = (trace for trace in traces if np.array_equal(trace["tokens"], old.tokens))
+    same = (trace for trace in traces if np.array_equal(trace["tokens"], old["tokens"]))
     return next(same, traces[0] if traces else None)
 
 
-def _compare(old: LegacyTrace, trace: Trace) -> Iterator[tuple[str, float]]:
+def _compare(old: dict[str, Any], trace: Trace) -> Iterator[tuple[str, float]]:
     """The largest difference of each field that both have: 0 if it is equal, NaN if there is no
     number for it."""
     for name in _TEXTS:
-        ours, theirs = trace.get(name), getattr(old, name)
+        ours, theirs = trace.get(name), old[name]
         if ours is not None and theirs is not None:
             yield name, 0.0 if np.array_equal(ours, theirs) else np.nan
-    hidden, attentions = as_float16(old.hidden_states), as_float16(old.attentions)
+    hidden, attentions = as_float16(old["hidden_states"]), as_float16(old["attentions"])
     arrays = {"hidden_states": hidden, "attentions": attentions, "last_hidden": hidden[:, -1]}
     for name, theirs in arrays.items():
         if trace.get(name) is not None:

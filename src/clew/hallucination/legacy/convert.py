@@ -1,8 +1,12 @@
 """`clew convert`: turn folders of legacy files into stores. Folders of legacy samples are also read
 without it: they are converted once, into a folder of clew's own."""
 
+import fnmatch
 import json
 import logging
+import os
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,9 +20,9 @@ from clew.base.errors import InputError
 from clew.base.memory import is_out_of_memory
 from clew.base.settings import read_size
 from clew.base.urls import as_path, local_path
-from clew.hallucination.legacy.sources import SAMPLE_FOLDERS, Source, SourceGroup, find_sources
-from clew.hallucination.legacy.store import ConvertedStore, SkippedSource, printable
-from clew.hallucination.legacy.unpickle import explain_no_memory
+from clew.hallucination.legacy.reading import FileKind
+from clew.hallucination.legacy.store import ConvertedStore, SkippedSource, Source, printable
+from clew.hallucination.legacy.unpickling import explain_no_memory
 from clew.hallucination.traces.schema import Keep
 from clew.storage import Part, writer_lock
 from clew.storage.disk import disk_errors
@@ -27,6 +31,11 @@ from clew.storage.writing import lock_file, replace_json
 
 logger = logging.getLogger(__name__)
 OnFile = Callable[[Path, int, int], None]
+_PATTERNS = ("*_NNNN.pkl.gz", "*_NNNN.pkl", "*_NNNN.pt")
+_ENDINGS: dict[str, FileKind] = {".pkl.gz": "pickle", ".pkl": "pickle", ".pt": "torch"}
+_NUMBER_AT_END = re.compile(r"(\d{1,9})$")
+# The folders of the original preprocessing, and what "clew preprocess" calls them.
+_SAMPLE_FOLDERS = {"lstm_solo": "sequences", "gnn": "graphs"}
 # Written when all files of a folder of samples have been converted.
 _DONE = "converted.json"
 
@@ -76,7 +85,7 @@ def convert_folder(
     if max_memory is not None:
         max_memory = read_size("max_memory", max_memory)
     open_store = partial(ConvertedStore, keep=keep, max_memory=max_memory)
-    groups = find_sources(folder, out, names)
+    groups = _find_sources(folder, out, names)
     total = sum(len(group.files) for group in groups)
     parts: list[ConvertResult] = []
     done = 0
@@ -120,7 +129,7 @@ def convert_samples(folder: Path, cache_dir: str | Path | None = None) -> Path |
 def _find_samples(folder: Path) -> dict[str, list[Path]]:
     """The files of the original preprocessing by store; "." is the folder itself."""
     numbered = "*[0-9].pt"
-    found = {store: sorted((folder / n).glob(numbered)) for n, store in SAMPLE_FOLDERS.items()}
+    found = {store: sorted((folder / n).glob(numbered)) for n, store in _SAMPLE_FOLDERS.items()}
     if not any(found.values()):
         found = {".": sorted(folder.glob(numbered))}
     return {store: files for store, files in found.items() if files}
@@ -145,6 +154,87 @@ def _convert_all(folder: Path, out: Path) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _SourceGroup:
+    """The files that go into one store, in the order of their numbers, and the skipped ones."""
+
+    kind: FileKind
+    out: Path
+    files: tuple[Source, ...]
+    unnumbered: tuple[Path, ...] = ()
+
+
+def _find_sources(folder: Path, out: Path, names: str | None = None) -> list[_SourceGroup]:
+    """The stores that `folder` becomes: one at `out`, or one per subfolder at `out/<subfolder>`, or
+    at `out/sequences` and `out/graphs` for those of the original preprocessing.
+
+    With `names`, only files of the folder itself whose names match that pattern.
+
+    Raises InputError if there is nothing to convert or two files have the same number.
+    """
+    if not folder.is_dir():
+        raise InputError(f'"{folder}" is not a folder: give the folder that contains the files.')
+    found: dict[tuple[Path, FileKind], list[Path]] = defaultdict(list)
+    for parent, _, found_names in _walk(folder, names):
+        for name in sorted(found_names):
+            ending = _find_ending(name)
+            if ending:
+                found[Path(parent), _ENDINGS[ending]].append(Path(parent, name))
+    if not found:
+        looked_for = names or ", ".join(_PATTERNS) + " (NNNN is the batch number)"
+        raise InputError(
+            f'"{folder}" {"contains" if names else "and its subfolders contain"} no legacy files: '
+            f"clew looked for {looked_for}."
+        )
+    folders = [parent for parent, _ in found]
+    return [
+        _make_group(kind, _place_store(parent, kind, folder, out, folders.count(parent) > 1), paths)
+        for (parent, kind), paths in found.items()
+    ]
+
+
+def _walk(folder: Path, names: str | None) -> list[tuple[str, list[str], list[str]]]:
+    if names is None:
+        return sorted(os.walk(folder))
+    files = [path.name for path in folder.iterdir() if path.is_file()]
+    return [(str(folder), [], fnmatch.filter(files, names))]
+
+
+def _place_store(parent: Path, kind: FileKind, folder: Path, out: Path, mixed: bool) -> Path:
+    inner = parent.relative_to(folder)
+    if kind == "torch" and inner.name in _SAMPLE_FOLDERS:
+        inner = inner.with_name(_SAMPLE_FOLDERS[inner.name])
+    store = out / inner
+    if not mixed:
+        return store
+    return store / ("traces" if kind == "pickle" else "samples")
+
+
+def _make_group(kind: FileKind, out: Path, paths: list[Path]) -> _SourceGroup:
+    numbered: dict[int, Path] = {}
+    unnumbered = []
+    for path in paths:
+        match = _NUMBER_AT_END.search(path.name.removesuffix(_find_ending(path.name)))
+        if match is None:
+            unnumbered.append(path)
+            continue
+        other = numbered.setdefault(int(match[1]), path)
+        if other != path:
+            raise InputError(
+                f'"{other.name}" and "{path.name}" in "{path.parent}" are both batch '
+                f"{int(match[1])}: keep one of them in the folder, or put them into two folders."
+            )
+    if not numbered and len(unnumbered) == 1:
+        # A merged file, alone in its folder: it cannot duplicate anything.
+        numbered, unnumbered = {0: unnumbered[0]}, []
+    files = tuple(Source(numbered[n], n) for n in sorted(numbered))
+    return _SourceGroup(kind=kind, out=out, files=files, unnumbered=tuple(unnumbered))
+
+
+def _find_ending(name: str) -> str:
+    return next((ending for ending in _ENDINGS if name.endswith(ending)), "")
+
+
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
     """Limit torch to one thread. The arrays of one record are small: on a busy machine, several
@@ -159,7 +249,7 @@ def _one_torch_thread() -> Iterator[None]:
 
 
 def _convert_group(
-    group: SourceGroup,
+    group: _SourceGroup,
     folder: Path,
     open_store: Callable[..., ConvertedStore],
     on_file: OnFile | None,
@@ -183,7 +273,7 @@ def _convert_group(
     return _sum_up(store, group, folder, already=len(present))
 
 
-def _convert_one(store: ConvertedStore, source: Source, group: SourceGroup) -> None:
+def _convert_one(store: ConvertedStore, source: Source, group: _SourceGroup) -> None:
     try:
         store.convert(source, group.kind)
     except InputError as error:
@@ -195,7 +285,7 @@ def _convert_one(store: ConvertedStore, source: Source, group: SourceGroup) -> N
 
 
 def _sum_up(
-    store: ConvertedStore, group: SourceGroup, folder: Path, *, already: int
+    store: ConvertedStore, group: _SourceGroup, folder: Path, *, already: int
 ) -> ConvertResult:
     """One store's part of the result; file names are relative to `folder`."""
     paths = [*(source.path for source in group.files), *group.unnumbered]

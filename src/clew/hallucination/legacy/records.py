@@ -1,58 +1,168 @@
-"""One record of an old file: validated, with missing fields recovered, and its ids."""
+"""What the limited process of `reading.py` does: read a file, check each of its records, recover
+missing fields, and write them as plain JSON and arrays. It imports nothing heavy: each file starts
+a process."""
 
+import json
+import os
 import re
+import resource
+import sys
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate, islice
+from typing import Any, BinaryIO
 
 import numpy as np
-from jaxtyping import Float, Int
+import psutil
 
 from clew.base.errors import InputError
 from clew.base.texts import shortened
+from clew.hallucination.legacy.unpickling import Inert, explain_errors, read_pickle, read_torch
 
 # Tokens that an answer's text omits at its end: <|im_end|>, </s>, <eos>, [SEP], ...
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 _QUESTION_MARK = re.compile(r"(?<!\w)Q:")
 _ANSWER_MARK = re.compile(r"\sA:")
-# Positions of edges are stored in 16 bits.
-MAX_TOKENS = 1 << 16
-# Far more than any model has, and than any answer: they bound the time that a record takes.
-MAX_LAYERS = 1000
-_MAX_TEXT = 1 << 22
-_MAX_NOTES = 100
-_MAX_STOPS = 1000
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Positions of edges are stored in 16 bits; node numbers and the lengths of lists in 32.
+MAX_TOKENS = 1 << 16
+_MAX_NODES = _MAX_FEATURES = (1 << 31) - 1
+# Far more than any model has, and than any answer: they bound the time that a record takes.
+_MAX_LAYERS = 1000
+_MAX_TEXT = 1 << 22
+_MAX_STOPS = 1000
+MAX_NOTES = 100
+# The defaults of `clew extract`, so that converted and captured traces look alike.
+NODE_DIM = 64
+# To make rows of a record takes copies of it, and the mean and the components of each layer in
+# float32, with a copy while they are fitted.
+_COPIES, _BASIS_BYTES = 4, 2 * 4 * (NODE_DIM + 1)
+_TRACE_FIELDS = {
+    *("hidden_states", "attentions", "tokens", "tokens_decoded", "generated_answer_clean"),
+    *("question", "answer", "accepted_answers", "prompt_length"),
+    *("question_id", "example_id", "global_example_id", "batch_number"),
+}
 
 
 class MalformedRecordError(InputError):
     """A record cannot be converted; the message is the reason and follows the record's name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LegacyTrace:
-    """A trace as stored in a legacy file, with consistent shapes."""
+def write_samples(path: str, file_kind: str, max_memory: int, max_seconds: int) -> None:
+    """Read the file that is standard input, and write to standard output: the arrays of all
+    samples, one line of JSON per sample, and one about the whole file, the last."""
+    memory = psutil.Process().memory_info().vms + max_memory
+    # macOS has no limit of the address space.
+    with suppress(ValueError, OSError):
+        _limit(resource.RLIMIT_AS, memory)
+    _limit(resource.RLIMIT_CPU, max_seconds)
+    _limit(resource.RLIMIT_FSIZE, max_memory)
+    _limit(resource.RLIMIT_CORE, 0)
+    out = sys.stdout.buffer
+    try:
+        with explain_errors(path, max_memory):
+            about = _write_all(sys.stdin.buffer, file_kind, out, max_memory)
+            out.write(json.dumps(about).encode())
+            out.flush()
+    except InputError as error:
+        os.ftruncate(sys.stdout.fileno(), 0)
+        os.lseek(sys.stdout.fileno(), 0, os.SEEK_SET)
+        about = {"error": type(error).__name__, "text": error.text}
+        os.write(sys.stdout.fileno(), json.dumps(about).encode())
+        os._exit(0)  # what is still buffered must not follow
 
-    hidden_states: Sequence[Float[np.ndarray, "tokens dim"]]
-    attentions: Sequence[Float[np.ndarray, "heads tokens tokens"]]
-    tokens: Int[np.ndarray, " tokens"]
-    tokens_decoded: list[str] | None
-    question: str | None
-    accepted_answers: list[str]
-    answer: str | None
-    prompt_length: int | None
 
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Layers, dim and heads."""
-        first = self.hidden_states[0]
-        return len(self.hidden_states), first.shape[1], self.attentions[0].shape[0]
+def _limit(resource_kind: int, most: int) -> None:
+    _, hard = resource.getrlimit(resource_kind)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource_kind, (most, hard))
 
 
-def parse_trace(record: Any) -> LegacyTrace:
-    """Raises MalformedRecordError if a required field is missing or has the wrong shape."""
+def _write_all(file: BinaryIO, file_kind: str, out: BinaryIO, limit: int) -> dict[str, Any]:
+    content = read_torch(file) if file_kind == "torch" else read_pickle(file)
+    kind, samples = _find_samples(content, file_kind)
+    if len(samples) == 0:
+        raise InputError("contains no records: there is nothing to convert.")
+    parse = {"traces": parse_trace, "sequences": _parse_sequence, "graphs": _parse_graphs}[kind]
+    lines = [_write_sample(parse, sample, out, limit) for sample in samples]
+    start = out.tell()
+    for line in lines:
+        out.write(line + b"\n")
+    return {"kind": kind, "start": start}
+
+
+def _write_sample(
+    parse: Callable[[Any], dict[str, Any]], sample: Any, out: BinaryIO, limit: int
+) -> bytes:
+    try:
+        fields = parse(sample)
+    except MalformedRecordError as error:
+        fields = {"reason": str(error)}
+    arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+    size = _COPIES * sum(array.nbytes for array in arrays.values())
+    if "hidden_states" in arrays:
+        layers, _, dim = arrays["hidden_states"].shape
+        size += _BASIS_BYTES * layers * dim
+    if size > limit:
+        raise MemoryError
+    fields |= {name: _write_array(array, out) for name, array in arrays.items()}
+    return json.dumps({**fields, **_read_ids(sample)}).encode()
+
+
+def _write_array(array: np.ndarray, out: BinaryIO) -> dict[str, Any]:
+    out.write(bytes(-out.tell() % 8))
+    plain = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    place = {"dtype": plain.dtype.str, "shape": plain.shape, "offset": out.tell()}
+    out.write(plain.data)
+    return place
+
+
+def _find_samples(content: Any, file_kind: str) -> tuple[str, Sequence[Any]]:
+    """The kind of store that the content belongs to, and its samples."""
+    if file_kind != "torch":
+        if not isinstance(content, list | tuple):
+            raise InputError(
+                f"contains a {type(content).__name__}, not a list of traces: it is not a legacy "
+                "trace file. Remove it from the folder."
+            )
+        return "traces", content
+    kinds = ("sequences", "graphs")
+    kind = next((k for k in kinds if isinstance(content, dict) and k in content), None)
+    if kind is None:
+        raise InputError(
+            'contains neither "sequences" nor "graphs": it is not a legacy file of samples (it may '
+            "contain model weights). Remove it from the folder."
+        )
+    samples = content[kind]
+    if not _is_list(samples):
+        raise InputError(
+            f"has a {type(samples).__name__} instead of a list of {kind}: create the file again."
+        )
+    columns = [_read_column(content, name, len(samples)) for name in ("labels", "question_ids")]
+    return kind, [
+        {"content": sample, "label": label, "question_id": question_id}
+        for sample, label, question_id in zip(samples, *columns, strict=True)
+    ]
+
+
+def _read_column(content: dict[str, Any], name: str, count: int) -> Sequence[Any]:
+    values = content.get(name)
+    if values is None:
+        return [None] * count
+    found = len(values) if _is_list(values) else 0
+    if found != count:
+        raise InputError(
+            f"has {count} samples but {found} {name}: it is unclear which belong together. Create "
+            "the file again."
+        )
+    return values
+
+
+def parse_trace(record: Any) -> dict[str, Any]:
+    """The fields of a trace, with consistent shapes: `hidden_states` [layers, tokens, dim] and
+    `attentions` [layers, heads, tokens, tokens]. Raises MalformedRecordError if a required field is
+    missing or has the wrong shape."""
     if not isinstance(record, Mapping):
         raise MalformedRecordError(f"it is a {type(record).__name__}, not a dict")
     tokens = _read_tokens(record)
@@ -61,20 +171,122 @@ def parse_trace(record: Any) -> LegacyTrace:
         raise MalformedRecordError(
             f"tokens_decoded has {len(decoded)} strings for {len(tokens)} tokens"
         )
-    hidden, attentions = read_layers(record, "hidden_states"), read_layers(record, "attentions")
+    hidden, attentions = _read_layers(record, "hidden_states"), _read_layers(record, "attentions")
     _check_layers(hidden, attentions, len(tokens))
-    answer = read_text(record, "generated_answer_clean")
+    answer = _read_text(record, "generated_answer_clean")
     prompt_length = _read_prompt_length(record, decoded, answer, len(tokens))
-    return LegacyTrace(
-        hidden_states=hidden,
-        attentions=attentions,
-        tokens=tokens,
-        tokens_decoded=decoded,
-        question=read_text(record, "question") or recover_question(decoded, prompt_length),
-        accepted_answers=_read_accepted(record),
-        answer=answer,
-        prompt_length=prompt_length,
+    return {
+        "hidden_states": np.stack(hidden),
+        "attentions": np.stack(attentions),
+        "tokens": tokens,
+        "tokens_decoded": decoded,
+        "question": _read_text(record, "question") or recover_question(decoded, prompt_length),
+        "accepted_answers": _read_accepted(record),
+        "answer": answer,
+        "prompt_length": prompt_length,
+        "notes": _note_other_fields(record, _TRACE_FIELDS, "records"),
+    }
+
+
+def _parse_sequence(sample: Mapping[str, Any]) -> dict[str, Any]:
+    content = sample["content"]
+    fits = _is_array(content, 2, "f") and content.size > 0
+    if not fits or max(content.shape) > _MAX_FEATURES:
+        what = getattr(content, "shape", type(content).__name__)
+        raise MalformedRecordError(f"its sequence is not a float array [layers, dim] ({what})")
+    return {"sequence": content, "label": _read_label(sample["label"])}
+
+
+def _parse_graphs(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The graphs of all layers, concatenated. `node_counts` and `edge_counts` hold the number per
+    layer; edges number the nodes of the whole sample from 0, so that a batch is built by adding one
+    offset per sample."""
+    content = sample["content"]
+    if not isinstance(content, list | tuple) or not 0 < len(content) <= _MAX_LAYERS:
+        raise MalformedRecordError(
+            f"it is a {type(content).__name__}, not a list with one graph per layer"
+        )
+    graphs = [_read_graph(graph, layer) for layer, graph in enumerate(content)]
+    if sum(len(nodes) for nodes, _, _, _ in graphs) > _MAX_NODES:
+        raise MalformedRecordError(f"its graphs have more than {_MAX_NODES:,} nodes")
+    if len({(nodes.shape[1], attr.shape[1]) for nodes, _, attr, _ in graphs}) != 1:
+        raise MalformedRecordError("its layers differ in the number of node or edge features")
+    node_counts = np.array([len(nodes) for nodes, _, _, _ in graphs], np.int32)
+    firsts = np.cumsum(node_counts, dtype=np.int32) - node_counts
+    edges = np.concatenate(
+        [edges + first for (_, edges, _, _), first in zip(graphs, firsts, strict=True)], axis=1
     )
+    return {
+        "nodes": np.concatenate([nodes for nodes, _, _, _ in graphs]),
+        "edge_source": edges[0],
+        "edge_target": edges[1],
+        "node_counts": node_counts,
+        "edge_counts": np.array([edges.shape[1] for _, edges, _, _ in graphs], np.int32),
+        "edge_attr": np.concatenate([attr for _, _, attr, _ in graphs]),
+        "label": _read_label(sample["label"]),
+        "notes": sorted({note for _, _, _, notes in graphs for note in notes}),
+    }
+
+
+def _read_graph(graph: Any, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """Nodes [nodes, features], edges [2, edges], attributes of edges [edges, features] (without
+    any: 0 features), and notes."""
+    fields = _read_graph_fields(graph)
+    nodes: Any = fields.get("x")
+    edges: Any = fields.get("edge_index")
+    attr: Any = fields.get("edge_attr")
+    if not _is_array(nodes, 2, "f") or not 0 < nodes.shape[1] <= _MAX_FEATURES:
+        raise MalformedRecordError(f"the graph of layer {layer} has no nodes x [nodes, features]")
+    if not _is_array(edges, 2, "i") or len(edges) != 2:
+        raise MalformedRecordError(f"the graph of layer {layer} has no edge_index [2, edges]")
+    if edges.size and not 0 <= edges.min() <= edges.max() < len(nodes):
+        raise MalformedRecordError(f"an edge of layer {layer} leads to a node that does not exist")
+    if attr is None:
+        attr = np.zeros((edges.shape[1], 0), np.float16)
+    attr = attr[:, None] if _is_array(attr, 1, "f") else attr
+    if not _is_array(attr, 2, "f") or len(attr) != edges.shape[1]:
+        raise MalformedRecordError(f"edge_attr of layer {layer} does not match its edges")
+    others = {name: value for name, value in fields.items() if value is not None}
+    notes = _note_other_fields(others, {"x", "edge_index", "edge_attr"}, "graphs")
+    return nodes, edges.astype(np.int32), attr, notes
+
+
+def _read_graph_fields(graph: Any) -> Mapping[str, Any]:
+    """The tensors of a graph by name: PyG 2 keeps them in the mapping of a storage, PyG 1 in the
+    object itself."""
+    state = graph.state if isinstance(graph, Inert) else graph
+    if isinstance(state, Mapping) and isinstance(state.get("_store"), Inert):
+        inner = state["_store"].state
+        state = inner.get("_mapping") if isinstance(inner, Mapping) else None
+    if not isinstance(state, Mapping):
+        raise MalformedRecordError(f"a layer is a {type(graph).__name__}, not a graph")
+    return state
+
+
+def _note_other_fields(record: Mapping[Any, Any], known: set[str], what: str) -> list[str]:
+    others: Iterator[Any] = (name for name in record if name not in known)
+    return [
+        f"the field {shortened(name)} of the old {what} was not converted"
+        for name in islice(others, MAX_NOTES)
+    ]
+
+
+def _read_ids(sample: Any) -> dict[str, Any]:
+    """The ids in a sample, which may be missing or unusable."""
+    if not isinstance(sample, Mapping):
+        return {}
+    names = ("example_id", "global_example_id", "question_id")
+    ids: dict[str, Any] = {name: sample.get(name) for name in names}
+    found: dict[str, Any] = {
+        name: int(value)
+        for name, value in ids.items()
+        if _is_whole(value) and abs(int(value)) < 1 << 63
+    }
+    question = found.get("question_id", ids["question_id"])
+    if isinstance(question, str | int) and not isinstance(question, bool):
+        # A lone surrogate cannot be stored; a bad id must not lose the whole record.
+        found["question_id"] = str(question).encode("utf-8", "backslashreplace").decode()
+    return found
 
 
 def recover_question(decoded: Sequence[str] | None, prompt_length: int | None) -> str | None:
@@ -135,7 +347,7 @@ def _find_stripped_tail(text: str, starts: Sequence[int], end: int, answer: str)
     return token if starts[token] <= (first if plain else end) else None
 
 
-def read_text(record: Mapping[str, Any], name: str) -> str | None:
+def _read_text(record: Mapping[str, Any], name: str) -> str | None:
     value = record.get(name)
     if value is None:
         return None
@@ -144,13 +356,13 @@ def read_text(record: Mapping[str, Any], name: str) -> str | None:
     return str(value)
 
 
-def read_layers(record: Mapping[str, Any], name: str) -> list[np.ndarray]:
+def _read_layers(record: Mapping[str, Any], name: str) -> list[np.ndarray]:
     """A list of float arrays, one per layer; a stacked array is accepted too."""
     value = record.get(name)
     if value is None:
         raise MalformedRecordError(f"it has no {name}")
-    if not is_list(value) or not 0 < len(value) <= MAX_LAYERS:
-        count = f" of {len(value):,}" if is_list(value) else ""
+    if not _is_list(value) or not 0 < len(value) <= _MAX_LAYERS:
+        count = f" of {len(value):,}" if _is_list(value) else ""
         raise MalformedRecordError(
             f"{name} is not a list with one array per layer ({type(value).__name__}{count})"
         )
@@ -182,11 +394,11 @@ def _check_shapes(name: str, arrays: Sequence[np.ndarray], wanted: tuple[int, ..
             )
 
 
-def _read_tokens(record: Mapping[str, Any]) -> Int[np.ndarray, " tokens"]:
+def _read_tokens(record: Mapping[str, Any]) -> np.ndarray:
     value = record.get("tokens")
     if value is None:
         raise MalformedRecordError("it has no tokens")
-    whole = is_list(value) and all(is_whole(token) for token in value)
+    whole = _is_list(value) and all(_is_whole(token) for token in value)
     tokens = np.asarray(value) if whole else np.zeros(())
     if not whole or tokens.dtype.kind not in "iu":
         raise MalformedRecordError("tokens is not a list of integers")
@@ -205,10 +417,10 @@ def _read_texts(record: Mapping[str, Any], name: str) -> list[str] | None:
     if value is None:
         return None
     texts = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    if texts and sum(map(len, value)) > _MAX_TEXT:
+        raise MalformedRecordError(f"{name} has more than {_MAX_TEXT:,} characters")
     if not texts or not all(_is_unicode(item) for item in value):
         raise MalformedRecordError(f"{name} is not a list of strings")
-    if sum(map(len, value)) > _MAX_TEXT:
-        raise MalformedRecordError(f"{name} has more than {_MAX_TEXT:,} characters")
     return [str(item) for item in value]
 
 
@@ -217,7 +429,7 @@ def _read_accepted(record: Mapping[str, Any]) -> list[str]:
     `accepted_answers`."""
     name = "accepted_answers" if "accepted_answers" in record else "answer"
     if isinstance(record.get(name), str):
-        return [read_text(record, name) or ""]
+        return [_read_text(record, name) or ""]
     return _read_texts(record, name) or []
 
 
@@ -227,75 +439,14 @@ def _read_prompt_length(
     value = record.get("prompt_length")
     if value is None:
         return find_prompt_length(decoded, answer) if decoded and answer is not None else None
-    if not is_whole(value) or not 0 <= value <= tokens:
+    if not _is_whole(value) or not 0 <= value <= tokens:
         raise MalformedRecordError(
             f"prompt_length is {shortened(value)}, but it has {tokens} tokens"
         )
     return int(value)
 
 
-def to_float32(array: np.ndarray) -> np.ndarray:
-    """A copy in float32; values beyond its range become infinite, without a warning."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return array.astype(np.float32)
-
-
-def add_note(notes: set[str], text: str) -> None:
-    """Add what a reader of the store should know; a file cannot fill the manifest with notes."""
-    if len(notes) < _MAX_NOTES:
-        notes.add(text)
-
-
-def is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
-
-
-def is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether the text can be stored. A lone surrogate is valid in a Python string, but not in
-    UTF-8."""
-    return _SURROGATE.search(text) is None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowIds:
-    """The four ids of every row of a store."""
-
-    global_example_id: int
-    example_id: int
-    batch_number: int
-    question_id: str
-
-
-def assign_ids(samples: Sequence[Any], batch_number: int, rows_per_shard: int) -> list[RowIds]:
-    """Ids that let a row be found by its `global_example_id` alone. The ids in the records are kept
-    if all are present, unique, and where a store with `rows_per_shard` rows per batch looks for
-    them; otherwise they are renumbered.
-    """
-    first = batch_number * rows_per_shard
-    examples = _read_ids(samples, "example_id", 0, rows_per_shard) or range(len(samples))
-    given = _read_ids(samples, "global_example_id", first, rows_per_shard)
-    numbers = given or [first + example for example in examples]
-    return [
-        RowIds(
-            global_example_id=number,
-            example_id=example,
-            batch_number=batch_number,
-            question_id=_read_question_id(sample) or nameless_id(number),
-        )
-        for sample, number, example in zip(samples, numbers, examples, strict=True)
-    ]
-
-
-def nameless_id(global_example_id: int) -> str:
-    """Splits and labels are keyed by the question's id, so a record without one gets its own."""
-    return f"record_{global_example_id}"
-
-
-def read_label(value: Any) -> float | None:
+def _read_label(value: Any) -> float | None:
     """A label as a number, given as a number or a tensor with one element."""
     if value is None:
         return None
@@ -306,16 +457,19 @@ def read_label(value: Any) -> float | None:
     return float(array.reshape(()))
 
 
-def _read_ids(samples: Sequence[Any], name: str, first: int, count: int) -> list[int] | None:
-    values: list[Any] = [s.get(name) if isinstance(s, Mapping) else None for s in samples]
-    if not all(is_whole(value) and first <= value < first + count for value in values):
-        return None
-    return [int(value) for value in values] if len(set(values)) == len(values) else None
+def _is_array(value: Any, ndim: int, kind: str) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim == ndim and value.dtype.kind == kind
 
 
-def _read_question_id(sample: Any) -> str | None:
-    value = sample.get("question_id") if isinstance(sample, Mapping) else None
-    if isinstance(value, str):
-        # A lone surrogate cannot be stored; a bad id must not lose the whole record.
-        return value.encode("utf-8", "backslashreplace").decode()
-    return str(value) if is_whole(value) else None
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether the text can be stored. A lone surrogate is valid in a Python string, but not in
+    UTF-8."""
+    return _SURROGATE.search(text) is None

@@ -3,16 +3,23 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from clew.base.errors import InputError, SettingsMismatchError, StoreError
 from clew.base.typed_json import read_as
-from clew.hallucination.legacy.formats import Format, explain_no_rows, fit_format, open_format
-from clew.hallucination.legacy.records import MalformedRecordError, RowIds, assign_ids, nameless_id
-from clew.hallucination.legacy.sources import FileKind, Source, load_samples
-from clew.hallucination.legacy.unpickle import explain_errors
+from clew.hallucination.legacy.reading import FileKind, Samples, load_samples
+from clew.hallucination.legacy.records import MalformedRecordError
+from clew.hallucination.legacy.rows import (
+    RowIds,
+    SampleFormat,
+    assign_ids,
+    fit_format,
+    nameless_id,
+    open_format,
+)
+from clew.hallucination.legacy.unpickling import explain_errors
 from clew.hallucination.traces.schema import Keep
 from clew.storage import (
     Manifest,
@@ -57,6 +64,13 @@ class SkippedSource:
         return f"{self.file}, record {self.record} ({self.question_id}): {self.reason}"
 
 
+class Source(NamedTuple):
+    """One legacy file; it becomes the shard `batch_number`."""
+
+    path: Path
+    batch_number: int
+
+
 class ConvertedStore:
     """A store at `path` that files of one kind go into, one shard each."""
 
@@ -65,7 +79,7 @@ class ConvertedStore:
     ) -> None:
         self.path, self.keep, self._max_memory = path, keep, max_memory
         self._names = {printable(file.name) for file in files}
-        self._format: Format | None = None
+        self._format: SampleFormat | None = None
         self._manifest: Manifest | None = None
         self._skipped: dict[str, list[SkippedSource]] = {}
         if has_manifest(path):
@@ -123,8 +137,8 @@ class ConvertedStore:
         """Write the file's shard; raises InputError if the file cannot be used."""
         with explain_errors(source.path):
             sha256 = hash_file(source.path)
-        kind, samples = load_samples(source.path, file_kind, self._max_memory)
-        form = self._choose_format(kind, samples, source.path)
+        samples = load_samples(source.path, file_kind, self._max_memory)
+        form = self._choose_format(samples, source.path)
         assert self._manifest is not None
         size = self._manifest.rows_per_shard
         if len(samples) > size:
@@ -151,22 +165,24 @@ class ConvertedStore:
         if self._manifest is not None:
             self._change(lambda manifest: manifest)
 
-    def _choose_format(self, kind: str, samples: Sequence[Any], path: Path) -> Format:
+    def _choose_format(self, samples: Samples, path: Path) -> SampleFormat:
         if self._manifest is None:
-            form = fit_format(kind, samples, self.keep, path)
-            self._begin(form, len(samples))
-            self._format = form
+            try:
+                self._format = fit_format(samples.kind, samples, self.keep)
+            except MalformedRecordError as error:
+                raise _explain_no_rows(path, len(samples), str(error)) from None
+            self._begin(self._format, len(samples))
         assert self._manifest is not None
-        if kind != self._manifest.kind:
+        if samples.kind != self._manifest.kind:
             raise InputError(
-                f'"{path}" contains {kind}, but the previous files contain '
+                f'"{path}" contains {samples.kind}, but the previous files contain '
                 f"{self._manifest.kind}: put the two kinds into separate folders."
             )
         if self._format is None:
             self._format = open_format(self.path, self._manifest)
         return self._format
 
-    def _begin(self, form: Format, rows: int) -> None:
+    def _begin(self, form: SampleFormat, rows: int) -> None:
         self._manifest = Manifest(
             kind=form.kind,
             settings={"command": COMMAND, **form.settings, "sources": []},
@@ -179,8 +195,8 @@ class ConvertedStore:
 
     def _write_shard(
         self,
-        form: Format,
-        samples: Sequence[Any],
+        form: SampleFormat,
+        samples: Samples,
         ids: Sequence[RowIds],
         source: Source,
         origin: Mapping[str, Any],
@@ -197,10 +213,10 @@ class ConvertedStore:
                 writer.abandon()
             raise
         if writer is None:
-            raise explain_no_rows(source.path, len(samples), skips[0].reason)
+            raise _explain_no_rows(source.path, len(samples), skips[0].reason)
         return writer.finish(), skips
 
-    def _describe_shard(self, form: Format, origin: Mapping[str, Any]) -> pa.Schema:
+    def _describe_shard(self, form: SampleFormat, origin: Mapping[str, Any]) -> pa.Schema:
         """The schema of a shard, which names its source so that a lost manifest can be rebuilt from
         the shards."""
         assert self._manifest is not None
@@ -214,7 +230,7 @@ class ConvertedStore:
             self.path, batch_number, schema, id_column="global_example_id", start_over=True
         )
 
-    def _enter(self, form: Format, origin: Mapping[str, Any], entry: ShardEntry) -> None:
+    def _enter(self, form: SampleFormat, origin: Mapping[str, Any], entry: ShardEntry) -> None:
         """Add the shard and its source to the manifest in one step: a shard without its source
         would be written again."""
         number = entry.batch_number
@@ -254,8 +270,8 @@ def printable(text: str) -> str:
 
 
 def _make_rows(
-    form: Format,
-    samples: Sequence[Any],
+    form: SampleFormat,
+    samples: Samples,
     ids: Sequence[RowIds],
     file: str,
     skips: list[SkippedSource],
@@ -287,6 +303,14 @@ def _join_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             waiting, size = [], 0
     if waiting:
         yield pa.concat_batches(waiting)
+
+
+def _explain_no_rows(path: Path, count: int, reason: str) -> InputError:
+    if count == 1:
+        return InputError(f'"{path}": its only record cannot be converted: {reason}.')
+    return InputError(
+        f'"{path}": none of its {count} records can be converted. The first one: {reason}.'
+    )
 
 
 def _read_skip(store: Path, entry: dict[str, Any]) -> SkippedSource:

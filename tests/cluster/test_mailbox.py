@@ -10,7 +10,7 @@ from clew.base.progress import (
     WorkStarted,
     WorkUnderway,
 )
-from clew.cluster.mailbox import Mailbox
+from clew.cluster.workers import Mailbox
 
 
 def test_events_are_summed_up_between_two_reports() -> None:

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 from clew.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from clew.cluster.connecting import Cluster, connected
-    from clew.cluster.crew import run_crew
-    from clew.cluster.mapping import Spread, spread
-    from clew.cluster.plan import CrewPlan, plan_crew
+    from clew.cluster.connection import Cluster, WorkerPlan, connected, plan_workers
+    from clew.cluster.workers import Spread, run_workers, spread
 
-__all__ = ["Cluster", "CrewPlan", "Spread", "connected", "plan_crew", "run_crew", "spread"]
-_HOMES = {
-    "Cluster": "connecting",
-    "connected": "connecting",
-    "CrewPlan": "plan",
-    "plan_crew": "plan",
-    "run_crew": "crew",
-    "Spread": "mapping",
-    "spread": "mapping",
+__all__ = [
+    "Cluster",
+    "Spread",
+    "WorkerPlan",
+    "connected",
+    "plan_workers",
+    "run_workers",
+    "spread",
+]
+_HOMES = {name: "connection" for name in __all__} | {
+    name: "workers" for name in ("Spread", "run_workers", "spread")
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -44,7 +44,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
 def test_on_a_cluster_with_gpus_only_networks_are_fitted_there(
     gpus: int, device: str | None
 ) -> None:
-    cluster = Cluster(ray=None, cores=16, gpus=gpus, nodes=1, is_local=True)
+    cluster = Cluster(ray=None, cores=16, gpus=gpus, nodes=1)
     where = Spread(cluster="ray", device=device)
     fits = [(0, "lstm"), (0, "robust"), (1, "lstm"), (1, "robust")]
     parts = split_by_hardware(where, cluster, fits, {"lstm"})

@@ -12,7 +12,7 @@ import psutil
 from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, log_event
 from clew.base.urls import resolved
-from clew.cluster import Cluster, CrewPlan, connected, plan_crew, run_crew
+from clew.cluster import Cluster, WorkerPlan, connected, plan_workers, run_workers
 from clew.hallucination.capture.config import ExtractConfig, ExtractResult
 from clew.hallucination.capture.embedded import EMBEDDED_NAME, embedded_model_folder
 from clew.hallucination.questions import QuestionSet, load_questions
@@ -47,7 +47,7 @@ def extract_on_cluster(
         reporter(Note(str(plan)))
         worker = replace(config, join=True, threads=plan.threads)
         work = functools.partial(_work, worker, questions, run.name)
-        outcomes = run_crew(found, plan, work, reporter, should_stop, run.count_done)
+        outcomes = run_workers(found, plan, work, reporter, should_stop, run.count_done)
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
     manifest = read_manifest(config.out) if has_manifest(config.out) else None
     return ExtractResult(
@@ -127,12 +127,14 @@ def _with_full_paths(config: ExtractConfig) -> ExtractConfig:
     )
 
 
-def _plan(config: ExtractConfig, cluster: Cluster, questions: int, workers: int | None) -> CrewPlan:
+def _plan(
+    config: ExtractConfig, cluster: Cluster, questions: int, workers: int | None
+) -> WorkerPlan:
     use_gpus = config.device != "cpu" and cluster.gpus > 0
     if config.device == "cuda" and not cluster.gpus:
         raise InputError("the cluster has no GPU.", setting="device", value=config.device)
     done = len(read_manifest(config.out).shards) if has_manifest(config.out) else 0
-    return plan_crew(
+    return plan_workers(
         cluster,
         units=-(-questions // config.shard_size) - done,
         workers=workers,

@@ -14,7 +14,7 @@ import pytest
 
 from clew.base.errors import ClewError, InputError
 from clew.base.progress import Event, OthersAdvanced, WorkAdvanced, WorkersAdvanced, WorkStarted
-from clew.cluster import Cluster, CrewPlan, Spread, connected, run_crew, spread
+from clew.cluster import Cluster, Spread, WorkerPlan, connected, run_workers, spread
 from tests.cluster import working
 from tests.events import notes, pick
 from tests.forking import HANGS_SECONDS, fork
@@ -22,8 +22,8 @@ from tests.forking import HANGS_SECONDS, fork
 pytestmark = pytest.mark.slow  # starting Ray takes seconds
 
 
-def plan(workers: int) -> CrewPlan:
-    return CrewPlan(workers=workers, threads=1, gpus=0, reason="a test")
+def plan(workers: int) -> WorkerPlan:
+    return WorkerPlan(workers=workers, threads=1, gpus=0, reason="a test")
 
 
 def never() -> bool:
@@ -36,7 +36,7 @@ def test_workers_do_each_unit_once_although_some_are_killed(
 ) -> None:
     events: list[Event] = []
     work = functools.partial(working.square, tmp_path, dying)
-    outcomes = run_crew(cluster, plan(2), work, events.append, never)
+    outcomes = run_workers(cluster, plan(2), work, events.append, never)
     assert working.find_pending(tmp_path) == []
     assert not any((tmp_path / "leases").glob("lease-*"))
     assert sum(outcome.result for outcome in outcomes) == working.UNITS
@@ -52,18 +52,18 @@ def test_workers_do_each_unit_once_although_some_are_killed(
 
 def test_the_error_of_a_worker_is_raised_as_it_was(cluster: Cluster) -> None:
     with pytest.raises(InputError, match="edges is 2: it must be odd") as caught:
-        run_crew(cluster, plan(1), working.refuse, [].append, never)
+        run_workers(cluster, plan(1), working.refuse, [].append, never)
     assert caught.value.setting == "edges"
 
 
 def test_workers_that_all_die_end_the_run_with_the_reason(cluster: Cluster) -> None:
     with pytest.raises(ClewError, match="3 workers died one after the other, and nothing was"):
-        run_crew(cluster, plan(1), working.die, [].append, never)
+        run_workers(cluster, plan(1), working.die, [].append, never)
 
 
 def test_workers_that_are_asked_to_stop_end_in_order(cluster: Cluster, tmp_path: Path) -> None:
     work = functools.partial(working.wait_for_stop, tmp_path)
-    outcomes = run_crew(
+    outcomes = run_workers(
         cluster, plan(2), work, [].append, lambda: len([*tmp_path.glob("waiting-*")]) == 2
     )
     assert [outcome.is_stopped for outcome in outcomes] == [True, True]

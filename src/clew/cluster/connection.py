@@ -1,4 +1,4 @@
-"""Connect to Ray, or start it on this machine."""
+"""Connect to Ray, or start it on this machine, and plan how many workers it gets."""
 
 import logging
 import os
@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from io import TextIOBase
-from typing import Any, TextIO
+from typing import Any, cast
 
 from clew.base.cores import count_cores
 from clew.base.errors import ClewError, InputError, without_settings
+from clew.base.texts import bytes_text, counted
 
 logger = logging.getLogger("clew.cluster")
 
@@ -31,7 +31,6 @@ class Cluster:
     cores: int
     gpus: int
     nodes: int
-    is_local: bool
 
 
 @contextmanager
@@ -41,15 +40,82 @@ def connected(cluster: str, *, cores: int | None = None) -> Iterator[Cluster]:
     there is no such cluster or Ray is not installed, and ClewError if one of Ray's own processes
     ends."""
     ray = _import_ray(cluster)
-    with redirect_stdout(_WithoutRay(sys.stdout)), _losses_explained(ray):
+    with redirect_stdout(cast(Any, _WithoutRay(sys.stdout))), _losses_explained(ray):
         if ray.is_initialized():
-            yield _describe(ray, is_local=False)
+            yield _describe(ray)
             return
-        is_local = _connect(ray, cluster, cores)
+        _connect(ray, cluster, cores)
         try:
-            yield _describe(ray, is_local=is_local)
+            yield _describe(ray)
         finally:
             ray.shutdown()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPlan:
+    """`workers` processes with so many CPU `threads` and `gpus` each, and why."""
+
+    workers: int
+    threads: int
+    gpus: int
+    reason: str
+
+    def __str__(self) -> str:
+        each = "" if self.workers == 1 else " each"
+        hardware = counted(self.threads, "thread")
+        if self.gpus:
+            hardware = f"{counted(self.gpus, 'GPU')} and {hardware}"
+        return f"{counted(self.workers, 'worker')} with {hardware}{each}: {self.reason}"
+
+
+def plan_workers(
+    cluster: Cluster,
+    *,
+    units: int,
+    noun: str = "shard",
+    workers: int | None = None,
+    threads: int | None = None,
+    use_gpus: bool = False,
+    free_bytes: int | None = None,
+    worker_bytes: int = 0,
+) -> WorkerPlan:
+    """Plan the workers for `units` pieces of work, called `noun`. `free_bytes` is the memory that
+    they share, None if they are on several machines; `worker_bytes` is what each needs."""
+    if workers is not None and workers < 1:
+        raise InputError("it must be 1 or more.", setting="workers", value=workers)
+    if use_gpus:
+        count, reason = workers or cluster.gpus, "one per GPU"
+    else:
+        count, reason = _count_on_cpus(cluster, threads, free_bytes, worker_bytes)
+    if workers is not None:
+        count, reason = workers, "as requested"
+    if units < count:
+        are = "is" if units == 1 else "are"
+        count, reason = max(1, units), f"there {are} {counted(units, noun)} left to do"
+    cores = max(1, cluster.cores // count)
+    return WorkerPlan(
+        workers=count,
+        threads=min(threads or cores, max(1, cluster.cores)),
+        gpus=int(use_gpus),
+        reason=reason,
+    )
+
+
+def _count_on_cpus(
+    cluster: Cluster, threads: int | None, free_bytes: int | None, worker_bytes: int
+) -> tuple[int, str]:
+    """As many as fit, with one thread each."""
+    count = max(1, cluster.cores // (threads or 1))
+    reason = "one per core"
+    if threads is not None and threads > 1:
+        reason = f"{counted(threads, 'thread')} each on {counted(cluster.cores, 'core')}"
+    room = count
+    if free_bytes is not None and worker_bytes:
+        room = max(1, free_bytes // worker_bytes)
+    if room < count:
+        needed, free = bytes_text(worker_bytes), bytes_text(free_bytes or 0)
+        return room, f"each needs about {needed} of the {free} of free memory"
+    return count, "there is one core" if cluster.cores == 1 else reason
 
 
 def _import_ray(cluster: str) -> Any:
@@ -108,8 +174,7 @@ def _is_abandoned(path: str) -> bool:
     return False
 
 
-def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
-    """Whether Ray was started here."""
+def _connect(ray: Any, cluster: str, cores: int | None) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     address = cluster if "://" in cluster else os.environ.get("RAY_ADDRESS", "auto")
     if "://" not in address:  # otherwise the cluster decides
@@ -117,7 +182,7 @@ def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
     try:
         if address != "local":
             ray.init(address, **options)
-            return False
+            return
     except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
         if address != "auto" or not isinstance(error, ConnectionError):
             raise InputError(
@@ -140,7 +205,6 @@ def _connect(ray: Any, cluster: str, cores: int | None) -> bool:
             "command again; if it fails again, look into Ray's logs (usually in "
             "/tmp/ray/session_latest/logs)."
         ) from None
-    return True
 
 
 def _first_line(error: Exception) -> str:
@@ -164,7 +228,7 @@ class _SearchPath(list[str]):
         super().extend(folder for folder in folders if folder in sys.path)
 
 
-def _describe(ray: Any, *, is_local: bool) -> Cluster:
+def _describe(ray: Any) -> Cluster:
     found = ray.cluster_resources()
     alive = [node for node in ray.nodes() if node["Alive"]]
     return Cluster(
@@ -172,28 +236,21 @@ def _describe(ray: Any, *, is_local: bool) -> Cluster:
         cores=int(found.get("CPU", 0)),
         gpus=int(found.get("GPU", 0)),
         nodes=len(alive),
-        is_local=is_local,
     )
 
 
-class _WithoutRay(TextIOBase):
+class _WithoutRay:
     """Standard output without the lines that Ray prints there from a thread of its own; they go to
     the log."""
 
-    def __init__(self, output: TextIO) -> None:
+    def __init__(self, output: Any) -> None:
         self._output = output
 
     def write(self, text: str) -> int:
         if _RAY_LINE.match(text):
             logger.debug("%s", text.rstrip())
             return len(text)
-        return self._output.write(text)
+        return int(self._output.write(text))
 
-    def flush(self) -> None:
-        self._output.flush()
-
-    def isatty(self) -> bool:
-        return self._output.isatty()
-
-    def fileno(self) -> int:
-        return self._output.fileno()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)

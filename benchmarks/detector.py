@@ -31,8 +31,8 @@ from clew.hallucination.detectors.making import (
 )
 from clew.hallucination.detectors.probes import PROBES
 from clew.hallucination.detectors.probes.tokens import find_token_probe
-from clew.hallucination.live.assessing import assess, recorded_columns
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
+from clew.hallucination.live.scoring import assess, recorded_columns
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.splits import Splits, write_splits
 from clew.hallucination.traces.basis import BASIS_NAME

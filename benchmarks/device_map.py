@@ -22,13 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from extract import llama_7b, random_questions
 
 import clew
-from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.device_map import explain_spread, is_spread
-from clew.hallucination.capture.dialogue import AnswerEnd
-from clew.hallucination.capture.models import LoadedModel, describe_model, load_model
-from clew.hallucination.capture.observe import ModelObserver
-from clew.hallucination.live.engine.engine import Engine
-from clew.hallucination.live.engine.requests import Request
+from clew.hallucination.llm.decoder import Decoder
+from clew.hallucination.llm.device_map import explain_spread, is_spread
+from clew.hallucination.llm.engine import Engine
+from clew.hallucination.llm.models import LoadedModel, describe_model, load_model
+from clew.hallucination.llm.observe import ModelObserver
+from clew.hallucination.llm.prompts import AnswerEnd
+from clew.hallucination.llm.requests import Request
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 

@@ -28,7 +28,7 @@ from clew.hallucination.capture import (
     load_model,
     load_questions,
 )
-from clew.hallucination.capture.dialogue import PromptTokenizer, choose_prompt
+from clew.hallucination.llm.prompts import PromptTokenizer, choose_prompt
 from clew.storage import read_manifest
 
 

@@ -22,9 +22,9 @@ import torch
 import clew
 from clew.hallucination.capture import load_model
 from clew.hallucination.live.answers import LiveToken
-from clew.hallucination.live.engine.engine import Engine
-from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.session import Session
+from clew.hallucination.llm.engine import Engine
+from clew.hallucination.llm.requests import Request
 from clew.hallucination.questions import load_questions
 
 

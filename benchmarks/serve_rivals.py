@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 from tokenizers import Tokenizer
 
-from clew.hallucination.capture.embedded import embedded_model_folder
+from clew.hallucination.llm.embedded import embedded_model_folder
 from clew.hallucination.questions import load_questions
 
 START_SECONDS = 300

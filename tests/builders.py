@@ -19,10 +19,10 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.dialogue import AnswerEnd, Cut
-from clew.hallucination.capture.models import LoadedModel, end_tokens
-from clew.hallucination.capture.observe import ModelObserver
+from clew.hallucination.llm.decoder import Decoder
+from clew.hallucination.llm.models import LoadedModel, end_tokens
+from clew.hallucination.llm.observe import ModelObserver
+from clew.hallucination.llm.prompts import AnswerEnd, Cut
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 

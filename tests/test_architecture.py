@@ -37,6 +37,7 @@ ROOMS = {
         "traces",
         "legacy",
         "labels",
+        "llm",
         "capture",
         "samples",
         "detectors",

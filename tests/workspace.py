@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 import clew
-from clew.hallucination.capture import models
 from clew.hallucination.labels import normalize_answer
+from clew.hallucination.llm import models
 from tests.builders import save_tiny_model
 from tests.stores import one_thread
 

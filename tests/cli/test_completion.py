@@ -61,6 +61,6 @@ def test_suggested_questions_are_the_built_in_sets() -> None:
 
 
 def test_suggested_gpus_are_those_of_a_dry_run() -> None:
-    from clew.hallucination.capture.gpus import GPUS as KNOWN
+    from clew.hallucination.capture.dry_run import GPUS as KNOWN
 
     assert tuple(KNOWN) == GPUS

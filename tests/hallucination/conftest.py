@@ -4,13 +4,15 @@ import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clew.hallucination.capture import LoadedModel, embedded, extract, load_model
-from clew.hallucination.capture.embedded import convert_gguf
+from clew.hallucination.capture import ExtractResult, LoadedModel, extract, load_model
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.session import Session
+from clew.hallucination.llm import embedded
+from clew.hallucination.llm.embedded import convert_gguf
 from tests.builders import write_questions
 from tests.hallucination.live.making import ending_model, fit_detector, preprocess_tiny
 from tests.stores import one_thread, tiny_config
@@ -75,3 +77,18 @@ def session(live_model: LoadedModel, fit: FitDetector) -> Iterator[Session]:
     """A session with the default method. Shared: close none of it."""
     with Session(live_model, fit("fusion"), max_rows=8) as session:
         yield session
+
+
+@pytest.fixture
+def capture(model_folder: Path, loaded: LoadedModel, questions_file: Path, tmp_path: Path) -> Any:
+    """Runs an extraction into `tmp_path/name` with the tiny model."""
+
+    def run(name: str = "new", model: LoadedModel = loaded, **changes: Any) -> ExtractResult:
+        reporter = changes.pop("reporter", None)
+        should_stop = changes.pop("should_stop", lambda: False)
+        questions = changes.pop("questions", questions_file)
+        config = tiny_config(model_folder, questions, tmp_path / name, **changes)
+        with one_thread():
+            return extract(config, reporter, should_stop, model)
+
+    return run

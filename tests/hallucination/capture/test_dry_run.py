@@ -9,21 +9,24 @@ import pytest
 import clew
 from clew.base.errors import InputError
 from clew.hallucination.capture import ExtractConfig, LoadedModel
-from clew.hallucination.capture.dry_run import plan_capture
-from clew.hallucination.capture.gpus import GPUS, find_gpu, recognize_gpu
-from clew.hallucination.capture.measuring import MeasuredSample, measure_sample
-from clew.hallucination.capture.plan import BatchPlan
-from clew.hallucination.capture.prediction import (
+from clew.hallucination.capture.dry_run import (
+    GPUS,
     AskedQuestion,
     CaptureWork,
     Costs,
+    MeasuredSample,
     ModelSize,
     costs_on,
     count_work,
+    find_gpu,
     fit_steps,
     limit_costs,
+    measure_sample,
+    plan_capture,
+    recognize_gpu,
     typical_shard,
 )
+from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.questions import load_questions
 from clew.storage.places import as_path
 from tests.stores import one_thread, tiny_config

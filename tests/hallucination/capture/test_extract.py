@@ -34,7 +34,7 @@ from clew.storage import (
 )
 from tests.builders import ask, tiny_loaded, tiny_model, tiny_tokenizer, write_lines
 from tests.events import notes, pick
-from tests.hallucination.capture.reference import pass_plainly
+from tests.hallucination.llm.reference import pass_plainly
 from tests.stores import after_one_batch, assert_nearly_same_store, assert_same_store, read_columns
 
 FLOAT16_STEP = 2e-3

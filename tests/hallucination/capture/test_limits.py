@@ -12,7 +12,7 @@ import torch
 
 from clew.base.errors import ClewError, DiskFullError
 from clew.base.progress import Event
-from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.llm.decoder import Decoder
 from clew.storage import ShardWriter, read_manifest
 from tests.builders import ask, tiny_tokenizer, write_lines
 from tests.events import notes
@@ -61,9 +61,9 @@ def test_out_of_memory_during_estimate_halves_the_batch(
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("clew.hallucination.capture.check.batching_error", "a batch of three prompts"),
-        ("clew.hallucination.capture.decode.Decoder.time_batch", "a single prompt"),
-        ("clew.hallucination.capture.observe.listen_to_whole", "the full trace of [0-9]+ tokens"),
+        ("clew.hallucination.llm.check.batching_error", "a batch of three prompts"),
+        ("clew.hallucination.llm.decoder.Decoder.time_batch", "a single prompt"),
+        ("clew.hallucination.llm.observe.listen_to_whole", "the full trace of [0-9]+ tokens"),
     ],
 )
 def test_out_of_memory_with_the_smallest_batch_is_an_error(

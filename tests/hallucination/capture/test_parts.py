@@ -8,8 +8,8 @@ import pytest
 
 from clew import TraceBatchLoader
 from clew.base.progress import ignore_event
-from clew.hallucination.capture.dialogue import find_token_ends
 from clew.hallucination.labels import spans_beside
+from clew.hallucination.llm.prompts import find_token_ends
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.source import PreprocessConfig

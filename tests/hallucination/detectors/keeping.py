@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from clew.engine import TrainConfig
-from clew.hallucination.capture.phrasings import PHRASINGS, Entailment, SelfEvaluation
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.registry import NetworkSettings
+from clew.hallucination.llm.self_evaluation import PHRASINGS, Entailment, SelfEvaluation
 from clew.hallucination.traces.basis import Basis, save_basis
 from tests.hallucination.comparison.making import compare_config, describe_capture, write_data
 

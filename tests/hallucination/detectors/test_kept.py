@@ -16,7 +16,6 @@ import torch
 import clew
 from clew.base.errors import InputError, StoreError
 from clew.engine import TrainConfig
-from clew.hallucination.capture.dialogue import Prompt
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.methods import list_methods
 from clew.hallucination.detectors.data import LIVE, StoredAnswers
@@ -25,6 +24,7 @@ from clew.hallucination.detectors.kept import DETECTOR_JSON, WEIGHTS, change_det
 from clew.hallucination.detectors.known import KNOWN_FILE
 from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
 from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.llm.prompts import Prompt
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.loader import Loader
 from tests.hallucination.comparison.making import PLAIN, compare_config

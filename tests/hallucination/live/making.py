@@ -10,9 +10,6 @@ import numpy as np
 import torch
 
 from clew.base.progress import ignore_event
-from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.models import LoadedModel
-from clew.hallucination.capture.observe import ModelObserver, full_columns, record_fully
 from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.detectors.making import Companions, FittedMethod, make_detector
@@ -22,6 +19,9 @@ from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings, con
 from clew.hallucination.detectors.training.samples import read_sizes
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
+from clew.hallucination.llm.decoder import Decoder
+from clew.hallucination.llm.models import LoadedModel
+from clew.hallucination.llm.observe import ModelObserver, full_columns, record_fully
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.preprocess import choose_shape, preprocess_store
 from clew.hallucination.samples.source import PreprocessConfig, SampleShape, TraceSource

@@ -5,10 +5,9 @@ import pytest
 from clew.base.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.asking import Asker
-from clew.hallucination.live.engine.engine import Engine
-from clew.hallucination.live.engine.requests import Request
-from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.live.session import Session
+from clew.hallucination.llm.engine import Engine
+from clew.hallucination.llm.requests import Request, Ticket
 from clew.hallucination.questions import Question
 from tests.hallucination.conftest import FitDetector
 

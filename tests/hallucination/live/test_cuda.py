@@ -5,12 +5,12 @@ import torch
 
 from clew.hallucination.capture import LoadedModel, load_model
 from clew.hallucination.live.answers import LiveAnswer
-from clew.hallucination.live.engine import room
-from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.scoring import ToScore
 from clew.hallucination.live.session import Session
+from clew.hallucination.llm import memory
+from clew.hallucination.llm.requests import Request
 from tests.hallucination.conftest import FitDetector
-from tests.hallucination.live.engine.test_engine import make_prompts
+from tests.hallucination.llm.test_engine import make_prompts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 # The last ones need larger rows than the first: all passes are captured again.
@@ -36,7 +36,7 @@ def test_answers_and_risks_are_those_of_the_cpu_and_of_their_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for least in ("_MIN_CAPACITY", "_MIN_CAPACITY_OF_GRAPHS"):
-        monkeypatch.setattr(room, least, 32)
+        monkeypatch.setattr(memory, least, 32)
     with Session(live_model, fit(method), max_rows=8) as session:
         expected = answer_all(session)
     with Session(gpu_model, fit(method), max_rows=8) as session:

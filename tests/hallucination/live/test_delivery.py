@@ -11,12 +11,10 @@ from clew.base.errors import ClewError
 from clew.base.memory import collect_later
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.delivery import Delivery
-from clew.hallucination.live.engine.copies import RowCopy
-from clew.hallucination.live.engine.engine import Engine
-from clew.hallucination.live.engine.recording import RowRecord
-from clew.hallucination.live.engine.requests import Finished, NewToken, Request
-from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.live.session import Session
+from clew.hallucination.llm.engine import Engine
+from clew.hallucination.llm.recording import RowCopy, RowRecord
+from clew.hallucination.llm.requests import Finished, NewToken, Request, Ticket
 from tests.hallucination.conftest import FitDetector
 
 CANCELED = Finished(tokens=(), text="", ended="canceled", logprobs=(), entropies=())

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.live.features import LiveFeatures, needed_columns
+from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.source import PreprocessConfig
 from clew.loading.buffers import BufferPool

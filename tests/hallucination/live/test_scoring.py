@@ -12,12 +12,10 @@ from clew.base.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket
-from clew.hallucination.live.engine.engine import Engine
-from clew.hallucination.live.engine.requests import Request
-from clew.hallucination.live.engine.tickets import Ticket
-from clew.hallucination.live.passing import GivenPasses
-from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
+from clew.hallucination.live.scoring import AnswerScorer, GivenPasses, Scored, ToScore
 from clew.hallucination.live.session import Session
+from clew.hallucination.llm.engine import Engine
+from clew.hallucination.llm.requests import Request, Ticket
 from clew.hallucination.samples.answers import AnswerFeatures
 from tests.hallucination.conftest import FitDetector
 from tests.hallucination.live.making import read_traces, split_tokens, stored_risks

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.capture.embedded import embedded_model_folder
+from clew.hallucination.llm.embedded import embedded_model_folder
 from clew.hallucination.traces.token_texts import (
     embedded_tokenizer_file,
     read_token_texts,

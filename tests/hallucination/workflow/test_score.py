@@ -14,8 +14,8 @@ import clew
 from clew.base.errors import InputError, SettingsMismatchError, StoppedError, StoreLockedError
 from clew.base.progress import ignore_event
 from clew.hallucination.capture import LoadedModel
-from clew.hallucination.capture.dialogue import Prompt
 from clew.hallucination.detectors import Detector
+from clew.hallucination.llm.prompts import Prompt
 from tests.builders import tiny_loaded
 from tests.hallucination.conftest import FitDetector
 from tests.hallucination.live.making import read_traces

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from clew.hallucination.capture.clustered import extract_on_cluster
     from clew.hallucination.capture.config import ExtractConfig, ExtractResult
     from clew.hallucination.capture.extracting import extract
-    from clew.hallucination.capture.models import LoadedModel, load_model
+    from clew.hallucination.llm.models import LoadedModel, load_model
     from clew.hallucination.questions import Question, QuestionSet, load_questions
 
 __all__ = [
@@ -27,7 +27,7 @@ _HOMES = {
     **dict.fromkeys(("ExtractConfig", "ExtractResult"), "config"),
     "extract": "extracting",
     "extract_on_cluster": "clustered",
-    **dict.fromkeys(("LoadedModel", "load_model"), "models"),
+    **dict.fromkeys(("LoadedModel", "load_model"), ".llm.models"),
     **dict.fromkeys(("Question", "QuestionSet", "load_questions"), ".questions"),
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -13,9 +13,9 @@ from torch import Tensor
 from clew.base.errors import InputError, StoreError
 from clew.base.progress import Reporter, StepStarted, WorkAdvanced, report_work
 from clew.base.texts import counted
-from clew.hallucination.capture.dialogue import shared_prefix
-from clew.hallucination.capture.models import LoadedModel
-from clew.hallucination.capture.observe import ModelObserver, listen_to_whole
+from clew.hallucination.llm.models import LoadedModel
+from clew.hallucination.llm.observe import ModelObserver, listen_to_whole
+from clew.hallucination.llm.prompts import shared_prefix
 from clew.hallucination.questions import Question
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis
 from clew.hallucination.traces.schema import TraceShape

@@ -14,7 +14,7 @@ from clew.base.progress import Note, Reporter, log_event
 from clew.base.urls import resolved
 from clew.cluster import Cluster, WorkerPlan, connected, plan_workers, run_workers
 from clew.hallucination.capture.config import ExtractConfig, ExtractResult
-from clew.hallucination.capture.embedded import EMBEDDED_NAME, embedded_model_folder
+from clew.hallucination.llm.embedded import EMBEDDED_NAME, embedded_model_folder
 from clew.hallucination.questions import QuestionSet, load_questions
 from clew.storage.leases import WORK_FOLDER, Heartbeat, Leases
 from clew.storage.manifest import has_manifest, read_manifest

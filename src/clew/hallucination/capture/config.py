@@ -2,21 +2,17 @@
 capture to others does not need it."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from clew.base.errors import InputError
 from clew.base.settings import check_numbers, check_positive, check_weight
-from clew.hallucination.capture.dialogue import Cut, check_template
-from clew.hallucination.capture.embedded import EMBEDDED_NAME
+from clew.hallucination.llm.embedded import EMBEDDED_NAME, DeviceMap, Quantize
+from clew.hallucination.llm.prompts import Cut, check_template
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
 from clew.hallucination.traces.schema import Keep
 from clew.storage import Part
-
-Quantize = Literal["4bit", "8bit"]
-DeviceMap: TypeAlias = str | Path | Mapping[str, int | str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,12 @@
 GPUs."""
 
 import math
+import random
+import resource
 import statistics
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,23 +15,25 @@ from typing import Any
 
 import torch
 
-from clew.base.errors import InputError
-from clew.base.progress import Reporter
-from clew.base.texts import bytes_text
+from clew.base.errors import InputError, StoppedError
+from clew.base.progress import Event, Reporter, WorkEnded, WorkStarted, log_event
+from clew.base.texts import bytes_text, suggest
 from clew.hallucination.capture.config import ExtractConfig
-from clew.hallucination.capture.gpus import Gpu, find_gpu, recognize_gpu
-from clew.hallucination.capture.measuring import MeasuredSample, measure_sample
-from clew.hallucination.capture.models import LoadedModel
-from clew.hallucination.capture.plan import MAX_ROWS, BatchPlan
-from clew.hallucination.capture.prediction import (
-    AskedQuestion,
-    CaptureWork,
-    Costs,
-    costs_on,
-    typical_shard,
+from clew.hallucination.capture.extracting import extract
+from clew.hallucination.capture.job import Job
+from clew.hallucination.capture.plan import MAX_ROWS, plan_batches
+from clew.hallucination.llm.device_map import model_device
+from clew.hallucination.llm.memory import (
+    BatchPlan,
+    cache_bytes,
+    make_batches,
+    record_bytes,
+    row_bytes,
 )
+from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.questions import QuestionSet, load_questions
-from clew.storage import read_manifest
+from clew.hallucination.traces import TraceBatchLoader
+from clew.storage import Part, read_manifest
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.places import is_url
 
@@ -101,6 +108,90 @@ def predict_run(
 
 def _captured(out: Path) -> int:
     return read_manifest(out).rows if (out / MANIFEST_NAME).exists() else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedQuestion:
+    """The tokens of a prompt that are passed for it alone, and of its answer."""
+
+    prompt: int
+    answer: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureWork:
+    """What some questions take: tokens of prompts, steps, and rows in all of these steps."""
+
+    prompt_tokens: float
+    steps: float
+    row_steps: float
+
+    def scaled(self, factor: float) -> "CaptureWork":
+        return CaptureWork(
+            prompt_tokens=self.prompt_tokens * factor,
+            steps=self.steps * factor,
+            row_steps=self.row_steps * factor,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Seconds per token of a prompt, per step, and per row in it. `factor` is what a capture takes
+    besides: the record, further answers, writing."""
+
+    prompt_token: float
+    step: float
+    row: float
+    factor: float = 1.0
+
+    def prompt_seconds(self, work: CaptureWork) -> float:
+        return self.factor * self.prompt_token * work.prompt_tokens
+
+    def step_seconds(self, work: CaptureWork) -> float:
+        return self.factor * (self.step * work.steps + self.row * work.row_steps)
+
+    def seconds(self, work: CaptureWork) -> float:
+        return self.prompt_seconds(work) + self.step_seconds(work)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """What a pass computes and reads: the weights, and the keys and values of one token."""
+
+    parameters: int
+    weight_bytes: int
+    cache_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSample:
+    """What the sample took, and how the whole run would be batched."""
+
+    questions: tuple[AskedQuestion, ...]
+    shared_tokens: int
+    bytes_per_trace: float
+    seconds: float
+    startup_seconds: float
+    memory_bytes: int
+    gpu_memory_bytes: int | None
+    costs: Costs
+    plan: BatchPlan
+    max_new_tokens: int
+    drops_rows: bool
+    size: ModelSize
+    row_bytes: int
+    device: torch.device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU: dense 16-bit matrix products per second (without sparsity), bytes per second from its
+    memory, and the size of that memory."""
+
+    name: str
+    flops: float
+    bandwidth: float
+    memory_bytes: int
 
 
 def plan_capture(
@@ -235,3 +326,269 @@ def _notes(target: Gpu | None, measured: MeasuredSample) -> tuple[str, ...]:
         f"from the data sheet of the {target.name} and the share of it that captures reach on an "
         "H200; measure a few questions there to be sure",
     )
+
+
+SAMPLE = 50
+_STEPS = 4
+# Of each prompt, where only steps are timed and passing prompts takes long.
+_SHORT = 8
+# What a weight takes on a GPU, for a model that is measured on a CPU in float32.
+_GPU_WEIGHT_BYTES = 2
+
+
+def measure_sample(
+    config: ExtractConfig,
+    questions: QuestionSet,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    loaded: LoadedModel | None = None,
+) -> MeasuredSample:
+    """Capture some of the questions into a temporary folder. Raises ClewError as `extract` does."""
+    some = _spread(questions.questions, SAMPLE)
+    with tempfile.TemporaryDirectory(prefix="clew-dry-run-") as scratch:
+        out = Path(scratch) / "traces"
+        watch = _Watch(reporter or log_event, config)
+        extract(
+            replace(config, out=out, num_samples=None, part=Part(), join=False),
+            watch,
+            should_stop,
+            loaded=loaded,
+            questions=replace(questions, questions=some, skipped=[]),
+            on_ready=watch.on_ready,
+        )
+        if should_stop():
+            raise StoppedError("stopped; nothing was captured.", is_resumable=False)
+        return watch.finish(out)
+
+
+def _spread(questions: Sequence[Any], count: int) -> list[Any]:
+    """Questions from all over the set: files are often sorted by subject."""
+    count = min(count, len(questions))
+    return [questions[i * len(questions) // count] for i in range(count)]
+
+
+class _Watch:
+    """Watches the capture of the sample: what each part of it takes."""
+
+    def __init__(self, reporter: Reporter, config: ExtractConfig) -> None:
+        self._reporter, self._config = reporter, config
+        self._begun = time.perf_counter()
+        self._work: WorkStarted | None = None
+        self._capturing = self._seconds = self._startup = self._timing = 0.0
+
+    def __call__(self, event: Event, /) -> None:
+        self._reporter(event)
+        if isinstance(event, WorkStarted):
+            self._work, self._capturing = event, time.perf_counter()
+            self._startup = self._capturing - self._begun - self._timing
+        elif isinstance(event, WorkEnded) and self._work is not None:
+            self._seconds = time.perf_counter() - self._capturing
+
+    def on_ready(self, job: Job) -> None:
+        """Time steps of few and of many rows, with the prompts of the sample."""
+        started = time.perf_counter()
+        self._job, decoder, prompts = job, job.decoder, job.prompts
+        config = self._config
+        self._plan = plan_batches(
+            model=decoder.model,
+            shape=decoder.shape,
+            prompt_lengths=[len(prompt) for prompt in prompts],
+            max_new_tokens=decoder.max_new_tokens + job.checks.room,
+            batch_size=config.shard_size,
+            rows=config.generation_batch,
+        )
+        self._costs = _time_steps(job, self._plan.rows)
+        self._timing = time.perf_counter() - started
+
+    def finish(self, out: Path) -> MeasuredSample:
+        job, decoder, manifest = self._job, self._job.decoder, read_manifest(out)
+        shared = len(decoder.batch_model.prefix.tokens)
+        sizes = [
+            (trace["prompt_length"], len(trace["tokens"]) - trace["prompt_length"])
+            for trace in TraceBatchLoader(out).iter_traces()
+        ]
+        asked = tuple(AskedQuestion(prompt=p - shared, answer=max(1, a)) for p, a in sizes)
+        drops_rows = not decoder.batch_model.graphs
+        work = count_work(asked, job.plan, decoder.max_new_tokens, drops_rows=drops_rows)
+        factor = self._seconds / self._costs.seconds(work)
+        width = max(p for p, _ in sizes) + decoder.max_new_tokens
+        more_rows = max(0, self._plan.rows - min(job.plan.rows, len(asked)))
+        model, device = decoder.model, model_device(decoder.model)
+        item = _GPU_WEIGHT_BYTES if device.type == "cpu" else next(model.parameters()).itemsize
+        parameters = sum(weight.numel() for weight in model.parameters())
+        return MeasuredSample(
+            questions=asked,
+            shared_tokens=shared,
+            bytes_per_trace=manifest.bytes / manifest.rows,
+            seconds=self._seconds,
+            startup_seconds=self._startup,
+            memory_bytes=_peak_memory() + 3 * more_rows * record_bytes(decoder.shape, width),
+            gpu_memory_bytes=_peak_gpu_memory(device),
+            costs=replace(self._costs, factor=factor),
+            plan=self._plan,
+            max_new_tokens=decoder.max_new_tokens,
+            drops_rows=drops_rows,
+            size=ModelSize(
+                parameters=parameters,
+                weight_bytes=parameters * item,
+                cache_bytes=cache_bytes(model) * item // next(model.parameters()).itemsize,
+            ),
+            row_bytes=row_bytes(model, decoder.shape, width),
+            device=device,
+        )
+
+
+def _time_steps(job: Job, rows: int) -> Costs:
+    """Steps of few and of many rows. Other processes disturb a CPU's own time less than the
+    clock's. It takes long to pass prompts, and as long for each token of few as of many."""
+    few = -(-rows // 4)
+    if job.decoder.device.type == "cpu":
+        prompt_token, fast = _time(job, few, time.process_time)
+        _, slow = _time(job, rows, time.process_time, most_tokens=_SHORT)
+    else:
+        _, fast = _time(job, few)
+        prompt_token, slow = _time(job, rows)
+    step, row = fit_steps((few, fast), (rows, slow))
+    return Costs(prompt_token=prompt_token, step=step, row=row)
+
+
+def _time(
+    job: Job,
+    rows: int,
+    clock: Callable[[], float] | None = None,
+    most_tokens: int | None = None,
+) -> tuple[float, float]:
+    """Seconds per token of a prompt, and per step, of a batch of `rows`."""
+    shared = len(job.decoder.batch_model.prefix.tokens)
+    end = None if most_tokens is None else shared + most_tokens
+    prompts = [job.prompts[i % len(job.prompts)][:end] for i in range(rows)]
+    tokens = sum(len(prompt) - shared for prompt in prompts)
+    passed, step = job.decoder.time_batch(prompts, steps=_STEPS, clock=clock)
+    return max(passed, 1e-9) / tokens, max(step, 1e-9)
+
+
+def _peak_memory() -> int:
+    """The most memory that this process has taken."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _peak_gpu_memory(device: torch.device) -> int | None:
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
+
+
+# Shards that are put together from the sample to average over.
+_SHARDS = 8
+
+
+def count_work(
+    questions: Sequence[AskedQuestion], plan: BatchPlan, max_new_tokens: int, *, drops_rows: bool
+) -> CaptureWork:
+    """What a shard takes. `drops_rows`: a finished answer leaves its batch."""
+    batches = make_batches([question.prompt for question in questions], plan, max_new_tokens)
+    steps = row_steps = 0
+    for batch in batches:
+        lengths = [questions[i].answer for i in batch]
+        steps += max(lengths)
+        row_steps += sum(lengths) if drops_rows else len(batch) * max(lengths)
+    prompts = sum(question.prompt for question in questions)
+    return CaptureWork(prompt_tokens=prompts, steps=steps, row_steps=row_steps)
+
+
+def typical_shard(
+    sample: Sequence[AskedQuestion],
+    size: int,
+    plan: BatchPlan,
+    max_new_tokens: int,
+    *,
+    drops_rows: bool,
+) -> CaptureWork:
+    """What a shard of `size` questions like those of the sample takes on average."""
+    draw = random.Random(0)
+    shards = [draw.choices(sample, k=size) for _ in range(_SHARDS)]
+    works = [count_work(one, plan, max_new_tokens, drops_rows=drops_rows) for one in shards]
+    return CaptureWork(
+        prompt_tokens=sum(work.prompt_tokens for work in works) / _SHARDS,
+        steps=sum(work.steps for work in works) / _SHARDS,
+        row_steps=sum(work.row_steps for work in works) / _SHARDS,
+    )
+
+
+def fit_steps(few: tuple[int, float], many: tuple[int, float]) -> tuple[float, float]:
+    """Seconds of a step, and of each row in it, from steps with (rows, seconds)."""
+    (small, fast), (large, slow) = few, many
+    row = max(0.0, (slow - fast) / max(1, large - small))
+    step = max(0.0, slow - large * row)
+    return step, row
+
+
+def limit_costs(size: ModelSize, gpu: Gpu, tokens: float) -> Costs:
+    """The least that a GPU needs, with `tokens` in the cache of a row."""
+    computed = 2 * size.parameters / gpu.flops
+    return Costs(
+        prompt_token=computed,
+        step=size.weight_bytes / gpu.bandwidth,
+        row=computed + tokens * size.cache_bytes / gpu.bandwidth,
+    )
+
+
+def costs_on(
+    gpu: Gpu, size: ModelSize, tokens: float, measured: Costs, here: Gpu | None, work: CaptureWork
+) -> Costs:
+    """The costs on another GPU: those measured on the one that is `here`, in the ratio of what both
+    need at least; or, without one, the share of the limits that captures reach."""
+    limit = limit_costs(size, gpu, tokens)
+    factor = 1 / REACHED
+    if here is not None:
+        factor = measured.seconds(work) / limit_costs(size, here, tokens).seconds(work)
+    return Costs(prompt_token=limit.prompt_token, step=limit.step, row=limit.row, factor=factor)
+
+
+# The share of both limits together that a capture reaches: 290 traces/s at Llama-2-7B's shape on an
+# H200 (docs/benchmarks.md, "Capture"), where the limits alone would allow about 850.
+REACHED = 0.34
+
+
+def _gpu(name: str, teraflops: float, gigabytes_per_second: float, gigabytes: int) -> Gpu:
+    return Gpu(
+        name=name,
+        flops=teraflops * 1e12,
+        bandwidth=gigabytes_per_second * 1e9,
+        memory_bytes=gigabytes * 10**9,
+    )
+
+
+# NVIDIA's data sheets of the SXM modules, or of the PCIe card where there is no module: BF16 or
+# FP16 Tensor Core (half of what is given "with sparsity"), memory bandwidth, memory.
+GPUS = {
+    "t4": _gpu("T4", 65, 320, 16),
+    "v100": _gpu("V100", 125, 900, 32),
+    "a10": _gpu("A10", 125, 600, 24),
+    "a100": _gpu("A100 80GB", 312, 2039, 80),
+    "a100-40gb": _gpu("A100 40GB", 312, 1555, 40),
+    "l4": _gpu("L4", 121, 300, 24),
+    "l40s": _gpu("L40S", 362, 864, 48),
+    "rtx4090": _gpu("GeForce RTX 4090", 165, 1008, 24),
+    "h100": _gpu("H100", 989, 3350, 80),
+    "h100-pcie": _gpu("H100 PCIe", 756, 2000, 80),
+    "h200": _gpu("H200", 989, 4800, 141),
+    "b200": _gpu("B200", 2250, 8000, 180),
+}
+
+
+def find_gpu(name: str) -> Gpu:
+    """Raises InputError for one that is not in the table."""
+    gpu = GPUS.get(name.lower())
+    if gpu is None:
+        known = ", ".join(GPUS)
+        raise InputError(
+            f"unknown GPU{suggest(name, [*GPUS])}. Choose from: {known}.", setting="gpu", value=name
+        )
+    return gpu
+
+
+def recognize_gpu(device_name: str) -> Gpu | None:
+    """The GPU of the table that the driver calls "NVIDIA H100 80GB HBM3"; None if it is none."""
+    words = device_name.lower().replace("-", " ").replace("rtx ", "rtx").split()
+    fitting = [key for key in GPUS if {*key.split("-")} <= {*words}]
+    return GPUS[max(fitting, key=len)] if fitting else None

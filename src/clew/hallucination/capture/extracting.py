@@ -17,13 +17,12 @@ from clew.base.progress import (
 )
 from clew.base.urls import UrlPath
 from clew.hallucination.capture.config import ExtractConfig, ExtractResult
-from clew.hallucination.capture.device_map import explain_spread, is_spread
 from clew.hallucination.capture.job import Job, prepare_job
-from clew.hallucination.capture.models import LoadedModel, load_model, settle_threads
 from clew.hallucination.capture.plan import Estimate, estimate_run, explained_out_of_memory
-from clew.hallucination.capture.shard import ShardCapture
+from clew.hallucination.capture.shard import Background, ShardCapture
 from clew.hallucination.capture.store import TraceStore
-from clew.hallucination.capture.writing import Background
+from clew.hallucination.llm.device_map import explain_spread, is_spread
+from clew.hallucination.llm.models import LoadedModel, load_model, settle_threads
 from clew.hallucination.questions import QuestionSet, load_questions
 from clew.storage.disk import refuse_full_disk
 from clew.storage.scratch import scratch_root

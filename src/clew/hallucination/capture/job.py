@@ -8,31 +8,34 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter
+from clew.base.texts import bytes_text
 from clew.hallucination.capture.basis import OtherBasis, fit_on_questions
-from clew.hallucination.capture.check import settle_decoder
 from clew.hallucination.capture.config import ExtractConfig, Generation
-from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.device_map import can_replay
-from clew.hallucination.capture.dialogue import (
-    CONTEXT,
-    AnswerEnd,
-    Prompt,
-    choose_prompt,
-    shared_prefix,
-)
-from clew.hallucination.capture.limits import Limits, ask_questions
-from clew.hallucination.capture.models import (
+from clew.hallucination.capture.plan import MAX_FULL_TRACE_BYTES, full_bytes, plan_batches
+from clew.hallucination.capture.store import MACHINE_KEY, TraceStore
+from clew.hallucination.llm.check import settle_decoder
+from clew.hallucination.llm.decoder import Decoder
+from clew.hallucination.llm.device_map import can_replay
+from clew.hallucination.llm.memory import BatchPlan, ExtraWork
+from clew.hallucination.llm.models import (
     LoadedModel,
     context_tokens,
     describe_model,
     end_tokens,
     sliding_window,
 )
-from clew.hallucination.capture.observe import ModelObserver
-from clew.hallucination.capture.plan import BatchPlan, ExtraWork, plan_batches
-from clew.hallucination.capture.self_checks import SelfChecks
-from clew.hallucination.capture.store import MACHINE_KEY, TraceStore
+from clew.hallucination.llm.observe import ModelObserver
+from clew.hallucination.llm.prompts import (
+    CONTEXT,
+    AnswerEnd,
+    Prompt,
+    PromptTokenizer,
+    choose_prompt,
+    shared_prefix,
+)
+from clew.hallucination.llm.self_evaluation import SelfChecks
 from clew.hallucination.questions import Question, QuestionSet
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import (
@@ -96,7 +99,13 @@ def prepare_job(
         with_context=bool(questions.contexts_sha256),
     )
     questions = _used_contexts(questions, prompt, reporter)
-    checks = SelfChecks.prepare(config, loaded, prompt)
+    checks = SelfChecks.prepare(
+        loaded,
+        prompt,
+        evaluates=config.self_evaluation,
+        compares=config.entailment,
+        draws=config.draws,
+    )
     limits = Limits(
         new_tokens=generation.max_new_tokens,
         evaluation_tokens=checks.room,
@@ -252,3 +261,70 @@ def _make_decoder(
         prefix=shared_prefix(prompts) if share else (),
         graphs=share and window is None and can_replay(loaded.model),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits of a trace: the model's maximum tokens including new ones; with `full_shape`, the
+    bytes of a full trace."""
+
+    new_tokens: int
+    evaluation_tokens: int
+    tokens: int
+    full_shape: TraceShape | None
+
+    def reason_against(self, prompt_tokens: int, question: Question) -> str | None:
+        """Why a question whose prompt has this many tokens cannot be captured."""
+        tokens = prompt_tokens + self.new_tokens
+        if tokens + self.evaluation_tokens > self.tokens:
+            long = "question" if question.context is None else "question or its context"
+            evaluation = self.evaluation_tokens
+            more = f", with {evaluation} tokens of self-evaluation," if evaluation else ""
+            return (
+                f"{prompt_tokens} prompt tokens and {self.new_tokens} new tokens{more} exceed the "
+                f"model's limit of {self.tokens}: shorten the {long}, or lower "
+                "`max_new_tokens`"
+            )
+        size = full_bytes(self.full_shape, tokens) if self.full_shape else 0
+        if size > MAX_FULL_TRACE_BYTES:
+            return (
+                f"its full trace of {tokens} tokens would take {bytes_text(size)}; use "
+                f'`keep="compact"` for it'
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedQuestions:
+    """The questions that can be captured, their tokens, and the skipped ones with the reason."""
+
+    questions: list[Question]
+    prompts: list[list[int]]
+    skipped: list[dict[str, str]]
+
+
+def ask_questions(
+    questions: QuestionSet, prompt: Prompt, tokenizer: Any, limits: Limits
+) -> AskedQuestions:
+    """Tokenize all questions, and skip those that are too long and malformed records."""
+    texts = [question.question for question in questions.questions]
+    skipped = [{"where": s.where, "reason": s.reason} for s in questions.skipped]
+    asked = AskedQuestions(questions=[], prompts=[], skipped=skipped)
+    contexts = [question.context for question in questions.questions]
+    prompts = PromptTokenizer(tokenizer, prompt, limits.tokens).tokenize(texts, contexts)
+    for question, tokens in zip(questions.questions, prompts, strict=True):
+        reason: str | None
+        if isinstance(tokens, str):
+            reason = tokens
+        elif (reason := limits.reason_against(len(tokens), question)) is None:
+            asked.questions.append(question)
+            asked.prompts.append(tokens)
+            continue
+        skipped.append({"where": f"question {question.id:.80}", "reason": reason})
+    if not asked.questions:
+        first = skipped[len(questions.skipped)]
+        raise InputError(
+            f"none of the {len(texts)} questions of {questions.name} can be captured. The "
+            f"first, {first['where']}: {first['reason']}."
+        )
+    return asked

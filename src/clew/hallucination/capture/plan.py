@@ -12,8 +12,14 @@ from transformers import PreTrainedModel
 from clew.base.errors import ClewError
 from clew.base.memory import free_memory, is_out_of_memory
 from clew.base.texts import bytes_text, duration_text
-from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.device_map import free_gpu_memory, model_device
+from clew.hallucination.llm.decoder import Decoder
+from clew.hallucination.llm.device_map import free_gpu_memory, model_device
+from clew.hallucination.llm.memory import (
+    BatchPlan,
+    ExtraWork,
+    record_bytes,
+    row_bytes,
+)
 from clew.hallucination.traces.schema import MOST_EIGENVALUES, Keep, TraceShape
 
 CPU_ROWS = 128
@@ -26,28 +32,6 @@ _TOKEN_TEXT_BYTES = 8
 _TIMED_ROWS = 24
 # A full trace must fit in memory; this is its maximum size.
 MAX_FULL_TRACE_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchPlan:
-    """How prompts are batched: at most `rows` at a time, and at most `tokens` slots.
-
-    `same_length` never mixes lengths, so that nothing is padded.
-    """
-
-    rows: int
-    tokens: int
-    same_length: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExtraWork:
-    """What else an answer takes: its tokens passed `repeats` more times, and further `tokens`;
-    `bytes` on disk."""
-
-    repeats: int
-    tokens: int
-    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,53 +71,6 @@ def plan_batches(
             rows = -(-batch_size // -(-batch_size // rows))
         rows = min(rows, batch_size)
     return BatchPlan(rows=rows, tokens=2 * rows * max(64, width))
-
-
-def make_batches(lengths: Sequence[int], plan: BatchPlan, max_new_tokens: int) -> list[list[int]]:
-    """Group prompts (by index) of similar length, within the plan's rows and slots.
-
-    The longest come first, so that memory use peaks at the start of a run.
-    """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    batches: list[list[int]] = []
-    for index in order:
-        current = batches[-1] if batches else []
-        longest = lengths[current[0]] if current else lengths[index]
-        slots = (len(current) + 1) * (longest + max_new_tokens)
-        fits = current and len(current) < plan.rows and slots <= plan.tokens
-        if fits and not (plan.same_length and lengths[current[0]] != lengths[index]):
-            current.append(index)
-        else:
-            batches.append([index])
-    return batches
-
-
-def row_bytes(model: PreTrainedModel, shape: TraceShape, width: int) -> int:
-    """Device memory of one row: keys and values, the record, activations, logits."""
-    config = model.config.get_text_config()
-    item = next(model.parameters()).element_size()
-    cache = width * cache_bytes(model)
-    inner = getattr(config, "intermediate_size", None) or 4 * shape.dim
-    activations = width * (6 * shape.dim + 3 * inner) * item
-    attention = 3 * shape.heads * width * width * 4
-    logits = 4 * config.vocab_size * 4
-    return cache * 2 + 2 * record_bytes(shape, width) + activations + attention + logits
-
-
-def cache_bytes(model: PreTrainedModel) -> int:
-    """Memory of the keys and values of one token."""
-    config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    item = next(model.parameters()).element_size()
-    return int(2 * config.num_hidden_layers * kv_heads * head_dim * item)
-
-
-def record_bytes(shape: TraceShape, width: int) -> int:
-    """Memory that the compact record of one row takes during capture."""
-    a_token = 4 * shape.node_dim + 8 * shape.edges_per_token + 16 * shape.heads
-    return shape.layers * (8 * shape.dim + width * a_token)
 
 
 def trace_bytes(shape: TraceShape, keep: Keep, tokens: int, sampled_tokens: int = 0) -> int:

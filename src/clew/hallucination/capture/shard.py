@@ -1,8 +1,12 @@
 """Capture one shard: answer its questions batch by batch and pass the records to the writer."""
 
 import functools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,15 +14,15 @@ import pyarrow as pa
 
 from clew.base.errors import ClewError
 from clew.base.memory import free_memory, is_out_of_memory
-from clew.base.progress import Meter, Note, Reporter, WorkKept
-from clew.hallucination.capture.beams import answer_with_beams
-from clew.hallucination.capture.decode import GeneratedAnswer
-from clew.hallucination.capture.dialogue import find_token_ends
+from clew.base.progress import Meter, Note, Reporter, WorkAdvanced, WorkKept
+from clew.base.texts import counted
 from clew.hallucination.capture.job import Job
-from clew.hallucination.capture.observe import FullRecord, full_columns, record_fully
-from clew.hallucination.capture.plan import explained_out_of_memory, full_bytes, make_batches
-from clew.hallucination.capture.sample import Sampler
-from clew.hallucination.capture.writing import Background, finish_shard, write_batch
+from clew.hallucination.capture.plan import explained_out_of_memory, full_bytes
+from clew.hallucination.capture.store import TraceStore
+from clew.hallucination.llm.decoder import GeneratedAnswer, Sampler, answer_with_beams
+from clew.hallucination.llm.memory import make_batches
+from clew.hallucination.llm.observe import FullRecord, full_columns, record_fully
+from clew.hallucination.llm.prompts import find_token_ends
 from clew.hallucination.traces.compact import Reduced, reduced_columns
 from clew.hallucination.traces.heads import reduce_heads
 from clew.hallucination.traces.schema import (
@@ -29,7 +33,7 @@ from clew.hallucination.traces.schema import (
     build_record_batch,
     full_fields,
 )
-from clew.storage import open_writer
+from clew.storage import ShardReader, ShardWriter, commit_shard, open_writer
 from clew.storage.claims import Claim
 
 # Bytes of full traces per record batch.
@@ -44,6 +48,47 @@ class _Answered(NamedTuple):
     samples: list[list[list[int]]]
     reduced: Reduced
     evaluated: dict[str, np.ndarray]
+
+
+class Background:
+    """A thread that converts batches to Arrow, writes and syncs them while the next are captured.
+    At most two tasks wait behind the running one, so memory stays bounded. An error in a task is
+    raised at the next call, and no later task is started: a shard whose last rows could not be
+    written must not be closed.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-writer")
+        self._pending: deque[Future[None]] = deque()
+        self._failed = False
+
+    def __enter__(self) -> "Background":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def do(self, task: Callable[[], WorkAdvanced]) -> None:
+        self.wait(leaving=2)
+        self._pending.append(self._thread.submit(self._run, task))
+
+    def wait(self, leaving: int = 0) -> None:
+        """Wait until at most `leaving` tasks are unfinished; raises what any of them raised."""
+        while self._pending and (len(self._pending) > leaving or self._pending[0].done()):
+            self._pending.popleft().result()
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    def _run(self, task: Callable[[], WorkAdvanced]) -> None:
+        if self._failed:
+            raise CancelledError
+        try:
+            self._reporter(task())
+        except BaseException:
+            self._failed = True
+            raise
 
 
 class ShardCapture:
@@ -318,3 +363,57 @@ def _split_by_bytes(
         size += needed
     if sequences:
         yield start, len(sequences)
+
+
+def write_batch(writer: ShardWriter, make: Callable[[], pa.RecordBatch]) -> WorkAdvanced:
+    before = writer.bytes_written
+    with _abandoned_on_failure(writer):
+        batch = make()
+        writer.write(batch)
+    tokens = int(np.sum(batch.column("tokens").value_lengths().to_numpy()))
+    written = writer.bytes_written - before
+    return WorkAdvanced(count=batch.num_rows, tokens=tokens, written_bytes=written)
+
+
+@contextmanager
+def _abandoned_on_failure(writer: ShardWriter) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def finish_shard(store: TraceStore, writer: ShardWriter, claim: Claim) -> WorkAdvanced:
+    """Close a shard: from now on it counts as finished."""
+    before = writer.bytes_written
+    with _abandoned_on_failure(writer):
+        entry = writer.complete()
+        notes = _note_oddities(writer.part, writer.batch_number)
+        commit_shard(store.path, writer, entry, notes)
+    store.release(claim)
+    return WorkAdvanced(count=0, written_bytes=writer.bytes_written - before)
+
+
+def _note_oddities(shard: Path, number: int) -> list[str]:
+    """What a user of the traces should know: empty answers, NaN."""
+    reader = ShardReader(shard)
+    empty: list[str] = []
+    broken: list[str] = []
+    for index in range(reader.num_record_batches):
+        batch = reader.record_batch(index)
+        ids = batch.column("question_id").to_pylist()
+        answers = batch.column("answer").to_pylist()
+        states = batch.column("last_hidden").flatten().flatten().to_numpy()
+        # NaN and Inf are the float16 numbers whose exponent bits are all ones.
+        bits = states.view(np.uint16).reshape(len(ids), -1) & 0x7FFF
+        finite = bits.max(1) < 0x7C00
+        empty += [i for i, answer in zip(ids, answers, strict=True) if not answer]
+        broken += [i for i, fine in zip(ids, finite, strict=True) if not fine]
+    notes = []
+    if empty:
+        notes.append(f"shard {number}: {counted(len(empty), 'empty answer')}: {', '.join(empty)}")
+    if broken:
+        traces = counted(len(broken), "trace")
+        notes.append(f"shard {number}: NaN or infinity in {traces}: {', '.join(broken)}")
+    return notes

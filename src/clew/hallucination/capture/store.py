@@ -11,7 +11,7 @@ from clew.base.progress import Note, OthersAdvanced, Reporter
 from clew.base.texts import counted
 from clew.base.urls import UrlPath
 from clew.hallucination.capture.basis import OtherBasis
-from clew.hallucination.capture.dialogue import CHAT_TEMPLATE
+from clew.hallucination.llm.prompts import CHAT_TEMPLATE
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES
 from clew.storage import Part, ShardEntry, joined_lock, open_shard, shard_name, writer_lock

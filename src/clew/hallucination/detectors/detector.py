@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from clew.base.errors import InputError
 from clew.base.settings import find_differences
 from clew.base.typed_json import Bounds, read_as
-from clew.hallucination.capture.dialogue import CHAT_TEMPLATE, Prompt
-from clew.hallucination.capture.phrasings import ENTAILMENT_KEY, EVALUATION_KEY, SelfEvaluation
 from clew.hallucination.detectors.data import LIVE, HostAnswers, LiveData
 from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.packing import on_device, on_host
@@ -30,6 +28,8 @@ from clew.hallucination.detectors.probes.robust import RobustProbe
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, SampleKind
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.detectors.tokens import TokenProbe
+from clew.hallucination.llm.prompts import CHAT_TEMPLATE, Prompt
+from clew.hallucination.llm.self_evaluation import ENTAILMENT_KEY, EVALUATION_KEY, SelfEvaluation
 from clew.hallucination.samples.source import LAPLACIAN_TOP, SampleShape, SourceShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import EIGENVALUES, EvaluationShape, TraceShape

@@ -16,7 +16,6 @@ from clew.base.errors import ClewError, StoreError
 from clew.base.texts import for_terminal
 from clew.base.typed_json import Bounds, Count, read_as, to_json, without_nan
 from clew.engine.model_files import ModelFile, read_model, write_model
-from clew.hallucination.capture.dialogue import Prompt, check_template
 from clew.hallucination.detectors.data import LIVE, BlankAnswer
 from clew.hallucination.detectors.detector import (
     Detector,
@@ -31,6 +30,7 @@ from clew.hallucination.detectors.packing import Packed, pack, unpack
 from clew.hallucination.detectors.probes.kinds import find_scorer_class, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
+from clew.hallucination.llm.prompts import Prompt, check_template
 from clew.hallucination.samples.source import SampleShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape

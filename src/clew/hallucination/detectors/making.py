@@ -9,7 +9,6 @@ from torch import nn
 
 from clew.base.errors import InputError
 from clew.base.typed_json import read_as
-from clew.hallucination.capture.dialogue import Prompt
 from clew.hallucination.detectors.detector import Detector, Fallback, Origin
 from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.probes.baselines import TokenStatistic, learn_statistic
@@ -17,6 +16,7 @@ from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.tokens import find_token_probe
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
+from clew.hallucination.llm.prompts import Prompt
 from clew.hallucination.samples.answers import AnswerData
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from clew.hallucination.detectors.risk import Risk
-from clew.hallucination.live.engine.requests import Ended
-from clew.hallucination.live.engine.tickets import Events, Ticket
+from clew.hallucination.llm.requests import Ended, Events, Ticket
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.tables import Tabular
 from clew.hallucination.detectors.risk import Risk, State, Verdict, unavailable
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket, LiveToken
-from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.session import Session
+from clew.hallucination.llm.requests import Sampling
 from clew.hallucination.questions import Question
 
 # Answers that may be generated before the first of them is taken.

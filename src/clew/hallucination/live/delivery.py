@@ -16,18 +16,22 @@ import torch
 
 from clew.base.errors import ClewError
 from clew.base.memory import free_memory, is_out_of_memory
-from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.packing import on_device
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket, LiveToken
-from clew.hallucination.live.assessing import assess, read_generation, read_maps, why_unavailable
-from clew.hallucination.live.engine.copies import reduce_padded, reduce_ragged
-from clew.hallucination.live.engine.engine import Engine
-from clew.hallucination.live.engine.requests import Finished, NewToken, Request, Sampling
-from clew.hallucination.live.engine.tickets import Ticket
-from clew.hallucination.live.evaluating import LiveEvaluation
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
+from clew.hallucination.live.scoring import (
+    LiveEvaluation,
+    assess,
+    read_generation,
+    read_maps,
+    why_unavailable,
+)
+from clew.hallucination.llm.engine import Engine
+from clew.hallucination.llm.models import LoadedModel
+from clew.hallucination.llm.recording import reduce_padded, reduce_ragged
+from clew.hallucination.llm.requests import Finished, NewToken, Request, Sampling, Ticket
 from clew.hallucination.traces.compact import to_float16
 
 logger = logging.getLogger(__name__)

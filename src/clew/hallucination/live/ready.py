@@ -11,10 +11,10 @@ from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Event, Note, Reporter, log_event
 from clew.base.texts import counted
 from clew.hallucination.capture import LoadedModel, QuestionSet
-from clew.hallucination.capture.embedded import EMBEDDED_NAME
-from clew.hallucination.capture.models import fingerprint
 from clew.hallucination.detectors import Detector, load_detector
 from clew.hallucination.live.shelf import Shelf
+from clew.hallucination.llm.embedded import EMBEDDED_NAME
+from clew.hallucination.llm.models import fingerprint
 from clew.hallucination.questions import facts_version, load_questions
 from clew.storage.hashing import hash_text
 from clew.version import __version__

@@ -1,31 +1,44 @@
 """Score answers that exist already: their tokens pass through the model once, and a detector
 assesses what was recorded."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from itertools import islice, pairwise
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 
+from clew.base.errors import InputError
 from clew.base.memory import free_memory, is_out_of_memory
-from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.models import context_tokens
-from clew.hallucination.capture.plan import BatchPlan, make_batches
-from clew.hallucination.capture.sample import Sampler
+from clew.base.progress import Event, Note, Reporter, log_event
+from clew.base.typed_json import read_as
+from clew.hallucination.capture.config import Generation
+from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.risk import Risk, unavailable
-from clew.hallucination.live.assessing import (
-    assess,
-    assess_tokens,
-    read_maps,
-    recorded_columns,
-    why_unavailable,
+from clew.hallucination.live.features import SPLIT, LiveFeatures, PassedAnswer, needed_columns
+from clew.hallucination.llm.check import settle_decoder
+from clew.hallucination.llm.decoder import BatchModel, Decoder, Sampler, record_dtype
+from clew.hallucination.llm.memory import BatchPlan, make_batches
+from clew.hallucination.llm.models import LoadedModel, context_tokens, end_tokens, sliding_window
+from clew.hallucination.llm.observe import (
+    ModelObserver,
+    accepted_arguments,
+    full_columns,
+    record_fully,
 )
-from clew.hallucination.live.evaluating import LiveEvaluation
-from clew.hallucination.live.features import LiveFeatures, PassedAnswer
-from clew.hallucination.live.passing import GivenPasses
+from clew.hallucination.llm.prompts import AnswerEnd, shared_prefix
+from clew.hallucination.llm.self_evaluation import (
+    ENTAILMENT_KEY,
+    EVALUATION_KEY,
+    Comparer,
+    Entailment,
+    Evaluator,
+    SelfEvaluation,
+)
 from clew.hallucination.traces.compact import Reduced
+from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION
 
 Result = TypeVar("Result")
 # Rows of a batch, and batches that are sorted by length together.
@@ -70,6 +83,72 @@ class Call(Protocol):
 
 def call_now(function: Callable[[], Result], /) -> Result:
     return function()
+
+
+class GivenPasses:
+    """One decoder for all scorers of a session. Call its methods only while nothing else uses the
+    model. `same_length` says, once settled, whether only answers of equal length may be passed
+    together."""
+
+    def __init__(
+        self, loaded: LoadedModel, detector: Detector, reporter: Reporter = log_event
+    ) -> None:
+        self.loaded, self.detector, self._reporter = loaded, detector, reporter
+        self.generation = read_generation(detector)
+        self.draws = "samples" in detector.fields and self.generation.draws > 0
+        self.same_length = False
+        self._window = sliding_window(loaded.model)
+        self._decoder: Decoder | None = None
+
+    def settle(self, prompt: Sequence[int]) -> None:
+        """Make the decoder, and compare its batches with single passes over parts of a prompt."""
+        if self._decoder is not None:
+            return
+        prompt = prompt[:_LONGEST_CHECKED]
+        parts = [prompt[: max(1, len(prompt) * part // 3)] for part in (1, 2, 3)]
+        events: list[Event] = []
+        name = self.loaded.name or "the model"
+        decoder, self.same_length = settle_decoder(
+            lambda share: self._make(parts if share and self._window is None else []),
+            parts,
+            events.append,
+            name=name,
+        )
+        for event in events if self.same_length else ():
+            if isinstance(event, Note):
+                self._reporter(event)
+        self._decoder = decoder
+
+    def shared_prefix(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+        """The tokens that need to be passed only once for these prompts and answers."""
+        longest = max(len(prompt) + len(answer) for prompt, answer in sequences)
+        # Padding after a shared prefix would shift what a sliding window sees.
+        if self.same_length or (self._window is not None and longest > self._window):
+            return []
+        return shared_prefix([prompt for prompt, _ in sequences])
+
+    def decoder(self, prefix: list[int], columns: frozenset[str]) -> Decoder:
+        """The decoder for prompts that start with the prefix, which records these columns."""
+        decoder = self._decoder
+        assert decoder is not None
+        if decoder.columns != columns or decoder.batch_model.prefix.tokens != prefix:
+            decoder.columns = columns
+            decoder.share_prefix(prefix)
+        return decoder
+
+    def _make(self, prompts: Sequence[Sequence[int]]) -> Decoder:
+        model, tokenizer = self.loaded
+        ends = end_tokens(model, tokenizer)
+        return Decoder(
+            model=model,
+            observer=ModelObserver(model),
+            shape=self.detector.shape,
+            basis=self.detector.basis,
+            answer_end=AnswerEnd(tokenizer, self.generation.cut, ends),
+            max_new_tokens=self.generation.max_new_tokens if self.draws else _CHECK_TOKENS,
+            prefix=shared_prefix(prompts),
+            columns=_CHECK_COLUMNS,
+        )
 
 
 class AnswerScorer:
@@ -227,3 +306,177 @@ class AnswerScorer:
         drawn = sampler.sample([a.prompt for a in answers], [a.name for a in answers], plan)
         decode = self.loaded.tokenizer.batch_decode
         return [[text.strip() for text in decode(one, skip_special_tokens=True)] for one in drawn]
+
+
+_CHECK_COLUMNS = frozenset(("last_hidden", "attention_log_diagonal"))
+_CHECK_TOKENS = 2
+_LONGEST_CHECKED = 256
+
+
+_MOST_TOKENS, _MOST_DRAWS = 1 << 16, 100
+_CUT_OFF = "the answer was cut off at its maximum length, so what it would have said is unknown"
+
+_NOT_COMPARED = "the detector compares answers to a question, but none were drawn for this one"
+
+
+def why_unavailable(tokens: Sequence[int], text: str, stop_reason: str) -> str | None:
+    """Why an answer is not checked, whatever a detector says of it."""
+    if stop_reason == "canceled":
+        return "the answer was canceled before its end"
+    if not tokens or not text.strip():
+        return "the answer is empty"
+    return _CUT_OFF if stop_reason == "length" else None
+
+
+def read_generation(detector: Detector) -> Generation:
+    """How the detector's training answers were generated; defaults for what it does not say.
+    Raises InputError for values that cannot be used."""
+    # As manifests name them.
+    names = {"samples": "draws", "sample_temperature": "draw_temperature"}
+    made = {names.get(name, name): value for name, value in detector.generation.items()}
+    known = {field.name for field in fields(Generation)} & made.keys()
+    usual = {"max_new_tokens": 32, "num_beams": 1, "cut": "none", "draws": 0}
+    try:
+        found = read_as(
+            Generation,
+            {**usual, "draw_temperature": 1.0, **{name: made[name] for name in known}},
+            "generation",
+        )
+        if not (1 <= found.max_new_tokens <= _MOST_TOKENS and 0 <= found.draws <= _MOST_DRAWS):
+            raise ValueError(f"{found.max_new_tokens} tokens and {found.draws} draws")
+    except ValueError as error:
+        raise InputError(
+            f"the detector {detector.name} does not say how to generate answers ({error}): make it "
+            "again with this version of clew."
+        ) from None
+    return found
+
+
+def recorded_columns(detector: Detector, *, tokens: bool = False) -> frozenset[str]:
+    """The trace columns that assessing an answer needs; with `tokens`, also those of its tokens."""
+    nodes = {"nodes"} if tokens and detector.tokens is not None else set()
+    return needed_columns(detector.fields, detector.samples) | nodes
+
+
+def assess(detector: Detector, features: LiveFeatures) -> list[Risk]:
+    """The risk of every answer; those that cannot be checked are unavailable with the reason."""
+    found = detector.assess(features.drop_unusable())
+    reasons = [why_unavailable(a.tokens, a.text, a.stop_reason) for a in features.answers]
+    if "samples" in detector.fields:
+        for row, answer in enumerate(features.answers):
+            reasons[row] = reasons[row] or (None if answer.samples else _NOT_COMPARED)
+    for row, reason in features.unusable.items():
+        reasons[row] = reasons[row] or f"the answer cannot be scored: {reason}"
+    return [
+        risk if reason is None else unavailable(reason, method=detector.name)
+        for risk, reason in zip(found, reasons, strict=True)
+    ]
+
+
+def assess_tokens(detector: Detector, features: LiveFeatures) -> Sequence[tuple[float, ...] | None]:
+    """The risk of every token of every answer; None without a token probe."""
+    probe = detector.tokens
+    if probe is None:
+        return [None] * len(features.answers)
+    nodes = features.token_nodes(probe.layers)
+    logprobs, entropies = (
+        torch.cat(features.read(name, SPLIT)).to(nodes.device)
+        for name in ("token_logprobs", "token_entropies")
+    )
+    risks = probe.score(nodes, logprobs, entropies).tolist()
+    ends = np.cumsum([0, *(len(answer.tokens) for answer in features.answers)]).tolist()
+    return [tuple(risks[start:end]) for start, end in pairwise(ends)]
+
+
+def read_maps(loaded: LoadedModel, sequences: Sequence[Sequence[int]]) -> np.ndarray:
+    """The full attention maps of sequences, flat, as stored."""
+    record = record_fully(loaded.model, ModelObserver(loaded.model), sequences)
+    return full_columns(record)["attentions"]
+
+
+Asked = TypeVar("Asked")
+# Where nobody has compared padded batches with single passes, nothing is padded.
+_UNPADDED = BatchPlan(rows=64, tokens=1 << 14, same_length=True)
+_OF_ANSWERS = frozenset(EVALUATION) - {ENTAILMENT}
+
+
+class LiveEvaluation:
+    """What a detector reads of the model's opinion; `fields` is empty if it reads nothing of it.
+    Call `evaluate` only while nothing else uses the model."""
+
+    def __init__(self, loaded: LoadedModel, detector: Detector) -> None:
+        self.fields = detector.fields & {*EVALUATION}
+        self._loaded, self._detector = loaded, detector
+        self._max_tokens = context_tokens(loaded.model)
+
+    @property
+    def room(self) -> int:
+        """The tokens that it needs behind an answer."""
+        return self._evaluator.room if self.fields & _OF_ANSWERS else 0
+
+    def evaluate(
+        self,
+        answers: Sequence[PassedAnswer],
+        model: BatchModel | None = None,
+        plan: BatchPlan = _UNPADDED,
+    ) -> dict[str, np.ndarray]:
+        """The columns of `fields`, one row per answer; NaN for one that the model has no room to
+        be asked about. `model` is one whose batches were compared with single passes."""
+        model = model or self._plain_model
+        found: dict[str, np.ndarray] = {}
+        if self.fields & _OF_ANSWERS:
+            found |= self._ask_about(answers, model, plan)
+        if ENTAILMENT in self.fields:
+            found[ENTAILMENT] = self._compare_drawn(answers, model, plan)
+        return found
+
+    def _ask_about(
+        self, answers: Sequence[PassedAnswer], model: BatchModel, plan: BatchPlan
+    ) -> dict[str, np.ndarray]:
+        most = self._max_tokens - self.room
+        sequences = [[*answer.prompt, *answer.tokens] for answer in answers]
+        is_cut = [len(sequence) > most for sequence in sequences]
+        cut = [sequence[:most] for sequence in sequences]
+        found = self._evaluator.evaluate(model, cut, plan)
+        for values in found.values():
+            values[is_cut] = np.nan
+        return found
+
+    def _compare_drawn(
+        self, answers: Sequence[PassedAnswer], model: BatchModel, plan: BatchPlan
+    ) -> np.ndarray:
+        # One without drawn answers gets no risk, whatever is said of it.
+        none = [""] * read_generation(self._detector).draws
+        compare = self._comparer.compare
+        return np.stack([compare(model, a.question, a.samples or none, plan) for a in answers])
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        read = partial(SelfEvaluation.read, num_layers=self._detector.shape.layers)
+        evaluation = self._read(EVALUATION_KEY, read)
+        return Evaluator(evaluation, self._loaded.tokenizer, chat=self._detector.prompt.chat)
+
+    @cached_property
+    def _comparer(self) -> Comparer:
+        entailment = self._read(ENTAILMENT_KEY, Entailment.read)
+        return Comparer(entailment, self._loaded, chat=self._detector.prompt.chat)
+
+    def _read(self, key: str, read: Callable[[Mapping[str, Any]], Asked]) -> Asked:
+        """How the model was asked, as the detector says. Raises InputError if it does not."""
+        try:
+            return read(read_as(dict[str, Any], self._detector.kept.capture.get(key), key))
+        except ValueError as error:
+            raise InputError(
+                f"the detector {self._detector.name} does not say what the model was asked about "
+                f"its answers ({error}): make it again with this version of clew."
+            ) from None
+
+    @cached_property
+    def _plain_model(self) -> BatchModel:
+        model = self._loaded.model
+        return BatchModel(
+            model=model,
+            observer=ModelObserver(model),
+            dtype=record_dtype(model),
+            arguments=accepted_arguments(model),
+        )

@@ -9,26 +9,30 @@ from typing import Any, Self, TypeVar
 from clew.base.cpu import Threads
 from clew.base.errors import ClewError
 from clew.base.progress import Note, Reporter, log_event
-from clew.hallucination.capture.config import DeviceMap
-from clew.hallucination.capture.device_map import explain_spread, is_spread
-from clew.hallucination.capture.dialogue import Cut, Prompt, with_chat_template
-from clew.hallucination.capture.models import (
+from clew.hallucination.detectors import Detector, load_detector
+from clew.hallucination.live.answers import LiveAnswer, LiveTicket
+from clew.hallucination.live.delivery import Delivery
+from clew.hallucination.live.scoring import (
+    AnswerScorer,
+    GivenPasses,
+    Scored,
+    ToScore,
+    read_generation,
+    recorded_columns,
+)
+from clew.hallucination.llm.device_map import explain_spread, is_spread
+from clew.hallucination.llm.embedded import DeviceMap
+from clew.hallucination.llm.engine import Engine, EngineLoad
+from clew.hallucination.llm.models import (
     LoadedModel,
     context_tokens,
     describe_model,
     load_model,
     settle_threads,
 )
-from clew.hallucination.detectors import Detector, load_detector
-from clew.hallucination.live.answers import LiveAnswer, LiveTicket
-from clew.hallucination.live.assessing import read_generation, recorded_columns
-from clew.hallucination.live.delivery import Delivery
-from clew.hallucination.live.encoding import Encoder
-from clew.hallucination.live.engine.engine import Engine, EngineLoad
-from clew.hallucination.live.engine.recording import Recording
-from clew.hallucination.live.engine.requests import Request, Sampling
-from clew.hallucination.live.passing import GivenPasses
-from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
+from clew.hallucination.llm.prompts import Cut, Encoder, Prompt, with_chat_template
+from clew.hallucination.llm.recording import Recording
+from clew.hallucination.llm.requests import Request, Sampling
 
 Result = TypeVar("Result")
 

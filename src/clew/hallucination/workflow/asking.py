@@ -157,7 +157,7 @@ def open_asker(
     should_stop: Callable[[], bool],
 ) -> "Asker":
     """Load the detector and its model, and get ready to answer. Raises as `ask` does."""
-    from clew.hallucination.live.engine.requests import Sampling
+    from clew.hallucination.llm.requests import Sampling
 
     sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
     if max_new_tokens is not None and max_new_tokens < 1:
@@ -167,10 +167,10 @@ def open_asker(
     with report_work(reporter, StepStarted(name="loading the model and its detector")):
         from clew.base.cpu import Threads
         from clew.hallucination.capture import LoadedModel, load_model
-        from clew.hallucination.capture.embedded import EMBEDDED_NAME
         from clew.hallucination.live.asking import Asker
         from clew.hallucination.live.ready import ready_detector
         from clew.hallucination.live.session import Session
+        from clew.hallucination.llm.embedded import EMBEDDED_NAME
 
         chosen = Threads(threads, reporter)
         placed: dict[str, Any] = {

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from clew.cluster import Spread
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
-    from clew.hallucination.live.given import GivenAnswers
+    from clew.hallucination.live.given import GivenAnswers, ScoringWorker, WindowScorer
     from clew.hallucination.live.risk_file import RiskFile, RiskSummary
-    from clew.hallucination.live.windows import ScoringWorker, WindowScorer
 
     DataFrame: TypeAlias = "pandas.DataFrame | polars.DataFrame"
     # None: workers of a cluster score.
@@ -134,10 +133,9 @@ def score(
     from clew.base.cpu import Threads
     from clew.base.progress import log_event
     from clew.hallucination.detectors import Detector, load_detector
-    from clew.hallucination.live.given import open_given
+    from clew.hallucination.live.given import ScoringWorker, WindowScorer, choose_rows, open_given
     from clew.hallucination.live.risk_file import choose_format
     from clew.hallucination.live.session import Session
-    from clew.hallucination.live.windows import ScoringWorker, WindowScorer, choose_rows
     from clew.hallucination.workflow.spreading import choose_spread
     from clew.storage.mirror import open_folder
 
@@ -240,7 +238,7 @@ class _Job:
 
     def run(self, scorer: "WindowScorer | None", first: int) -> Iterator[list[dict[str, Any]]]:
         """The rows of each window of answers, from number `first` on. Raises StoppedError."""
-        from clew.hallucination.live.windows import spread_windows
+        from clew.hallucination.live.given import spread_windows
 
         started = WorkStarted(noun="answers", verb="scored", planned=self.count, done=first)
         with report_work(self.reporter, started):

@@ -176,8 +176,8 @@ def _ready(
 ) -> "tuple[Detector, LoadedModel]":
     """The ready detector and the built-in model, which it is built with if there is none yet."""
     from clew.hallucination.capture import load_model
-    from clew.hallucination.capture.embedded import EMBEDDED_NAME
     from clew.hallucination.live.ready import ready_detector
+    from clew.hallucination.llm.embedded import EMBEDDED_NAME
 
     loaded = load_model(model or EMBEDDED_NAME, **placed)
     found = ready_detector(loaded, reporter, lambda: lifecycle.phase == "draining")

@@ -7,9 +7,9 @@ import pytest
 from openai.types import completion_create_params as completion
 from openai.types.chat import completion_create_params as chat
 
-from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.service.asked import Asked, read_chat, read_completion
 from clew.hallucination.live.service.fields import CHAT, COMPLETION, Fields
+from clew.hallucination.llm.requests import Sampling
 from clew.pages.api import ApiError
 
 USER = {"role": "user", "content": "In which country is Tartu?"}

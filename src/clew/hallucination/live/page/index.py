@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 
 from clew.hallucination.answer_page.store import Kind, iter_shards, judge_answers
 from clew.hallucination.answer_page.verdict import Verdicts
-from clew.hallucination.live.assessing import why_unavailable
+from clew.hallucination.live.scoring import why_unavailable
 from clew.hallucination.traces import TraceBatchLoader
 
 _TEXTS = ("question", "answer", "category", "question_id")

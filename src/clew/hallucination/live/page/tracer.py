@@ -11,12 +11,12 @@ import torch
 
 from clew.base.errors import InputError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
-from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.dialogue import AnswerEnd
-from clew.hallucination.capture.models import end_tokens
-from clew.hallucination.capture.observe import ModelObserver
 from clew.hallucination.detectors.known import read_known
 from clew.hallucination.live.page.files import BrowsedStore
+from clew.hallucination.llm.decoder import Decoder
+from clew.hallucination.llm.models import end_tokens
+from clew.hallucination.llm.observe import ModelObserver
+from clew.hallucination.llm.prompts import AnswerEnd
 from clew.hallucination.traces import Trace
 from clew.hallucination.traces.compact import reduced_columns
 from clew.hallucination.traces.token_texts import split_texts

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from clew.base.errors import ClewError
 from clew.base.memory import is_out_of_memory
 from clew.hallucination.live.answers import LiveAnswer, LiveToken
-from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.service.errors import out_of_time
+from clew.hallucination.llm.requests import Request
 from clew.pages.api import ApiError, failed, out_of_memory
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.service.fields import CHAT, COMPLETION, read_stream_options
 from clew.hallucination.live.service.messages import read_messages
+from clew.hallucination.llm.requests import Sampling
 from clew.pages.api import invalid
 
 # OpenAI's default for completions; a chat goes on until the model ends it.

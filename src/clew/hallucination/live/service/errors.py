@@ -1,7 +1,7 @@
 """Errors of requests that OpenAI's API has a code for."""
 
 from clew.base.errors import InputError
-from clew.hallucination.live.encoding import PromptTooLongError
+from clew.hallucination.llm.prompts import PromptTooLongError
 from clew.pages.api import ApiError, invalid
 
 

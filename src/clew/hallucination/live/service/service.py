@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clew.base.errors import ClewError, InputError, QueueFullError
-from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.service.answering import Answering, Work
 from clew.hallucination.live.service.asked import Asked
 from clew.hallucination.live.service.errors import over_limit, too_long, unusable
@@ -16,12 +15,13 @@ from clew.hallucination.live.service.messages import last_question, only_questio
 from clew.hallucination.live.service.metrics import Metrics
 from clew.hallucination.live.service.settings import ServiceSettings
 from clew.hallucination.live.service.shapes import Shape
+from clew.hallucination.llm.requests import Request
 from clew.pages.api import ApiError, Lifecycle, busy, failed, invalid
 
 if TYPE_CHECKING:
-    from clew.hallucination.capture.dialogue import Cut
     from clew.hallucination.live.answers import LiveAnswer
     from clew.hallucination.live.session import Session
+    from clew.hallucination.llm.prompts import Cut
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,0 @@
-"""Generation of answers to many requests in one continuous batch, with their record."""

@@ -1,0 +1,249 @@
+"""Rows of the cache and the record: which are free, and how many there is memory for."""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from clew.hallucination.llm.device_map import free_gpu_memory
+from clew.hallucination.llm.passes import CachedTokens, PackedModel
+from clew.hallucination.llm.recording import RowRecord
+from clew.hallucination.traces.schema import TraceShape
+
+# Share of the free memory that rows may take: growing needs room for the old rows, too.
+_MEMORY_SHARE = 0.4
+_MIN_ROWS, _MIN_CAPACITY = 4, 128
+_MIN_CAPACITY_OF_GRAPHS = 256
+# Room for the first tokens of an answer.
+_FIRST_TOKENS = 16
+
+
+class Room:
+    """The rows of the engine, up to `max_rows`. They grow with what is asked, by powers of two: all
+    have room for the longest. Where memory is short, long rows are fewer."""
+
+    def __init__(self, model: PackedModel, record: RowRecord | None, max_rows: int) -> None:
+        self._model, self._record, self._max_rows = model, record, max_rows
+        self._free, self._used = list(range(max_rows)), set[int]()
+        a_token = cache_bytes(model.model)
+        if record is not None:
+            a_token += record_bytes(record.recording.shape, 1)
+        self._max_cells = int(_free_memory(model) * _MEMORY_SHARE) // a_token
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens fit if there is only one row, and the spare one."""
+        return 1 << max(0, (self._max_cells // 2).bit_length() - 1)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a row is free, if there is memory for it."""
+        return bool(self._free)
+
+    def take_row(self, prompt_tokens: int, others: int = 0) -> int | None:
+        """A free row with room for a prompt, or None if there is none while others are used, or no
+        memory for so many `others` beside it. Raises MemoryError if there would be none without
+        them, either."""
+        if not self._free:
+            return None
+        if not self._used:
+            self._shrink(prompt_tokens)
+        with_answer = min(prompt_tokens + _FIRST_TOKENS, max(prompt_tokens, self.max_tokens))
+        sizes = self._sizes(self._free[0] + 1, with_answer)
+        if self._used and (
+            sizes is None or self._fitting_rows(sizes[1]) <= len(self._used) + others
+        ):
+            return None
+        self._resize(*_fitting(sizes, with_answer))
+        row = heapq.heappop(self._free)
+        self._used.add(row)
+        return row
+
+    def give_back(self, row: int) -> None:
+        self._used.remove(row)
+        heapq.heappush(self._free, row)
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for that many tokens in every row. Raises MemoryError if there is none."""
+        self._resize(*_fitting(self._sizes(1, tokens), tokens))
+
+    def _sizes(self, rows: int, tokens: int) -> tuple[int, int] | None:
+        """The sizes to change to; None if memory is too small. Rows do not become shorter, and only
+        become fewer where they would not fit otherwise."""
+        cache = self._model.cache
+        least, capacity = _MIN_ROWS, _power_of_two(max(tokens, _MIN_CAPACITY))
+        if self._model.device.type == "cuda":  # passes are captured again whenever they grow
+            least, capacity = self._max_rows, max(capacity, _MIN_CAPACITY_OF_GRAPHS)
+        capacity = max(capacity, cache.capacity)
+        wanted = max(min(_power_of_two(max(rows, least)), self._max_rows), cache.rows)
+        fitting = self._fitting_rows(capacity)
+        if fitting < max([rows, *(row + 1 for row in self._used)]):
+            return None
+        return min(wanted, fitting), capacity
+
+    def _fitting_rows(self, capacity: int) -> int:
+        return self._max_cells // capacity - 1  # there is a spare row, too
+
+    def _shrink(self, tokens: int) -> None:
+        """While nothing runs: forget rows that have become much larger than needed."""
+        if self._model.cache.capacity > 4 * _power_of_two(max(tokens, _MIN_CAPACITY)):
+            self._resize(0, 0)
+
+    def _resize(self, rows: int, capacity: int) -> None:
+        """Both or neither: no row is without a record if memory runs out."""
+        changes = [
+            kept.prepare_resize(rows, capacity)
+            for kept in (self._model.cache, self._record)
+            if kept is not None and (kept.rows, kept.capacity) != (rows, capacity)
+        ]
+        for change in changes:
+            change()
+
+
+def _fitting(sizes: tuple[int, int] | None, tokens: int) -> tuple[int, int]:
+    if sizes is None:
+        raise MemoryError(f"rows of {tokens} tokens do not fit in memory")
+    return sizes
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _free_memory(model: PackedModel) -> int:
+    if model.device.type == "cuda":
+        return free_gpu_memory(model.model)
+    return int(psutil.virtual_memory().available)
+
+
+_MIN_TOKENS = 8
+_MAX_KEPT_TOKENS = 4096
+_RECENT_PROMPTS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPrefix:
+    """The beginning of some prompts, as one row has passed it; `record` only if it was recorded."""
+
+    tokens: list[int]
+    cached: CachedTokens
+    record: dict[str, Tensor] | None
+
+
+@dataclass(kw_only=True)
+class Prefixes:
+    """The kept beginnings, those used last at the end."""
+
+    kept: list[SharedPrefix] = field(default_factory=list)
+    _recent: list[list[int]] = field(default_factory=list)
+
+    def find(self, prompt: Sequence[int], *, recorded: bool) -> SharedPrefix | None:
+        """The longest kept beginning of a prompt; at least one token of it is left to pass."""
+        usable = (prefix for prefix in self.kept if prefix.record is not None or not recorded)
+        fitting = [prefix for prefix in usable if _starts_with(prompt, prefix.tokens)]
+        best = max(fitting, key=lambda prefix: len(prefix.tokens), default=None)
+        if best is not None:
+            self.kept.remove(best)
+            self.kept.append(best)
+        return best
+
+    def length_to_keep(self, prompt: Sequence[int], others: Iterable[Sequence[int]]) -> int:
+        """How many first tokens this prompt shares with others or with recent ones, if they are
+        enough to be kept; else 0."""
+        compared = [*self._recent, *others]
+        self._recent = [*self._recent[1 - _RECENT_PROMPTS :], list(prompt)]
+        longest = max((_shared(prompt, other) for other in compared), default=0)
+        return longest if _MIN_TOKENS <= longest <= _MAX_KEPT_TOKENS else 0
+
+    def keep(self, prefix: SharedPrefix) -> None:
+        self.kept.append(prefix)
+        while sum(len(kept.tokens) for kept in self.kept) > _MAX_KEPT_TOKENS:
+            self.kept.pop(0)
+
+
+def _starts_with(prompt: Sequence[int], tokens: Sequence[int]) -> bool:
+    return len(tokens) < len(prompt) and list(prompt[: len(tokens)]) == tokens
+
+
+def _shared(prompt: Sequence[int], other: Sequence[int]) -> int:
+    """How many first tokens are equal, leaving one of each."""
+    low, high = 0, min(len(prompt), len(other)) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if prompt[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """How prompts are batched: at most `rows` at a time, and at most `tokens` slots.
+
+    `same_length` never mixes lengths, so that nothing is padded.
+    """
+
+    rows: int
+    tokens: int
+    same_length: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtraWork:
+    """What else an answer takes: its tokens passed `repeats` more times, and further `tokens`;
+    `bytes` on disk."""
+
+    repeats: int
+    tokens: int
+    bytes: int
+
+
+def make_batches(lengths: Sequence[int], plan: BatchPlan, max_new_tokens: int) -> list[list[int]]:
+    """Group prompts (by index) of similar length, within the plan's rows and slots.
+
+    The longest come first, so that memory use peaks at the start of a run.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    batches: list[list[int]] = []
+    for index in order:
+        current = batches[-1] if batches else []
+        longest = lengths[current[0]] if current else lengths[index]
+        slots = (len(current) + 1) * (longest + max_new_tokens)
+        fits = current and len(current) < plan.rows and slots <= plan.tokens
+        if fits and not (plan.same_length and lengths[current[0]] != lengths[index]):
+            current.append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def row_bytes(model: PreTrainedModel, shape: TraceShape, width: int) -> int:
+    """Device memory of one row: keys and values, the record, activations, logits."""
+    config = model.config.get_text_config()
+    item = next(model.parameters()).element_size()
+    cache = width * cache_bytes(model)
+    inner = getattr(config, "intermediate_size", None) or 4 * shape.dim
+    activations = width * (6 * shape.dim + 3 * inner) * item
+    attention = 3 * shape.heads * width * width * 4
+    logits = 4 * config.vocab_size * 4
+    return cache * 2 + 2 * record_bytes(shape, width) + activations + attention + logits
+
+
+def cache_bytes(model: PreTrainedModel) -> int:
+    """Memory of the keys and values of one token."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    item = next(model.parameters()).element_size()
+    return int(2 * config.num_hidden_layers * kv_heads * head_dim * item)
+
+
+def record_bytes(shape: TraceShape, width: int) -> int:
+    """Memory that the compact record of one row takes during capture."""
+    a_token = 4 * shape.node_dim + 8 * shape.edges_per_token + 16 * shape.heads
+    return shape.layers * (8 * shape.dim + width * a_token)

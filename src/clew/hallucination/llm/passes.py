@@ -1,0 +1,429 @@
+"""One pass of the model over tokens of many requests, packed into one sequence: the next token of
+every running answer together with parts of new prompts. Only the attention knows the rows."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from clew.base.errors import InputError
+from clew.hallucination.llm.device_map import model_device
+from clew.hallucination.llm.observe import ModelObserver, accepted_arguments
+
+# Under this name the model's layers find the attention below.
+_ATTENTION = "clew_rows"
+_COLUMNS_STEP = 32
+# If the rows of a step lie apart, those between are computed as well, up to this many times as many
+# rows; otherwise the keys and values are copied.
+_MAX_SPREAD = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedTokens:
+    """Keys and values of the first tokens of a row, of every layer."""
+
+    keys: Float[Tensor, "layers kv_heads tokens dim"]
+    values: Float[Tensor, "layers kv_heads tokens dim"]
+
+
+class RowCache:
+    """Keys and values of `rows` rows with room for `capacity` tokens each, and of a spare row that
+    tokens without a request are written to. A row's tokens start at 0. Allocated when the first
+    keys arrive, which have the model's sizes. `version` counts how often the tensors were
+    replaced."""
+
+    keys: Float[Tensor, "layers rows kv_heads capacity dim"]
+    values: Float[Tensor, "layers rows kv_heads capacity dim"]
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self.rows = self.capacity = self.version = 0
+        self.is_allocated = False
+
+    def prepare_resize(self, rows: int, capacity: int) -> Callable[[], None]:
+        """Allocate other sizes, with what fits of the tokens; the returned function puts them in
+        place."""
+        if self.is_allocated:
+            new = [_resized(old, rows, capacity) for old in (self.keys, self.values)]
+
+        def resize() -> None:
+            self.rows, self.capacity = rows, capacity
+            self.version += 1
+            if self.is_allocated:
+                self.keys, self.values = new
+
+        return resize
+
+    def layer(
+        self,
+        number: int,
+        keys: Float[Tensor, "kv_heads tokens dim"],
+        values: Float[Tensor, "kv_heads tokens dim"],
+    ) -> tuple[Tensor, Tensor]:
+        """All keys and values of one layer, which has got these new ones."""
+        if not self.is_allocated:
+            self.keys, self.values = self._allocate(keys), self._allocate(values)
+            self.is_allocated = True
+        if keys.shape[0] != self.keys.shape[2] or keys.shape[2] != self.keys.shape[4]:
+            raise InputError(
+                f"layer {number} of this model has keys of another size than its first layer. Such "
+                "models cannot answer live; use them with clew.extract."
+            )
+        return self.keys[number], self.values[number]
+
+    def copy_tokens(self, row: int, length: int) -> CachedTokens:
+        return CachedTokens(
+            keys=self.keys[:, row, :, :length].clone(),
+            values=self.values[:, row, :, :length].clone(),
+        )
+
+    def paste_tokens(self, row: int, tokens: CachedTokens) -> None:
+        length = tokens.keys.shape[2]
+        self.keys[:, row, :, :length] = tokens.keys
+        self.values[:, row, :, :length] = tokens.values
+
+    def _allocate(self, states: Float[Tensor, "kv_heads tokens dim"]) -> Tensor:
+        heads, _, dim = states.shape
+        return states.new_zeros(self._layers, self.rows + 1, heads, self.capacity, dim)
+
+
+def _resized(old: Tensor, rows: int, capacity: int) -> Tensor:
+    layers, old_rows, heads, old_capacity, dim = old.shape
+    new = old.new_zeros(layers, rows + 1, heads, capacity, dim)
+    rows, capacity = min(old_rows - 1, rows), min(old_capacity, capacity)
+    new[:, :rows, :, :capacity] = old[:, :rows, :, :capacity]
+    return new
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Tokens of one row to pass, from position `start` on. `wants_logits`: those of the last."""
+
+    row: int
+    tokens: Sequence[int]
+    start: int
+    wants_logits: bool = True
+
+
+@dataclass(kw_only=True)
+class Group:
+    """Segments that attend together: those of one token each, or longer ones, padded.
+    Attention is computed in `lanes`, which are rows of the cache: a slice if possible."""
+
+    rows: Int[Tensor, " segments"]
+    sizes: Int[Tensor, " segments"]
+    lanes: slice | Int[Tensor, " lanes"]
+    # Of each segment, its lane (None: its own number), and of each of its tokens, the place in the
+    # packed sequence (None: in order from `first`).
+    lane: Int[Tensor, " segments"] | None
+    first: int
+    packed: Int[Tensor, "segments tokens"] | None
+    positions: Int[Tensor, "lanes tokens"]
+    # Which tokens are not padding, as places in `segments x tokens`; None if all.
+    real: Int[Tensor, " real"] | None
+    count: int
+    width: int
+    weights: list[Float[Tensor, "lanes heads tokens columns"]] = field(default_factory=list)
+    masks: dict[Any, Tensor] = field(default_factory=dict)
+
+    @property
+    def lane_count(self) -> int:
+        return len(self.positions)
+
+    def query(self, packed: Float[Tensor, "heads tokens dim"]) -> Float[Tensor, "lanes heads t d"]:
+        """The queries in lanes; padding repeats some token."""
+        if self.packed is None:
+            query = packed[:, self.first : self.first + len(self.rows)].transpose(0, 1)
+            query = query.unsqueeze(2)
+        else:
+            query = packed[:, self.packed].transpose(0, 1)
+        if self.lane is None:
+            return query
+        spread = query.new_zeros(self.lane_count, *query.shape[1:])
+        return spread.index_copy_(0, self.lane, query)
+
+    def unpack(self, lanes: Float[Tensor, "lanes tokens *rest"]) -> Float[Tensor, "real *rest"]:
+        """The values of the tokens that are not padding, in packed order."""
+        return self.real_tokens(self.of_segments(lanes))
+
+    def of_segments(self, lanes: Float[Tensor, "lanes *rest"]) -> Float[Tensor, "segments *rest"]:
+        return lanes if self.lane is None else lanes.index_select(0, self.lane)
+
+    def real_tokens(
+        self, values: Float[Tensor, "segments tokens *rest"]
+    ) -> Float[Tensor, "real *rest"]:
+        """The values of the tokens that are not padding, in packed order."""
+        flat = values.flatten(0, 1)
+        return flat if self.real is None else flat.index_select(0, self.real)
+
+    def sum_tokens(
+        self, weights: Float[Tensor, "segments layers heads tokens columns"]
+    ) -> Float[Tensor, "segments layers heads columns"]:
+        """The sum over the tokens that are not padding."""
+        if self.width == 1:
+            return weights[..., 0, :]
+        is_real = torch.arange(self.width, device=weights.device) < self.sizes[:, None]
+        return (is_real[:, None, None, None].to(weights.dtype) @ weights)[..., 0, :]
+
+    def mask(
+        self, kv_heads: int, heads: int, columns: int, window: int | None, dtype: Any
+    ) -> Tensor:
+        """Added to the scores: 0 where a token may look."""
+        key = (kv_heads, window)
+        if key not in self.masks:
+            column = torch.arange(columns, device=self.positions.device)
+            position = self.positions[..., None]
+            visible = column <= position
+            if window is not None:
+                visible &= column > position - window
+            hidden = torch.where(visible, 0.0, torch.finfo(dtype).min).to(dtype)
+            repeats = heads // kv_heads if self.width > 1 else 1
+            spread = hidden[:, None, None].expand(-1, kv_heads, repeats, -1, -1)
+            self.masks[key] = spread.reshape(-1, repeats * self.width, columns)
+        return self.masks[key]
+
+
+@dataclass(kw_only=True)
+class Pass:
+    """What one pass does: tokens, their rows and positions, and what is kept of it: each layer's
+    states, and the attention weights if `keeps_weights`. `last` are the last tokens of the
+    segments; `uses_kernels` is for a GPU, where each token is a group of its own."""
+
+    groups: list[Group]
+    tokens: Int[Tensor, " tokens"]
+    rows: Int[Tensor, " tokens"]
+    positions: Int[Tensor, " tokens"]
+    last: Int[Tensor, " segments"]
+    columns: int
+    keeps_weights: bool
+    cache: RowCache
+    uses_kernels: bool = False
+    # On a GPU, where the kernels put the attention weights of all layers.
+    weights: Float[Tensor, "layers tokens heads columns"] | None = None
+    states: list[Float[Tensor, "tokens dim"]] = field(default_factory=list)
+
+    def on_hidden(self, _layer: int, states: Float[Tensor, "1 tokens dim"]) -> None:
+        self.states.append(states[0])
+
+    def on_attention(self, layer: int, weights: Tensor) -> None:
+        """Never called: the weights are kept where they are computed."""
+
+
+def in_order(segments: Sequence[Segment]) -> list[Segment]:
+    """As a pass takes them: those of one token first, by row."""
+    steps = sorted((s for s in segments if len(s.tokens) == 1), key=lambda s: s.row)
+    return [*steps, *(s for s in segments if len(s.tokens) > 1)]
+
+
+class PackedModel:
+    """A model with the cache of its rows. One thread may use it at a time."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model, self.observer = model, ModelObserver(model)
+        self.cache = RowCache(self.observer.num_layers)
+        self._arguments = accepted_arguments(model)
+
+    @property
+    def device(self) -> torch.device:
+        return model_device(self.model)
+
+    def plan(self, ordered: Sequence[Segment], *, keeps_weights: bool = False) -> Pass:
+        """Pack segments that are `in_order`."""
+        device = self.device
+        lengths = [len(segment.tokens) for segment in ordered]
+        steps = lengths.count(1)
+        rows = [s.row for s, length in zip(ordered, lengths, strict=True) for _ in range(length)]
+        positions = [p for s in ordered for p in range(s.start, s.start + len(s.tokens))]
+        ends = torch.tensor(lengths).cumsum(0)
+        longest = max(positions) + 1
+        columns = min(-(-longest // _COLUMNS_STEP) * _COLUMNS_STEP, self.cache.capacity)
+        parts = ((ordered[:steps], 0), (ordered[steps:], steps))
+        groups = [_group(some, first, device) for some, first in parts]
+        return Pass(
+            groups=[group for group in groups if group is not None],
+            tokens=torch.tensor([t for s in ordered for t in s.tokens], device=device),
+            rows=torch.tensor(rows, device=device),
+            positions=torch.tensor(positions, device=device),
+            last=(ends - 1).to(device),
+            columns=columns,
+            keeps_weights=keeps_weights,
+            cache=self.cache,
+        )
+
+    def run(
+        self,
+        planned: Pass,
+        keep: Int[Tensor, " kept"],
+        *,
+        keeps_states: bool = False,
+    ) -> Float[Tensor, "kept vocabulary"]:
+        """Pass the tokens; returns the logits of those in `keep`, at least one."""
+        with self._attention(planned):
+            if keeps_states:
+                with self.observer.listen(planned, attention=False):
+                    logits = self._forward(planned, keep)
+            else:
+                logits = self._forward(planned, keep)
+        return logits[keep] if len(logits) != len(keep) else logits
+
+    def _forward(self, planned: Pass, keep: Tensor) -> Float[Tensor, "tokens vocabulary"]:
+        output = self.model(
+            input_ids=planned.tokens[None],
+            use_cache=False,
+            **self._arguments(planned.positions[None], keep),
+        )
+        return output.logits[0]
+
+    @contextmanager
+    def _attention(self, planned: Pass) -> Iterator[None]:
+        config = self.model.config
+        before = config._attn_implementation
+        config._attn_implementation = _ATTENTION
+        token = _current.set(planned)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            config._attn_implementation = before
+
+
+_current: ContextVar[Pass] = ContextVar("_current")
+
+
+def _group(segments: Sequence[Segment], first: int, device: torch.device) -> Group | None:
+    if not segments:
+        return None
+    rows = [segment.row for segment in segments]
+    lengths = [len(segment.tokens) for segment in segments]
+    width, low, high = max(lengths), min(rows), max(rows) + 1
+    starts = torch.tensor([segment.start for segment in segments], device=device)
+    positions = starts[:, None] + torch.arange(width, device=device)
+    lanes: slice | Tensor = slice(low, high)
+    lane = None
+    if high - low > _MAX_SPREAD * len(rows) or width > 1:
+        lanes = torch.tensor(rows, device=device)
+    elif rows != list(range(low, high)):
+        lane = torch.tensor(rows, device=device) - low
+        positions = positions.new_zeros(high - low, width).index_copy_(0, lane, positions)
+    packed, real = _pack(lengths, first, device) if width > 1 else (None, None)
+    return Group(
+        rows=torch.tensor(rows, device=device),
+        sizes=torch.tensor(lengths, device=device),
+        lanes=lanes,
+        lane=lane,
+        first=first,
+        packed=packed,
+        positions=positions,
+        real=real,
+        count=sum(lengths),
+        width=width,
+    )
+
+
+def _pack(
+    lengths: Sequence[int], first: int, device: torch.device
+) -> tuple[Int[Tensor, "segments tokens"], Int[Tensor, " real"] | None]:
+    """The place of each token in the packed sequence, and which tokens are not padding."""
+    sizes, width = torch.tensor(lengths), max(lengths)
+    place = torch.arange(width).expand(len(lengths), -1)
+    is_real: Bool[Tensor, "segments tokens"] = place < sizes[:, None]
+    begins = first + sizes.cumsum(0) - sizes
+    packed = begins[:, None] + torch.minimum(place, sizes[:, None] - 1)
+    real = None if bool(is_real.all()) else is_real.flatten().nonzero()[:, 0].to(device)
+    return packed.to(device), real
+
+
+def attend_to_rows(
+    module: nn.Module,
+    query: Float[Tensor, "1 heads tokens dim"],
+    key: Float[Tensor, "1 kv_heads tokens dim"],
+    value: Float[Tensor, "1 kv_heads tokens dim"],
+    _mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Float[Tensor, "1 tokens heads dim"], None]:
+    """The attention of a packed pass: each token looks at its own row of the cache, up to
+    itself."""
+    planned, layer = _current.get(), int(module.layer_idx)  # type: ignore[arg-type]
+    here, home = query.device, planned.rows.device
+    if here != home:  # a layer on another GPU: the rows of all layers are on the first one
+        query, key, value = (one.to(home) for one in (query, key, value))
+        s_aux = None if s_aux is None else s_aux.to(home)
+    cached = planned.cache.layer(layer, key[0], value[0])
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if planned.uses_kernels:
+        from clew.hallucination.llm.kernels import attend_packed
+
+        output = attend_packed(
+            query[0],
+            key[0],
+            value[0],
+            cached,
+            (planned.rows, planned.positions),
+            scaling=scaling,
+            weights=None if planned.weights is None else planned.weights[layer],
+            softcap=softcap,
+            window=sliding_window,
+        )
+        return output[None], None
+    cached[0][planned.rows, :, planned.positions] = key[0].transpose(0, 1)
+    cached[1][planned.rows, :, planned.positions] = value[0].transpose(0, 1)
+    parts = []
+    for group in planned.groups:
+        keys, values = (
+            all_rows[group.lanes][:, :, : planned.columns].flatten(0, 1) for all_rows in cached
+        )
+        scores = _scores(group, query[0], keys, scaling, softcap, sliding_window)
+        weights = _softmax(scores, s_aux, query.dtype)
+        mixed = torch.bmm(weights.view(len(keys), -1, planned.columns), values)
+        if planned.keeps_weights:
+            group.weights.append(weights)
+        heads = query.shape[1]
+        lanes = mixed.view(group.lane_count, heads, group.width, -1).transpose(1, 2)
+        parts.append(group.unpack(lanes))
+    output = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return output[None].to(here), None
+
+
+def _scores(
+    group: Group,
+    query: Float[Tensor, "heads tokens dim"],
+    keys: Float[Tensor, "lanes_kv_heads columns dim"],
+    scaling: float,
+    softcap: float | None,
+    window: int | None,
+) -> Float[Tensor, "lanes heads tokens columns"]:
+    heads, columns = query.shape[0], keys.shape[1]
+    lanes, width = group.lane_count, group.width
+    kv_heads = len(keys) // lanes
+    mask = group.mask(kv_heads, heads, columns, window, query.dtype)
+    asked = group.query(query).reshape(len(keys), -1, query.shape[-1])
+    if softcap is None:
+        scores = torch.baddbmm(mask, asked, keys.transpose(1, 2), alpha=scaling)
+    else:
+        raw = torch.bmm(asked, keys.transpose(1, 2)) * (scaling / softcap)
+        scores = raw.tanh() * softcap + mask
+    return scores.view(lanes, heads, width, columns)
+
+
+def _softmax(
+    scores: Float[Tensor, "lanes heads tokens columns"], sinks: Tensor | None, dtype: torch.dtype
+) -> Float[Tensor, "lanes heads tokens columns"]:
+    """Attention weights; `sinks` are scores of a column of their own, which is dropped."""
+    if sinks is None:
+        return scores.softmax(-1, dtype=torch.float32).to(dtype)
+    column = sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1).to(scores.dtype)
+    joined = torch.cat([scores, column], dim=-1).softmax(-1, dtype=torch.float32)
+    return joined[..., :-1].to(dtype)
+
+
+AttentionInterface.register(_ATTENTION, attend_to_rows)

@@ -1,0 +1,423 @@
+"""What is recorded of running answers: the same as capture stores, computed once per pass for all
+layers and rows together, so that it costs little."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from clew.hallucination.llm.passes import Group, Pass
+from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.compact import COLUMNS, Reduced, laplacian, log_diagonal, lookback
+from clew.hallucination.traces.schema import TraceShape
+
+_OF_ATTENTION = frozenset(
+    {"edges", "attention_log_diagonal", "laplacian_diagonal", "lookback"},
+)
+# Copies on a GPU have room for a multiple of this many tokens: those of one size join quickly.
+_ROUNDED = {"cuda": 128}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What to record of scored requests. `columns` are those of a trace ("edges" are two);
+    `token_layers` are the layers whose projected states come with every new token. Both require
+    the `basis` where states are projected."""
+
+    shape: TraceShape
+    basis: Basis | None
+    columns: frozenset[str] = COLUMNS
+    token_layers: tuple[int, ...] = ()
+
+    @property
+    def needs_attention(self) -> bool:
+        return bool(self.columns & _OF_ATTENTION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCopy:
+    """The record of one answer, `[1, ...]` each; those with one entry per token may have room for
+    more than its `length`. The last `answer` tokens are the answer."""
+
+    tensors: dict[str, Tensor]
+    columns: frozenset[str]
+    length: int
+    answer: int
+
+
+class RowRecord:
+    """The record of every row of the engine, filled pass by pass. `version` counts how often its
+    tensors were replaced."""
+
+    def __init__(self, recording: Recording, device: torch.device, dtype: torch.dtype) -> None:
+        self.recording, self._device, self._dtype = recording, device, dtype
+        self._basis = recording.basis.to(device, dtype) if recording.basis else None
+        self._token_basis = _of_layers(self._basis, recording.token_layers)
+        self.rows = self.capacity = self.version = 0
+        self._tensors: dict[str, Tensor] = {}
+        self._prompts = torch.zeros(0, dtype=torch.long, device=device)
+
+    def prepare_resize(self, rows: int, capacity: int) -> Callable[[], None]:
+        """Allocate other sizes, and a spare row, with what fits of the record; the returned
+        function puts them in place."""
+        tensors = {}
+        for name, shape in self._shapes(capacity).items():
+            kind = torch.int32 if name == "edge_slot" else torch.float32
+            dtype = self._dtype if name == "last_hidden" else kind
+            new = torch.zeros(rows + 1, *shape, dtype=dtype, device=self._device)
+            old = self._tensors.get(name)
+            if old is not None:
+                old = old[:-1]
+                both = tuple(slice(min(a, b)) for a, b in zip(old.shape, new.shape, strict=True))
+                new[both] = old[both]
+            tensors[name] = new
+        prompts = self._prompts.new_zeros(rows + 1)
+        count = min(rows + 1, len(self._prompts))
+        prompts[:count] = self._prompts[:count]
+
+        def resize() -> None:
+            self.rows, self.capacity = rows, capacity
+            self.version += 1
+            self._tensors, self._prompts = tensors, prompts
+
+        return resize
+
+    def start(self, row: int, prompt_length: int) -> None:
+        """A new request gets the row."""
+        # Not by indexing: a number given to a tensor on a GPU waits for all of its work.
+        self._prompts.select(0, row).fill_(prompt_length)
+        for name in ("received", "answer_sum"):
+            if name in self._tensors:
+                self._tensors[name].select(0, row).zero_()
+
+    def add(self, planned: Pass, alive: Bool[Tensor, " tokens"] | None = None) -> None:
+        """Add what was kept of a pass. Tokens that are not `alive` are not part of their answers,
+        which had ended before them."""
+        if planned.states:
+            self._add_states(planned, torch.stack(planned.states), alive)
+        for group in planned.groups:
+            if group.weights:
+                self._add_weights(group, planned, alive)
+        if planned.weights is not None and alive is not None:
+            self._add_all_weights(planned.weights, planned, alive)
+
+    def project_tokens(self, planned: Pass) -> Float[Tensor, "segments layers node_dim"]:
+        """The projected state of each segment's last token, in the layers that were asked for."""
+        layers = [planned.states[layer][planned.last] for layer in self.recording.token_layers]
+        return _project(self._token_basis, torch.stack(layers)).transpose(0, 1)
+
+    def copy(self, row: int, length: int, answer: int) -> RowCopy:
+        """What has been recorded of one row: `length` tokens, the last `answer` of which are the
+        answer. It is reduced later: the engine's thread does not take the time."""
+        step = _ROUNDED.get(self._device.type, 1)
+        room = min(-(-length // step) * step, self.capacity)
+        tensors = {name: self._of_row(name, row, room).clone() for name in self._tensors}
+        return RowCopy(
+            tensors=tensors, columns=self.recording.columns, length=length, answer=answer
+        )
+
+    def copy_tokens(self, row: int, length: int) -> dict[str, Tensor]:
+        """The record of the first tokens of a row, while nothing follows them."""
+        return {
+            name: self._of_row(name, row, length).clone()
+            for name in self._tensors
+            if name in PER_TOKEN
+        }
+
+    def paste_tokens(self, row: int, tokens: dict[str, Tensor]) -> None:
+        for name, values in tokens.items():
+            along = PER_TOKEN[name] + 1
+            self._tensors[name][row : row + 1].narrow(along, 0, values.shape[along]).copy_(values)
+
+    def _of_row(self, name: str, row: int, length: int) -> Tensor:
+        tensor = self._tensors[name][row : row + 1]
+        along = PER_TOKEN.get(name)
+        return tensor if along is None else tensor.narrow(along + 1, 0, length)
+
+    def _shapes(self, slots: int) -> dict[str, tuple[int, ...]]:
+        """The tensors that the columns require, each without its first dimension, the rows."""
+        shape, columns = self.recording.shape, self.recording.columns
+        layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
+        states = (layers, shape.dim)
+        needed: dict[str, tuple[tuple[int, ...], set[str]]] = {
+            "last_hidden": (states, {"last_hidden"}),
+            "answer_sum": (states, {"answer_hidden"}),
+            "nodes": ((layers, slots, shape.node_dim), {"nodes"}),
+            "edge_weight": ((layers, slots, k), {"edges"}),
+            "edge_slot": ((layers, slots, k), {"edges"}),
+            "diagonal": (
+                (layers, heads, slots),
+                {"attention_log_diagonal", "laplacian_diagonal"},
+            ),
+            "received": ((layers, heads, slots), {"laplacian_diagonal"}),
+            "masses": ((layers, heads, slots, 2), {"lookback"}),
+        }
+        return {name: size for name, (size, of) in needed.items() if columns & of}
+
+    def _add_states(
+        self, planned: Pass, states: Float[Tensor, "layers tokens dim"], alive: Tensor | None
+    ) -> None:
+        if planned.uses_kernels and alive is not None:
+            self._add_with_kernels(planned, states, alive)
+        else:
+            self._add_plainly(planned, states, alive)
+        if "nodes" in self._tensors:
+            nodes = _project(self._basis, states).transpose(0, 1)
+            self._tensors["nodes"][planned.rows, :, planned.positions] = nodes
+
+    def _add_with_kernels(self, planned: Pass, states: Tensor, alive: Tensor) -> None:
+        from clew.hallucination.llm.kernels import keep_last, sum_states
+
+        rows, tensors = planned.rows, self._tensors
+        if "last_hidden" in tensors:
+            keep_last(states, rows, planned.last, alive, tensors["last_hidden"])
+        if "answer_sum" in tensors:
+            where = rows, planned.positions
+            sum_states(states, where, self._prompts, alive, tensors["answer_sum"])
+
+    def _add_plainly(self, planned: Pass, states: Tensor, alive: Tensor | None) -> None:
+        tensors = self._tensors
+        if "last_hidden" in tensors:
+            rows, kept = planned.rows[planned.last], tensors["last_hidden"]
+            last = states[:, planned.last].transpose(0, 1).to(self._dtype)
+            if alive is not None:
+                last = torch.where(alive[planned.last][:, None, None], last, kept[rows])
+            kept[rows] = last
+        if "answer_sum" in tensors:
+            # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
+            is_answer = planned.positions >= self._prompts[planned.rows]
+            is_answer = is_answer if alive is None else is_answer & alive
+            answer = torch.where(is_answer[None, :, None], states, 0).transpose(0, 1).float()
+            tensors["answer_sum"].index_add_(0, planned.rows, answer)
+
+    def _add_weights(self, group: Group, planned: Pass, alive: Tensor | None) -> None:
+        """Reduce the attention of one group of segments, all layers at once."""
+        weights = group.of_segments(torch.stack(group.weights, dim=1))
+        here = slice(group.first, group.first + group.count)
+        tokens = _Tokens(
+            rows=group.rows,
+            token_rows=planned.rows[here],
+            token_positions=planned.positions[here],
+            positions=group.of_segments(group.positions),
+        )
+        if "edge_weight" in self._tensors:
+            self._add_edges(group, weights, tokens)
+        if "diagonal" in self._tensors:
+            own = tokens.positions.clamp(max=planned.columns - 1)[:, None, None, :, None]
+            diagonal = weights.gather(-1, own.expand(*weights.shape[:4], 1))[..., 0]
+            self._write("diagonal", tokens, group.real_tokens(diagonal.permute(0, 3, 1, 2)))
+        if "received" in self._tensors:
+            received = self._tensors["received"][..., : planned.columns]
+            given = group.sum_tokens(weights).float()
+            if alive is not None:  # each token is a segment of its own
+                given = given * alive[:, None, None, None]
+            received.index_add_(0, tokens.rows, given)
+        if "masses" in self._tensors:
+            self._add_masses(group, weights, tokens)
+
+    def _add_all_weights(
+        self, weights: Float[Tensor, "layers tokens heads columns"], planned: Pass, alive: Tensor
+    ) -> None:
+        """Reduce the attention of all layers and tokens with kernels of their own."""
+        from clew.hallucination.llm.kernels import reduce_weights
+
+        rows, positions = planned.rows, planned.positions
+        reduce_weights(weights, (rows, positions), self._prompts, alive, self._tensors)
+        if "edge_weight" in self._tensors:
+            k = min(self.recording.shape.edges_per_token, weights.shape[-1])
+            column = torch.arange(weights.shape[-1], device=weights.device)
+            seen = column <= positions[:, None, None]
+            strongest = torch.where(seen, weights, 0).mean(2).topk(k, dim=-1)
+            for name, found in zip(("edge_weight", "edge_slot"), strongest, strict=True):
+                kept = self._tensors[name]
+                kept[rows, :, positions, :k] = found.transpose(0, 1).to(kept.dtype)
+
+    def _add_edges(self, group: Group, weights: Tensor, tokens: "_Tokens") -> None:
+        k = min(self.recording.shape.edges_per_token, weights.shape[-1])
+        strongest = weights.mean(2, dtype=torch.float32).topk(k, dim=-1)
+        for name, found in zip(("edge_weight", "edge_slot"), strongest, strict=True):
+            kept = self._tensors[name]
+            values = group.real_tokens(found.transpose(1, 2)).to(kept.dtype)
+            kept[tokens.token_rows, :, tokens.token_positions, :k] = values
+
+    def _add_masses(self, group: Group, weights: Tensor, tokens: "_Tokens") -> None:
+        column = torch.arange(weights.shape[-1], device=weights.device)
+        in_prompt = column < self._prompts[tokens.rows][:, None]
+        sides = torch.stack([in_prompt, ~in_prompt], dim=-1).to(weights.dtype)
+        masses = (weights.flatten(1, 3) @ sides).view(*weights.shape[:4], 2)
+        self._write("masses", tokens, group.real_tokens(masses.permute(0, 3, 1, 2, 4)))
+
+    def _write(self, name: str, tokens: "_Tokens", values: Float[Tensor, "real *rest"]) -> None:
+        self._tensors[name][tokens.token_rows, :, :, tokens.token_positions] = values.float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tokens:
+    """Where the tokens of a group are: the row of each segment, row and position of each token,
+    and the positions with padding."""
+
+    rows: Int[Tensor, " segments"]
+    token_rows: Int[Tensor, " real"]
+    token_positions: Int[Tensor, " real"]
+    positions: Int[Tensor, "segments tokens"]
+
+
+def _of_layers(basis: Basis | None, layers: Sequence[int]) -> Basis | None:
+    if basis is None:
+        return None
+    some = list(layers)
+    return Basis(mean=basis.mean[some], components=basis.components[some])
+
+
+def _project(
+    basis: Basis | None, states: Float[Tensor, "layers tokens dim"]
+) -> Float[Tensor, "layers tokens node_dim"]:
+    """Project the states of all layers of a basis at once."""
+    assert basis is not None  # what is projected is not recorded without one
+    centered = states.to(basis.components.dtype) - basis.mean[:, None]
+    return (centered @ basis.components).float()
+
+
+# Tensors with one entry per token, and the dimension of the tokens in those of one row.
+PER_TOKEN = {
+    "nodes": 1,
+    "edge_weight": 1,
+    "edge_slot": 1,
+    "diagonal": 2,
+    "received": 2,
+    "masses": 2,
+}
+_RAGGED = {
+    "nodes": 3,
+    "edge_weight": 3,
+    "edge_source": 3,
+    "attention_log_diagonal": 4,
+    "laplacian_diagonal": 4,
+}
+
+
+def reduce_ragged(copies: Sequence[RowCopy]) -> Reduced:
+    """The fields of some answers' traces. Those of columns that were not recorded are empty."""
+    rows = _Rows(copies)
+    fields = rows.reduce()
+    ragged = {name: _RAGGED[name] for name in fields if name in _RAGGED}
+    for name, dims in ragged.items():
+        fields[name] = rows.select(fields[name], dims)
+    return _reduced(fields, rows.device)
+
+
+def reduce_padded(copies: Sequence[RowCopy]) -> Reduced:
+    """The same, with ragged fields `[answers, layers, (heads,) tokens, ...]` and zeros after each
+    answer's tokens."""
+    rows = _Rows(copies)
+    return _reduced(rows.reduce(), rows.device)
+
+
+def _reduced(fields: dict[str, Tensor], device: torch.device) -> Reduced:
+    empty = torch.empty(0, device=device)
+    return Reduced(**{name: fields.get(name, empty) for name in Reduced.__dataclass_fields__})
+
+
+class _Rows:
+    """Copies of several rows, joined."""
+
+    used: Bool[Tensor, "rows tokens"]
+    index: Int[Tensor, "rows tokens"]
+
+    def __init__(self, copies: Sequence[RowCopy]) -> None:
+        self.columns = copies[0].columns
+        self.device = next(iter(copies[0].tensors.values()), torch.empty(0)).device
+        sizes = [[copy.length, copy.answer] for copy in copies]
+        self.lengths, self.answers = to_device(sizes, self.device).T
+        self._longest = max(copy.length for copy in copies)
+        self._is_padded = any(copy.length < self._longest for copy in copies)
+        places = torch.arange(self._longest, device=self.device)
+        self.index = places.expand(len(copies), -1)
+        self.used = places < self.lengths[:, None]
+        self._kept = {name: self._join(copies, name) for name in copies[0].tensors}
+
+    def reduce(self) -> dict[str, Tensor]:
+        kept, fields = self._kept, {}
+        if "last_hidden" in kept:
+            fields["last_hidden"] = kept["last_hidden"]
+        if "answer_sum" in kept:
+            count = self.answers.clamp(min=1)[:, None, None]
+            fields["answer_hidden"] = kept["answer_sum"] / count
+        if "nodes" in kept:
+            fields["nodes"] = kept["nodes"]
+        if "edge_weight" in kept:
+            weight = kept["edge_weight"]
+            fields |= {"edge_weight": weight, "edge_source": kept["edge_slot"].where(weight > 0, 0)}
+        if "attention_log_diagonal" in self.columns:
+            fields["attention_log_diagonal"] = self._mask(log_diagonal(kept["diagonal"]), 2)
+        if "laplacian_diagonal" in self.columns:
+            fields["laplacian_diagonal"] = laplacian(
+                kept["received"], kept["diagonal"], self.lengths, self.index
+            )
+        if "masses" in kept:
+            sizes = self.lengths, self.answers
+            fields["lookback"] = lookback(kept["masses"], *sizes, self.index, self.used)
+        return fields
+
+    def select(self, values: Tensor, dims: int) -> Tensor:
+        """The entries of tokens that exist, flat over the first `dims` dimensions."""
+        if not self._is_padded:
+            return values.flatten(0, dims - 1)
+        used = self.used.view(len(self.used), *[1] * (dims - 2), -1)
+        return values[used.expand(values.shape[:dims])]
+
+    def _join(self, copies: Sequence[RowCopy], name: str) -> Tensor:
+        parts, along = [copy.tensors[name] for copy in copies], PER_TOKEN.get(name)
+        if along is None:
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len({part.shape for part in parts}) == 1:
+            joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+        else:
+            joined = _pad(parts, along)
+        return self._mask(joined.narrow(along + 1, 0, self._longest), along)
+
+    def _mask(self, values: Tensor, along: int) -> Tensor:
+        """Zeros after each row's tokens, where tokens may have been recorded that an answer does
+        not have."""
+        if not self._is_padded:
+            return values
+        behind = [1] * (values.dim() - along - 2)
+        used = self.used.view(len(self.used), *[1] * along, -1, *behind)
+        return torch.where(used, values, 0)
+
+
+def _pad(rows: Sequence[Tensor], along: int) -> Tensor:
+    """Join rows `[1, ...]`, with zeros where one is shorter along that dimension of a row."""
+    longest = max(rows, key=lambda row: row.shape[along + 1])
+    joined = longest.new_zeros(len(rows), *longest.shape[1:])
+    for place, row in zip(joined.split(1), rows, strict=True):
+        place.narrow(along + 1, 0, row.shape[along + 1]).copy_(row)
+    return joined
+
+
+class Reading:
+    """Values on their way from the device to the host."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        self._values = values
+        if values.is_cuda:
+            pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values = pinned.copy_(values, non_blocking=True)
+            self._event = torch.cuda.Event(blocking=True)
+            self._event.record()
+
+    def get(self) -> Tensor:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._values
+
+
+def to_device(numbers: Sequence[Any], device: torch.device) -> Tensor:
+    """Numbers on the device; a GPU is not waited for."""
+    if device.type != "cuda":
+        return torch.tensor(numbers, device=device)
+    return torch.tensor(numbers, pin_memory=True).to(device, non_blocking=True)

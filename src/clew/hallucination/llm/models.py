@@ -1,7 +1,6 @@
 """Load a causal language model as capture requires it: eager attention, evaluation mode."""
 
 import contextlib
-import functools
 import hashlib
 import pickle
 import struct
@@ -10,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -34,6 +31,7 @@ from clew.hallucination.llm.embedded import (
     Quantize,
     embedded_model_folder,
     quiet_transformers,
+    read_gguf_once,
 )
 from clew.storage.reading import read_json
 
@@ -395,29 +393,3 @@ def explained(name: str) -> Iterator[None]:
             "with config.json and weights, a .gguf file, a Hugging Face ID that this machine "
             f"can download, or {EMBEDDED_NAME}."
         ) from error
-
-
-class _ArrayReader(gguf.GGUFReader):
-    """A vocabulary takes half a million slices, and a slice of a `numpy.memmap` costs several
-    times one of an array."""
-
-    @property
-    def data(self) -> Any:
-        return self._data
-
-    @data.setter
-    def data(self, mapped: np.memmap) -> None:
-        self._data = mapped.view(np.ndarray)
-
-
-@contextlib.contextmanager
-def read_gguf_once() -> Iterator[None]:
-    """Within it, transformers opens each GGUF file and lists the tensors' names only once."""
-    reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
-    module: Any = gguf
-    module.GGUFReader = functools.cache(_ArrayReader)
-    module.get_tensor_name_map = functools.cache(names)
-    try:
-        yield
-    finally:
-        module.GGUFReader, module.get_tensor_name_map = reader, names

@@ -88,8 +88,7 @@ def _review_command(call: Call) -> str:
 def _review(call: Call, result: "LabelResult", *, port: int, browser: bool) -> "LabelResult":
     """Let a person correct labels on a page; Ctrl-C ends it as well."""
     from clew.hallucination.labels.label import apply_corrections
-    from clew.hallucination.labels.review.app import Hints, open_page
-    from clew.hallucination.labels.review.session import open_review
+    from clew.hallucination.labels.review import Hints, open_page, open_review
 
     hints = Hints(next=_next_command(call, result), again=_review_command(call))
     with open_review(result.path, result.score_threshold) as review:

@@ -17,9 +17,8 @@ from urllib.parse import quote
 import pytest
 
 from clew.base.errors import ClewError, InputError, StoreError
-from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
+from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError, Secret
 from clew.hallucination.labels.judge import JudgedFile, parse_reply
-from clew.hallucination.labels.secret import Secret
 from tests.hallucination.labels.judge_server import Attack, hostile
 
 pytestmark = pytest.mark.slow

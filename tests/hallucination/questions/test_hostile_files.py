@@ -163,7 +163,7 @@ def test_flipped_bytes_in_a_binary_table_give_an_error_or_rows(tmp_path: Path, k
 def test_long_text_that_many_rows_share_is_not_copied_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.hallucination.questions.columns._MAX_TEXT_BYTES", 10_000)
+    monkeypatch.setattr("clew.hallucination.questions.tables._MAX_TEXT_BYTES", 10_000)
     answers = [["a"]] * 99 + [["b" * 1000] * 20]
     table = pa.table({"question": [f"{n} " + "x" * 900 for n in range(100)], "answers": answers})
     pq.write_table(table, tmp_path / "q.parquet", row_group_size=30)
@@ -177,7 +177,7 @@ def test_long_text_that_many_rows_share_is_not_copied_for_each(
 def test_parquet_bomb_is_refused_by_its_footer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.hallucination.questions.columns._FREE_BYTES", 0)
+    monkeypatch.setattr("clew.hallucination.questions.tables._FREE_BYTES", 0)
     table = pa.table({"question": ["x" * 3_000_000]})
     pq.write_table(table, tmp_path / "q.parquet", compression="zstd")
     with pytest.raises(InputError, match="decompresses to more than 200 times its size"):
@@ -189,7 +189,7 @@ def test_parquet_bomb_is_refused_by_its_footer(
 def test_arrow_bomb_is_refused_before_it_is_decompressed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any, kind: pa.DataType
 ) -> None:
-    monkeypatch.setattr("clew.hallucination.questions.columns._FREE_BYTES", 0)
+    monkeypatch.setattr("clew.hallucination.questions.tables._FREE_BYTES", 0)
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     for length, path in ((10, tmp_path / "good.arrow"), (3_000_000, tmp_path / "bad.arrow")):
         table = pa.table({"question": pa.array(["x" * length]).cast(kind)})
@@ -203,7 +203,7 @@ def test_arrow_bomb_is_refused_before_it_is_decompressed(
 def test_rows_that_a_file_cannot_hold_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.hallucination.questions.columns._FREE_ROWS", 0)
+    monkeypatch.setattr("clew.hallucination.questions.tables._FREE_ROWS", 0)
     table = pa.table({"question": pa.nulls(1_000_000, pa.string())})
     pq.write_table(table, tmp_path / "q.parquet")
     with pytest.raises(InputError, match="claims 1,000,000 rows"):

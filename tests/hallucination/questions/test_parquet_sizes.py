@@ -11,8 +11,7 @@ import pytest
 
 from clew.base.errors import InputError
 from clew.hallucination.questions import load_questions
-from clew.hallucination.questions.columns import read_parquet
-from clew.hallucination.questions.parquet_sizes import measure_parquet
+from clew.hallucination.questions.tables import measure_parquet, read_parquet
 
 ROWS = 300
 TABLE = pa.table(
@@ -137,7 +136,7 @@ def test_long_text_that_a_list_repeats_is_measured_whole(tmp_path: Path, compres
 def test_long_text_that_many_rows_repeat_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.hallucination.questions.columns._FREE_BYTES", 1 << 20)
+    monkeypatch.setattr("clew.hallucination.questions.tables._FREE_BYTES", 1 << 20)
     table = pa.table({"question": ["x" * 10_000] * 2000})
     pq.write_table(table, tmp_path / "q.parquet", compression="zstd")
     with pytest.raises(InputError, match="decompresses to more than 200 times its size"):

@@ -10,11 +10,12 @@ from clew.hallucination.labels.scores import (
     MatchedScores,
     Refused,
     Scores,
+    SpanLabels,
     read_scores,
+    read_span_labels,
     refuse_other_answers,
     require_scores,
 )
-from clew.hallucination.labels.span_labels import SpanLabels, read_span_labels
 from clew.hallucination.labels.table import spans_beside
 
 __all__ = [

@@ -5,7 +5,7 @@ Rome" and "Norway, Sweden, and Denmark" do, but "Paris, France" and "Bosnia and 
 import re
 from collections.abc import Sequence
 
-from clew.hallucination.labels.words import Place, Words, split_words
+from clew.hallucination.labels.normalize import Place, Words, split_words
 
 _LIST_QUESTION = re.compile(
     r"\b(?:what|which|who|name|list|give|mention)(?: \w+)? (?:are|were)\b"

@@ -18,18 +18,87 @@ from clew.hallucination.labels.normalize import (
     join_initials,
     normalize_answer,
     normalize_words,
-)
-from clew.hallucination.labels.polarity import Polarity, accepted_polarity, answer_polarity
-from clew.hallucination.labels.refusals import (
-    accepts_refusal,
-    is_refusal,
-    is_refusal_of,
-    offers_refusal,
+    singular,
+    split_words,
 )
 from clew.hallucination.labels.values import canonical_values, is_date, parse_quantity
-from clew.hallucination.labels.words import singular, split_words
 
 Method = Literal["alias", "exact", "token-f1", "rouge-l"]
+# With articles, without them, without the s of plurals; the last not where the question is about
+# singular and plural.
+_VIEWS = (0, 1, 2)
+_ASKS_NUMBER = re.compile(r"\b(?:singular|plural|more than one)\b", re.IGNORECASE)
+Polarity = Literal["yes", "no", "both", "none"]
+_YES_NO = {
+    **dict.fromkeys(("yes", "true", "correct", "right", "yeah", "y", "yep"), True),
+    **dict.fromkeys(("no", "false", "incorrect", "wrong", "nope", "n", "untrue"), False),
+    **dict.fromkeys(("not true", "not correct", "not right"), False),
+}
+_SAID = re.compile(
+    r"\b(?:(?P<no>(?:\w+n t|not) (?:true|correct|right|the case)|untrue|no(?! doubt)|nope|false"
+    r"|incorrect|wrong)"
+    r"|(?P<yes>not (?:false|incorrect|wrong|untrue)|yes|yeah|yep|true|correct|right|indeed"
+    r"|certainly|definitely|absolutely|of course))\b"
+)
+_NEGATION = re.compile(r"\b(?:not|never|no|cannot|neither|nor|none|without|false)\b|n t\b")
+_BOTH = re.compile(r"^(?:yes and no|both|it depends|that depends|maybe|perhaps|sometimes)\b")
+# Repeated from the question.
+_CHOICE = re.compile(r"\b(?:yes or no|true or false)\b")
+_INSTRUCTION = re.compile(r"\b(?:answer|reply|respond)(?: with)?(?: only)? yes or no\b")
+# Of the words of a sentence, those that must be in the question for it to repeat the question.
+_LEAST_SHARED = 0.5
+_TEXT = (
+    r"(?:text|passage|context|article|question|document|paragraph|story|information|data|prompt)"
+)
+_MACHINE = r"(?:ai|chatbot|bot|artificial intelligence|language model|virtual assistant|assistant)"
+# On normalized words: an apostrophe is a space.
+_DECLINES = re.compile(
+    r"\bi (?:do not|don t|didn t|did not|really don t|honestly don t) (?:actually |currently )?"
+    r"(?:know|have|possess|recall|remember|understand|see)\b"
+    r"|\bi (?:am|m) (?:\w+ )?(?:unable|not able|not aware|not familiar|not sure|unsure|not certain"
+    r"|uncertain|not capable|incapable|unaware|unfamiliar)\b"
+    r"|\bi (?:cannot|can t|can not|could not|couldn t|won t|will not|am not allowed)\b"
+    r"(?! (?:stress|emphasize|wait))"
+    r"|\bi have no (?:idea|information|knowledge|way|data|record)\b"
+    rf"|\b(?:as|i am|i m) an? (?:\w+ ){{0,4}}{_MACHINE}\b"
+    r"|\b(?:there is|there s|there was|i have|i found|we have) (?:no|not enough|insufficient)"
+    r" (?:\w+ )?(?:information|data|evidence|answer|record|context|mention|details)\b"
+    rf"|\b{_TEXT} (?:above |given |provided )?(?:does not|doesn t|did not|didn t|never|is not"
+    r"|isn t) (?:\w+ )?(?:says?|states?|mentions?|provide|specify|contain|give|tell|include"
+    r"|answer|clear|complete|indicate|list|name)\b"
+    r"|\b(?:is|was|are|were) not (?:\w+ )?(?:mentioned|stated|specified|provided|given|available)"
+    rf"(?:$| (?:in|by|from) (?:the|this) (?:\w+ )?{_TEXT}\b)"
+    r"|\b(?:cannot|can t|can not|could not|couldn t) be (?:determined|answered|found|known|verified"
+    r"|inferred)\b"
+    r"|\b(?:it|this) is (?:not possible|impossible|unclear|unknown|not clear)\b"
+    r"|\b(?:could you|can you|would you|please) (?:please )?(?:provide|clarify|rephrase|specify"
+    r"|give|share|tell)\b"
+    r"|^(?:not (?:mentioned|stated|specified|given|known|provided|available|sure"
+    r"|enough information)|unknown|unanswerable|n a|no (?:answer|information|idea|comment)"
+    r"|none given|does not (?:say|mention|state|specify|provide)"
+    r"|doesn t (?:say|mention|state|specify|provide)|not in the (?:text|passage|context))\b"
+)
+_APOLOGIZES = re.compile(
+    r"\b(?:i am|i m|we are|we re) (?:\w+ )?sorry\b|^sorry\b|\bi apologi[sz]e\b"
+)
+# A claim after all, whatever was said before it.
+_CLAIMS = re.compile(
+    r"\b(?:but|however|still|although)\b(?: \w+){0,3}? (?:i (?:think|believe|guess|would say|d say"
+    r"|suspect|assume|know|can tell)|it (?:is|was|s|may|might|could|should|must|would)|its"
+    r"|he (?:is|was)|she (?:is|was)|they (?:are|were)|that (?:is|would|s)|probably|possibly|perhaps"
+    r"|maybe|my (?:best )?guess|the (?:\w+ ){1,6}(?:is|was|are|were))\b"
+    r"|\b(?:i think|i believe|i guess|i would say|my (?:best )?guess|probably|it is likely"
+    r"|it may be|it might be|it could be)\b"
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+# A question that offers a refusal as one of its answers: it is a claim then.
+_OFFERS = re.compile(
+    r"\b(?:answer|say|reply|write|respond)(?: with| by)? (?:not |unknown|unanswerable|i don t know"
+    r"|none|no answer)"
+)
+# Words before the refusal that are no answer: "Based on the given text, ...".
+_MOST_BEFORE = 12
+_FEW_WORDS = 3
 
 
 class Match(NamedTuple):
@@ -117,12 +186,6 @@ def _match_words(answer: str, accepted: Sequence[str], question: str) -> Match:
     if worst is not None:
         return Match(0.0, accepted[worst.place], worst.problem or "absent")
     return _match_values(answer, accepted, question) or Match(0.0, accepted[0], "absent")
-
-
-# With articles, without them, without the s of plurals; the last not where the question is about
-# singular and plural.
-_VIEWS = (0, 1, 2)
-_ASKS_NUMBER = re.compile(r"\b(?:singular|plural|more than one)\b", re.IGNORECASE)
 
 
 def _spell_text(text: str) -> tuple[str, str, str]:
@@ -236,3 +299,83 @@ def rouge_l(answer: str, accepted: str | Sequence[str]) -> float:
 
 def _as_list(accepted: str | Sequence[str]) -> Sequence[str]:
     return [accepted] if isinstance(accepted, str) else accepted
+
+
+def accepted_polarity(accepted: Sequence[str]) -> Polarity | None:
+    """The one polarity of the accepted answers; None if they are not yes or no."""
+    found = {_YES_NO.get(normalize_words(alias)) for alias in accepted}
+    if len(found) != 1 or None in found:
+        return None
+    return "yes" if found == {True} else "no"
+
+
+def answer_polarity(answer: str, question: str) -> Polarity:
+    """What an answer says to a question of yes or no: by its first word, or by whether it denies
+    what the question says."""
+    plain = _CHOICE.sub("", normalize_words(answer)).strip()
+    if not plain or _BOTH.match(plain):
+        return "both"
+    said = [found.lastgroup for found in _SAID.finditer(plain) if _is_verdict(plain, found)]
+    if said:
+        return "both" if len({*said}) > 1 else "yes" if said[0] == "yes" else "no"
+    asked = _INSTRUCTION.sub("", normalize_words(question))
+    known = {*asked.split()}
+    first = normalize_words(re.split(r"[.!?\n]", answer.strip(), maxsplit=1)[0]).split()
+    shared = len([word for word in first if word in known])
+    if not first or (asked and shared < _LEAST_SHARED * len(first)):
+        return "none"
+    is_denied = bool(_NEGATION.search(" ".join(first))) != bool(_NEGATION.search(asked))
+    return "no" if is_denied else "yes"
+
+
+def _is_verdict(plain: str, found: re.Match[str]) -> bool:
+    """At the beginning, or as what is said of the statement; not "no" in "there is no"."""
+    before = plain[: found.start()].rsplit(maxsplit=2)
+    if not before:
+        return True
+    if found[0] in ("yes", "no"):
+        is_said = before[-1] in ("is", "answer", "so", "therefore", "actually")
+        is_last = found[0] == "yes" and found.end() == len(plain)
+        return is_last or (is_said and before[-2:-1] != ["there"])
+    if found[0] in ("right", "indeed", "of course"):
+        return False
+    if "n t " in found[0]:
+        return True
+    return before[-1] in ("is", "was", "s", "answer", "statement", "are")
+
+
+def is_refusal(answer: str) -> bool:
+    """Whether an answer declines to answer, and does not make a claim after that."""
+    plain = normalize_words(answer)
+    found = _DECLINES.search(plain)
+    if found is not None:
+        is_early = plain[: found.start()].count(" ") <= _MOST_BEFORE
+        return is_early and not _CLAIMS.search(plain[found.end() :])
+    apology = _APOLOGIZES.match(plain)
+    if apology is None:
+        return False
+    # "Sorry, it is Rome" and "Sorry for the confusion. It is Rome" apologize, but answer.
+    others = map(normalize_words, _SENTENCE.split(answer.strip())[1:])
+    if any(other.count(" ") >= _FEW_WORDS for other in others):
+        return False
+    rest = plain[apology.end() :]
+    return not _CLAIMS.search(rest) and not re.match(r" (?:it|the|he|she|they|that)\b", rest)
+
+
+def is_refusal_of(answer: str, accepted: str) -> bool:
+    """Whether the sentence that declines also names the accepted answer: "I cannot verify that it
+    is Paris" does not state it."""
+    name = normalize_words(accepted)
+    sentences = map(normalize_words, re.split(r"[.!?\n]|\bbut\b", answer))
+    return any(_DECLINES.search(one) and name in one for one in sentences)
+
+
+def accepts_refusal(accepted: Sequence[str]) -> bool:
+    """Whether a question has no answer, as a text that does not contain it: its accepted answers
+    are refusals."""
+    return any(_DECLINES.search(normalize_words(alias)) for alias in accepted)
+
+
+def offers_refusal(question: str) -> bool:
+    """Whether a question names an answer for those who do not know: "answer 'not stated'"."""
+    return bool(_OFFERS.search(normalize_words(question)))

@@ -14,8 +14,7 @@ from clew.hallucination.questions.built_in import (
     facts_version,
     load_built_in,
 )
-from clew.hallucination.questions.files import READERS, file_ending, open_file
-from clew.hallucination.questions.hub import open_dataset
+from clew.hallucination.questions.files import READERS, file_ending, open_dataset, open_file
 from clew.hallucination.questions.records import (
     Collector,
     Question,

@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Any
 
 from clew.base.errors import InputError, without_settings
-from clew.hallucination.questions.contexts import CONTEXT_COLUMNS, read_context
 from clew.storage.text_files import MAX_RECORD_CHARACTERS
 
 # If several are present, the first in this order is used. Case, spaces and underscores are ignored:
@@ -41,6 +40,12 @@ HALLUCINATED_COLUMNS = ("hallucinated", "is_hallucinated", "hallucination", "lab
 CORRECT_COLUMNS = ("correct", "is_correct", "score")
 # Inside an answer: TriviaQA's {"value", "aliases", ...}, SQuAD's {"text": [...]}.
 _ANSWER_KEYS = ("value", "text", "answer", "name", "aliases", "normalized_aliases", "human_answers")
+CONTEXT_COLUMNS = (
+    *("context", "contexts", "passage", "passages", "paragraph", "retrieved_contexts"),
+    *("knowledge", "story"),
+)
+# Inside a context: HotpotQA's {"sentences": [[...]]}, PubMedQA's {"contexts": [...]}.
+_CONTEXT_KEYS = ("text", "contexts", "sentences", "passage_text", "passage", "content")
 # A mapping from the name of each part of the answer to what is accepted for it.
 _PARTS_COLUMNS = ("answer_parts",)
 _MAX_CATEGORY_CHARACTERS = 64
@@ -49,6 +54,7 @@ _MAX_ID_CHARACTERS = 4096
 # Python's parser takes hundreds of bytes per character.
 _MAX_ANSWER_CHARACTERS = 1 << 18
 _MAX_ANSWER_DEPTH = 32
+_MAX_CONTEXT_DEPTH = 8
 _TOO_LARGE = 10**4000  # Python refuses to write out an integer of more than 4,300 digits.
 # Skipped records that are listed one by one, and column names that are kept for an error message.
 _MAX_LISTED = 100_000
@@ -434,3 +440,42 @@ def useful_columns(name: str, columns: Sequence[str]) -> list[str]:
 def first_line(error: BaseException) -> str:
     said = without_settings(str(error)).strip() or type(error).__name__
     return said.splitlines()[0].rstrip(".")
+
+
+def read_context(value: object) -> str | None:
+    """The context as one text, None if it is empty. Passages are separated by a blank line, the
+    sentences of one by a space. Raises ValueError for anything else than text."""
+    text = "\n\n".join(filter(None, map(_join, _passages(value)))).strip()
+    if len(text) > MAX_RECORD_CHARACTERS:
+        raise ValueError(
+            f"its context has {len(text):,} characters; at most {MAX_RECORD_CHARACTERS:,} are "
+            "allowed"
+        )
+    return text or None
+
+
+def _passages(value: object) -> list[Any]:
+    value = _unwrap(value)
+    if value is None or (isinstance(value, float) and value != value):  # NaN in a table
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _join(value: object, depth: int = 0) -> str:
+    value = _unwrap(value)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, list | tuple) and depth < _MAX_CONTEXT_DEPTH:
+        return " ".join(filter(None, (_join(inner, depth + 1) for inner in value)))
+    raise ValueError(f"its context contains a {type(value).__name__}, not text")
+
+
+def _unwrap(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    found = next((value[key] for key in _CONTEXT_KEYS if key in value), None)
+    if found is None:
+        raise ValueError(f"its context is a record without any of {', '.join(_CONTEXT_KEYS)}")
+    return found

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew.hallucination.labels.label import label_store
-from clew.hallucination.labels.review import LabelReview, open_review
-from clew.hallucination.labels.review.app import open_page
+from clew.hallucination.labels.review import LabelReview, open_page, open_review
 from clew.pages.server import LocalServer
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 

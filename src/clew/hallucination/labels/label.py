@@ -70,6 +70,16 @@ class CategoryShare:
     refused: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """A few answers of each kind; the doubtful ones are not among the others."""
+
+    correct: list[LabeledAnswer]
+    hallucinated: list[LabeledAnswer]
+    doubtful: list[LabeledAnswer]
+    refused: list[LabeledAnswer] = field(default_factory=list)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LabelResult(Tabular):
     """The rows of the scores file in the order of `global_example_id`, and a summary. `excluded`
@@ -376,16 +386,6 @@ def _doubt_similarity(row: LabeledAnswer) -> Doubt:
         elif likeness >= _SIMILAR and len(alias) >= _LEAST_LETTERS:
             best = max(best, Doubt(likeness / 120, f'it is spelled almost like "{alias}"'))
     return best
-
-
-@dataclass(frozen=True, kw_only=True)
-class Examples:
-    """A few answers of each kind; the doubtful ones are not among the others."""
-
-    correct: list[LabeledAnswer]
-    hallucinated: list[LabeledAnswer]
-    doubtful: list[LabeledAnswer]
-    refused: list[LabeledAnswer] = field(default_factory=list)
 
 
 def choose_examples(rows: Sequence[LabeledAnswer], threshold: float) -> Examples:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clew.hallucination.detectors.probes import PROBES
+from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import PlattScale, auroc, expected_calibration_error

@@ -22,14 +22,14 @@ import pyarrow as pa
 import torch
 from probes import fixed, write_store
 
-from clew.hallucination.detectors.distance import Distance
-from clew.hallucination.detectors.making import (
+from clew.hallucination.detectors import Detector
+from clew.hallucination.detectors.companions import (
     Companions,
-    FittedMethod,
     fit_fallback,
     make_detector,
 )
-from clew.hallucination.detectors.probes import PROBES
+from clew.hallucination.detectors.probes.gaussian import Distance
+from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.detectors.probes.tokens import find_token_probe
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
 from clew.hallucination.live.scoring import assess, recorded_columns
@@ -176,13 +176,13 @@ def train(data, name, companions):
         calibration = PlattScale.fit(data.labels["validation"], outcome.validation)
     found = auroc(data.labels["test"], outcome.test)
     print(f"    test AUROC {found:.3f}, chosen {outcome.chosen}")
-    fitted = FittedMethod(
+    fitted = Detector(
         name=name,
         title=method.title,
         family=method.family,
         calibration=calibration,
         threshold=0.5,
-        results={"parameters": outcome.parameters},
+        metrics={"parameters": outcome.parameters},
         scorer=outcome.scorer,
     )
     return took["seconds"], make_detector(fitted, companions)

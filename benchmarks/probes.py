@@ -204,7 +204,7 @@ def run_child(job, folder, *names):
 
 
 def measure_probes(folder):
-    from clew.hallucination.detectors.probes import PROBES
+    from clew.hallucination.detectors.probes.registry import PROBES
     from clew.hallucination.samples.answers import AnswerFeatures
     from clew.metrics import auroc
 

@@ -130,7 +130,6 @@ def work(args, names, kind, waiting, results):
 
     from clew.hallucination.comparison import run as comparing
     from clew.hallucination.comparison.methods import find_methods
-    from clew.hallucination.comparison.spreading import can_run
 
     torch.set_num_threads(1)
     config = configure(args, names)
@@ -142,14 +141,14 @@ def work(args, names, kind, waiting, results):
                 number, method = source.get(timeout=1)
             except queue.Empty:
                 break
-            if can_run(plan.trials[number], methods[method]):
+            if plan.trials[number].can_run(methods[method]):
                 results.put(fit(plan.trials[number], methods[method]))
 
 
 def fit(trial, method):
     from clew.base.progress import ignore_event
-    from clew.hallucination.comparison.rows import measure_method
-    from clew.hallucination.comparison.spreading import find_or_fit
+    from clew.hallucination.comparison.fitting import find_or_fit
+    from clew.hallucination.comparison.measuring import measure_method
 
     [test] = trial.tests
     started = time.monotonic()

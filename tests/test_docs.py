@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from clew.cli import build_app
 from clew.hallucination.comparison.methods import list_methods
-from clew.hallucination.detectors.probes import registration
+from clew.hallucination.detectors.probes import registry
 from tests.workspace import inside
 
 ROOT = Path(__file__).parent.parent
@@ -80,7 +80,7 @@ def test_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path:
 @pytest.mark.slow
 def test_python_blocks_run(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a page one after another, as a reader would paste them."""
-    monkeypatch.setattr(registration, "_REGISTERED", {})
+    monkeypatch.setattr(registry, "_REGISTERED", {})
     with inside(workspace):
         for page in PAGES:
             if page.name == "README.es.md":  # the same block as the English one

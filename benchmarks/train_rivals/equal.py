@@ -7,14 +7,13 @@ from pathlib import Path
 import torch
 
 from clew.engine import Classifier, PlanRequest, TrainConfig, fit
-from clew.hallucination.detectors.networks import (
+from clew.hallucination.detectors.networks.graph_lstm import (
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,
     GVAELSTMDetector,
-    LSTMConfig,
-    LSTMDetector,
 )
+from clew.hallucination.detectors.networks.lstm import LSTMConfig, LSTMDetector
 
 from .data import HardSamples, write_folder
 from .speed import open_files

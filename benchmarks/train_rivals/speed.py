@@ -18,16 +18,14 @@ from clew.engine.batches import move
 from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric
 from clew.engine.step import build_step
-from clew.hallucination.detectors.networks import (
+from clew.hallucination.detectors.networks.graph_lstm import (
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,
     GVAELSTMDetector,
-    LSTMConfig,
-    LSTMDetector,
 )
-from clew.hallucination.detectors.training.samples import DetectorSamples
-from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.detectors.networks.lstm import LSTMConfig, LSTMDetector
+from clew.hallucination.detectors.training.samples import DetectorSamples, PreprocessedData
 
 from .data import DIM, write_files, write_folder
 from .plain import PlainRun

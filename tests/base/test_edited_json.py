@@ -15,8 +15,9 @@ from clew.base.errors import ClewError, StoreError
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.state import FitResult, RunState
 from clew.engine.tracking import _Note
-from clew.hallucination.comparison.saved import SavedScores, SeedScores
-from clew.hallucination.detectors.training.task import ResultsFile
+from clew.hallucination.comparison.trial import SavedScores
+from clew.hallucination.detectors.probes.method import Outcome
+from clew.hallucination.detectors.training.train import ResultsFile
 from clew.pages.numbers import as_number
 from clew.patterns.identification.results import read_identified, read_settings
 from clew.patterns.library.journal import Journal, write_listing
@@ -139,7 +140,7 @@ def _tolerate_only_clew_errors(read: Callable[[Path], object], path: Path) -> No
 @pytest.mark.slow
 def test_edited_scores_are_refused(tmp_path: Path) -> None:
     saved = SavedScores(tmp_path / "methods")
-    seed = SeedScores(
+    seed = Outcome(
         validation=np.array([0.1, 0.2]),
         tests={"a": np.array([0.3])},
         parameters=5,
@@ -163,7 +164,7 @@ def test_edited_scores_are_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(edited))
         _tolerate_only_clew_errors(lambda _: saved.find("linear", {"seeds": 1}), path)
     path.write_text(json.dumps(content))
-    saved.add("other", {}, [SeedScores(**{**vars(seed), "validation": np.array([np.nan, 1.0])})])
+    saved.add("other", {}, [Outcome(**{**vars(seed), "validation": np.array([np.nan, 1.0])})])
     with pytest.raises(StoreError, match="NaN or infinity.*delete other.json"):
         saved.find("other", {})
 

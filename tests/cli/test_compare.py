@@ -131,7 +131,7 @@ def test_failing_method_exits_with_1_and_keeps_the_others(
     def broken(*_: Any) -> None:
         raise TypeError("oops")
 
-    from clew.hallucination.detectors.probes import PROBES
+    from clew.hallucination.detectors.probes.registry import PROBES
 
     monkeypatch.setattr(type(PROBES["lookback"]), "fit", _only("lookback", broken))
     ended = run("compare", "--methods", "perplexity,lookback")
@@ -142,9 +142,10 @@ def test_failing_method_exits_with_1_and_keeps_the_others(
 
 def _only(name: str, broken: Any) -> Any:
     """The `fit` of all methods, broken for one of them."""
-    from clew.hallucination.detectors.probes import Probe
 
-    whole = Probe.fit
+    from clew.hallucination.detectors.probes.method import Method
+
+    whole = Method.fit
     return lambda self, data, *, seed: (
         broken() if self.name == name else whole(self, data, seed=seed)
     )

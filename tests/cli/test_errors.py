@@ -8,7 +8,7 @@ from clew import cli
 from clew.base.errors import Call, InputError, StoreError, without_settings
 from clew.cli.errors import error_text, with_flags
 from clew.hallucination.detectors import NETWORKS
-from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.detectors.training.samples import PreprocessedData
 from clew.hallucination.labels import read_scores
 
 

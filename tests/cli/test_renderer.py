@@ -44,7 +44,7 @@ from clew.hallucination.comparison.events import (
     SeedStarted,
     StoreStarted,
 )
-from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
+from clew.hallucination.detectors.training.settings import NetworkEnded, NetworkStarted
 from clew.pages.service import ServiceReady
 from clew.patterns.training import Measuring, Prepared
 from clew.patterns.training.events import TrainingChoice

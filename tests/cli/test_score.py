@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.hallucination.detectors.kept import save_detector
+from clew.hallucination.detectors.detector_folder import save_detector
 from tests.hallucination.conftest import fit, live_model, live_samples, live_store
 
 __all__ = ["fit", "live_model", "live_samples", "live_store"]

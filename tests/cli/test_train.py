@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from clew.cli import build_app, main
 from clew.hallucination.detectors.registry import NETWORKS, USUAL_NETWORKS
-from clew.hallucination.detectors.training import TrainRunConfig
+from clew.hallucination.detectors.training.settings import TrainRunConfig
 from tests.engine.children import start, wait, wait_until
 from tests.hallucination.detectors.training.making import write_learnable
 from tests.hallucination.samples.making.making import write_scores

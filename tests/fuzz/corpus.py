@@ -15,8 +15,8 @@ from clew.base.progress import ignore_event
 from clew.engine import TrainConfig
 from clew.hallucination.capture import extract, load_model
 from clew.hallucination.comparison import compare_methods
-from clew.hallucination.detectors.loading import load_detector
-from clew.hallucination.detectors.training import train_detectors
+from clew.hallucination.detectors.detector_folder import load_detector
+from clew.hallucination.detectors.training.train import train_detectors
 from clew.hallucination.samples.preprocess import preprocess_store
 from clew.patterns.cleaning.changes import open_changes
 from clew.patterns.networks.pretrained import pretrained_lite0

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         SeedStarted,
         StoreStarted,
     )
-    from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
+    from clew.hallucination.detectors.training.settings import NetworkEnded, NetworkStarted
     from clew.patterns.training import Measuring, Prepared
 
 

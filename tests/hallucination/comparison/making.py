@@ -10,7 +10,7 @@ import pytest
 
 from clew.engine import PlanRequest, TrainConfig
 from clew.hallucination.comparison import CompareConfig
-from clew.hallucination.detectors.probes import Outcome
+from clew.hallucination.detectors.probes.method import Outcome
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.storage import read_manifest
 from tests import samples
@@ -97,16 +97,17 @@ class Told:
     def __post_init__(self) -> None:
         self.title = self.title or self.name.replace("_", " ").capitalize()
 
-    def run(self, data: AnswerFeatures, *, seed: int) -> Outcome:
+    def run(self, data: AnswerFeatures, tests: dict[str, Any], *, seed: int) -> Outcome:
         fitted = self.fit(data, seed=seed)
+        is_alone = [*tests.values()] == [data]
         return Outcome(
             validation=fitted.score(data, "validation"),
-            test=fitted.score(data, "test"),
+            tests={name: fitted.score(one, "test") for name, one in tests.items()},
             parameters=self.parameters,
             chosen=self.chosen,
-            by_layer={"validation": [0.5, 0.6], "test": [0.5, 0.6]},
+            by_layer={"validation": [0.5, 0.6], "test": [0.5, 0.6]} if is_alone else None,
             train_seconds=0.25,
-            score_seconds=0.01,
+            ms_per_answer=0.1,
         )
 
     def fit(self, data: AnswerFeatures, *, seed: int) -> "Told":  # noqa: ARG002 - a method's shape

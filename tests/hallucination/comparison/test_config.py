@@ -6,7 +6,7 @@ import pytest
 
 from clew.base.errors import InputError
 from clew.hallucination.comparison import CompareConfig, choose_folders
-from clew.hallucination.detectors.training import TrainRunConfig
+from clew.hallucination.detectors.training.settings import TrainRunConfig
 
 A, B = Path("a"), Path("b")
 

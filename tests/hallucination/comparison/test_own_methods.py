@@ -15,7 +15,7 @@ import clew
 from clew.base.errors import InputError, SettingsMismatchError, StoreError, TrainingStoppedError
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.data import StoredAnswers
-from clew.hallucination.detectors.probes import registration
+from clew.hallucination.detectors.probes import registry
 from clew.hallucination.samples.answers import AnswerFeatures
 from tests.hallucination.comparison.making import compare_config
 from tests.hallucination.detectors.keeping import write_captured
@@ -33,7 +33,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Installs a package with entry points, as pip leaves it: modules and a dist-info folder."""
     site = tmp_path / "site"
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(registration, "_REGISTERED", {})
+    monkeypatch.setattr(registry, "_REGISTERED", {})
 
     def put(project: dict[str, Any], **modules: str) -> Path:
         folder = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
@@ -162,7 +162,7 @@ def test_a_registered_method_is_run_again_only_if_it_has_changed(
         return lambda features, split: features.read("state_mean", split, layer=0).mean(1)
 
     def register(function: Any) -> None:
-        registration._REGISTERED.clear()
+        registry._REGISTERED.clear()
         clew.register_method(clew.DetectionMethod(name="mine", fit=function, needs=["state_mean"]))
 
     register(fit)

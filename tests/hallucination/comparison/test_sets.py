@@ -16,8 +16,8 @@ from clew.hallucination.comparison.plan import make_plan
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page
 from clew.hallucination.comparison.stores import open_stores, union
-from clew.hallucination.detectors.loading import load_detector
-from clew.hallucination.detectors.probes import PROBES
+from clew.hallucination.detectors.detector_folder import load_detector
+from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import auroc
@@ -208,10 +208,10 @@ def test_method_that_fails_on_one_set_has_no_mean(
     stores: tuple[Path, ...], tell: Any, tmp_path: Path
 ) -> None:
     class Picky(Told):
-        def run(self, data: Any, *, seed: int) -> Any:
+        def run(self, data: Any, tests: Any, *, seed: int) -> Any:
             if "trivia" in data.name:
                 raise InputError("not on trivia")
-            return super().run(data, seed=seed)
+            return super().run(data, tests, seed=seed)
 
     tell(Told(name="perplexity"), Picky(name="picky"))
     config = sets_config(stores, tmp_path, methods=None, pairs=False)

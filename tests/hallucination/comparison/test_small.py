@@ -11,9 +11,9 @@ from rich.console import Console
 from clew.cli.compare import print_comparison
 from clew.hallucination.comparison import ComparisonResult, compare_methods
 from clew.hallucination.comparison.families import Contest, tell_contest, tell_graphs
+from clew.hallucination.comparison.measuring import Labels, Measured, over_seeds
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page
-from clew.hallucination.comparison.rows import Labels, Measured, over_seeds
 from clew.metrics import PlattScale, auroc
 from tests.hallucination.comparison.making import Told, compare_config, write_data
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import StoreError
-from clew.hallucination.detectors.loading import load_detector
+from clew.hallucination.detectors.detector_folder import load_detector
 from tests.engine.hostile_models import (
     Edit,
     about_edits,

@@ -19,11 +19,12 @@ from clew.engine import TrainConfig
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.methods import list_methods
 from clew.hallucination.detectors.data import LIVE, StoredAnswers
-from clew.hallucination.detectors.distance import FIELDS, Distance
-from clew.hallucination.detectors.kept import DETECTOR_JSON, WEIGHTS, change_detector
-from clew.hallucination.detectors.known import KNOWN_FILE
-from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
-from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.detectors.detector_folder import DETECTOR_JSON, WEIGHTS, change_detector
+from clew.hallucination.detectors.probes.gaussian import FIELDS, Distance
+from clew.hallucination.detectors.similar_answers import KNOWN_FILE
+from clew.hallucination.detectors.training.samples import PreprocessedData
+from clew.hallucination.detectors.training.settings import TrainRunConfig
+from clew.hallucination.detectors.training.train import train_detectors
 from clew.hallucination.llm.prompts import Prompt
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.loader import Loader
@@ -280,7 +281,7 @@ def test_a_flipped_bit_is_refused(folder: Path, name: str) -> None:
 
 def rewrite(folder: Path, change: Any) -> None:
     """Edit detector.json as somebody would who knows the format."""
-    from clew.hallucination.detectors.kept import _write_json
+    from clew.hallucination.detectors.detector_folder import _write_json
 
     about = json.loads((folder / DETECTOR_JSON).read_text())
     del about["sha256"]

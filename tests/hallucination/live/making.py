@@ -11,13 +11,12 @@ import torch
 
 from clew.base.progress import ignore_event
 from clew.hallucination.detectors import Detector
+from clew.hallucination.detectors.companions import Companions, make_detector
 from clew.hallucination.detectors.data import StoredAnswers
-from clew.hallucination.detectors.making import Companions, FittedMethod, make_detector
-from clew.hallucination.detectors.probes.arrays import to_numpy
+from clew.hallucination.detectors.probes.fitting import to_numpy
 from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings, configure
-from clew.hallucination.detectors.training.samples import read_sizes
-from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.detectors.training.samples import PreprocessedData, read_sizes
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
 from clew.hallucination.llm.decoder import Decoder
 from clew.hallucination.llm.models import LoadedModel
@@ -121,7 +120,7 @@ def fit_detector(name: str, samples: Path) -> Detector:
         scores = to_numpy(scorer.score(data, "validation"))
         fitted |= {"scorer": scorer, "calibration": PlattScale.fit(labels, scores)}
     family = "network" if name in NETWORKS else "probe"
-    method = FittedMethod(name=name, title=name, family=family, threshold=0.5, results={}, **fitted)
+    method = Detector(name=name, title=name, family=family, threshold=0.5, metrics={}, **fitted)
     return make_detector(method, Companions.fit(data)).to("cpu")
 
 

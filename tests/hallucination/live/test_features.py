@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clew.hallucination.detectors.registry import SampleKind
-from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.detectors.training.samples import PreprocessedData
 from clew.hallucination.live.features import LiveFeatures, needed_columns
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.samples.answers import AnswerFeatures

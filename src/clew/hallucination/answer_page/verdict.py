@@ -17,7 +17,7 @@ from clew.hallucination.comparison.report.comparison import (
     read_answers,
     read_comparison,
 )
-from clew.hallucination.detectors.loading import KEPT, load_detector
+from clew.hallucination.detectors.detector_folder import KEPT, load_detector
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.traces import Trace
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clew.hallucination.comparison.rows import SIGNIFICANT, Labels, Measured
+from clew.hallucination.comparison.measuring import SIGNIFICANT, Labels, Measured
 from clew.metrics import Difference, compare_seeds
 
 _FEWEST_SEEDS = 3

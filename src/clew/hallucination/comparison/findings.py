@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from clew.hallucination.comparison.families import tell_graphs, tell_layers, tell_p
-from clew.hallucination.comparison.rows import (
+from clew.hallucination.comparison.measuring import (
     FEWEST,
     Labels,
     Measured,

@@ -1,6 +1,5 @@
 """Fit a method with every seed and score the splits: probes in memory, networks by training."""
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -8,37 +7,45 @@ import numpy as np
 from clew.base.errors import ClewError, TrainingStoppedError
 from clew.base.progress import Event, Reporter
 from clew.hallucination.comparison.events import SeedStarted
+from clew.hallucination.comparison.measuring import pick_median
 from clew.hallucination.comparison.methods import AnyMethod, NetworkMethod
-from clew.hallucination.comparison.saved import SeedScores
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.detector import unfold
-from clew.hallucination.detectors.probes import Method
-from clew.hallucination.detectors.training import (
-    NetworkEnded,
-    NetworkStarted,
-    TrainedSeed,
-    score_samples,
-    train_seeds,
-)
+from clew.hallucination.detectors.probes.method import Method, Outcome
+from clew.hallucination.detectors.probes.registry import can_be_kept
+from clew.hallucination.detectors.training.samples import score_samples
+from clew.hallucination.detectors.training.settings import NetworkEnded, NetworkStarted
+from clew.hallucination.detectors.training.train import TrainedSeed, train_seeds
+from clew.metrics import auroc
 
 
-def score_seeds(
+def find_or_fit(
     method: AnyMethod,
     trial: Trial,
     tests: Sequence[Store],
     reporter: Reporter,
     should_stop: Callable[[], bool],
-) -> list[SeedScores]:
-    """Fit the method with every seed and score the splits. One entry per seed; a single one for a
-    deterministic method. Raises ClewError for non-finite scores."""
-    if isinstance(method, NetworkMethod):
-        seeds = _train_network(method, trial, tests, reporter, should_stop)
-    else:
-        seeds = _fit_probe(method, trial, tests, reporter, should_stop)
+) -> tuple[list[Outcome], bool]:
+    """The scores of all seeds, and whether they are new: those of an earlier run are read. One
+    entry per seed; a single one for a deterministic method. Raises ClewError for non-finite
+    scores."""
+    identity = trial.identify(method)
+    seeds = trial.saved.find(method.name, identity)
+    if seeds is not None:
+        return seeds, False
+    fit = _train_network if isinstance(method, NetworkMethod) else _fit_probe
+    seeds = fit(method, trial, tests, reporter, should_stop)  # type: ignore[arg-type]
     for seed in seeds:
         _refuse_strange(seed)
-    return seeds
+    # The seed with the median validation AUROC is measured. A network is in its own folder already.
+    labels = trial.train.data.labels["validation"]
+    middle = pick_median([auroc(labels, seed.validation) for seed in seeds])
+    scorer = seeds[middle].scorer
+    if scorer is not None and can_be_kept(scorer):
+        trial.saved.keep_scorer(method.name, scorer)
+    trial.saved.add(method.name, identity, seeds)
+    return seeds, True
 
 
 def _fit_probe(
@@ -47,54 +54,24 @@ def _fit_probe(
     tests: Sequence[Store],
     reporter: Reporter,
     should_stop: Callable[[], bool],
-) -> list[SeedScores]:
+) -> list[Outcome]:
     made = []
     seeds = trial.seeds if method.is_seeded else trial.seeds[:1]
+    data = trial.features_for(method, tests)
+    # If only `train` is tested, it is the same data for both.
+    is_alone = list(tests) == [trial.train]
+    tested = {store.name: data if is_alone else store.data for store in tests}
     for number, seed in enumerate(seeds, start=1):
         if should_stop():
             raise TrainingStoppedError(
                 f"stopped before seed {number} of {method.title}; everything so far is saved."
             )
         reporter(SeedStarted(number=number, count=len(seeds)))
-        made.append(_fit_once(method, trial, tests, seed=seed))
+        made.append(method.run(data, tested, seed=seed))
     return made
 
 
-def _fit_once(method: Method, trial: Trial, tests: Sequence[Store], *, seed: int) -> SeedScores:
-    data = trial.train.data
-    if list(tests) == [trial.train]:
-        outcome = method.run(trial.data_for(method), seed=seed)
-        return SeedScores(
-            validation=outcome.validation,
-            tests={trial.train.name: outcome.test},
-            parameters=outcome.parameters,
-            chosen=outcome.chosen,
-            by_layer=outcome.by_layer,
-            train_seconds=outcome.train_seconds,
-            ms_per_answer=1000 * outcome.score_seconds / max(1, len(outcome.test)),
-            scorer=outcome.scorer,
-        )
-    started = time.perf_counter()
-    fitted = method.fit(trial.features_for(method), seed=seed)
-    train_seconds = time.perf_counter() - started + fitted.shared_seconds
-    validation = fitted.score(data, "validation")
-    started = time.perf_counter()
-    scores = {store.name: fitted.score(store.data, "test") for store in tests}
-    score_seconds = time.perf_counter() - started
-    count = sum(map(len, scores.values()))
-    return SeedScores(
-        validation=validation,
-        tests=scores,
-        parameters=fitted.parameters,
-        chosen=fitted.chosen,
-        by_layer=None,
-        train_seconds=train_seconds,
-        ms_per_answer=1000 * score_seconds / max(1, count),
-        scorer=fitted.scorer,
-    )
-
-
-def _refuse_strange(seed: SeedScores) -> None:
+def _refuse_strange(seed: Outcome) -> None:
     scores = np.concatenate([seed.validation, *seed.tests.values()])
     strange = int((~np.isfinite(scores)).sum())
     if strange:
@@ -109,7 +86,7 @@ def _train_network(
     tests: Sequence[Store],
     reporter: Reporter,
     should_stop: Callable[[], bool],
-) -> list[SeedScores]:
+) -> list[Outcome]:
     """Train the network from every seed, or resume; score the test splits of `tests`."""
     trained = train_seeds(
         method.name,
@@ -125,7 +102,7 @@ def _train_network(
 
 def _collect(
     method: NetworkMethod, trial: Trial, tests: Sequence[Store], one: TrainedSeed
-) -> SeedScores:
+) -> Outcome:
     folder = trial.networks_folder / method.name / f"seed-{one.seed}"
     device = one.fitted.plan.device
     scores = {
@@ -136,7 +113,7 @@ def _collect(
         )
         for store in tests
     }
-    return SeedScores(
+    return Outcome(
         validation=unfold(one.validation),
         tests=scores,
         parameters=one.fitted.parameters,

@@ -6,8 +6,9 @@ from typing import Literal, TypeAlias
 
 from clew.base.errors import InputError
 from clew.base.texts import suggest
-from clew.hallucination.detectors.probes import PROBES, Method
-from clew.hallucination.detectors.probes.registration import (
+from clew.hallucination.detectors.probes.method import Method
+from clew.hallucination.detectors.probes.registry import (
+    PROBES,
     UnusableMethod,
     find_own_methods,
     list_package_methods,

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from clew.base.errors import InputError
-from clew.hallucination.comparison.config import CompareConfig
+from clew.hallucination.comparison.settings import CompareConfig
 from clew.hallucination.comparison.stores import Store, leave_out, split_by_set, union, whole
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.training.samples import refuse_thin

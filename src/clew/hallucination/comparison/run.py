@@ -8,26 +8,27 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.base.errors import ClewError, InputError, TrainingStoppedError
+from clew.base.errors import InputError, TrainingStoppedError
 from clew.base.progress import Note, Reporter, log_event
 from clew.base.tables import Tabular
 from clew.cluster import Spread
 from clew.engine import plan_hardware
 from clew.engine.folders import make_folder, only_one
 from clew.engine.processes import count_processes
-from clew.hallucination.comparison.config import CompareConfig
-from clew.hallucination.comparison.evaluation import Evaluation, evaluate
+from clew.hallucination.comparison.detectors import keep_detectors, names_to_keep
+from clew.hallucination.comparison.evaluation import Evaluation, evaluate, refuse_empty
 from clew.hallucination.comparison.events import (
     MethodEnded,
     MethodExcluded,
     MethodStarted,
     StoreStarted,
 )
-from clew.hallucination.comparison.keeping import keep_detectors, names_to_keep
+from clew.hallucination.comparison.fitting import find_or_fit
+from clew.hallucination.comparison.measuring import measure_method
 from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
+from clew.hallucination.comparison.on_cluster import fit_on_cluster
 from clew.hallucination.comparison.plan import Plan, make_plan, tell_shared
-from clew.hallucination.comparison.rows import measure_method
-from clew.hallucination.comparison.spreading import find_or_fit, fit_on_cluster
+from clew.hallucination.comparison.settings import CompareConfig
 from clew.hallucination.comparison.stores import Store, open_stores, tell_prompts
 from clew.hallucination.comparison.tables import make_table
 from clew.hallucination.comparison.trial import (
@@ -39,8 +40,8 @@ from clew.hallucination.comparison.trial import (
 )
 from clew.hallucination.comparison.writing import COMPARISON_FILES, write_comparison
 from clew.hallucination.detectors.detector import Detector
-from clew.hallucination.detectors.loading import KEPT, load_detector
-from clew.hallucination.detectors.probes.registration import list_package_methods
+from clew.hallucination.detectors.detector_folder import KEPT, load_detector
+from clew.hallucination.detectors.probes.registry import list_package_methods
 from clew.hallucination.samples.answers import FieldMemory
 
 _REPORT_FILE = "report.html"
@@ -110,7 +111,8 @@ def compare_methods(
         run = _Run(plan=plan, reporter=reporter, should_stop=should_stop)
         results = [run.run(trial, methods) for trial in plan.trials]
         excluded = [one for result in results for one in result.excluded]
-        _refuse_empty(results, excluded)
+        has_rows = any(rows for result in results for rows in result.measured.values())
+        refuse_empty(has_rows, excluded)
         evaluation = evaluate(plan, results)
         kept = _keep(config, evaluation, run, methods)
         content = write_comparison(config, methods, evaluation, kept)
@@ -244,7 +246,7 @@ def _run_method(
     reason = trial.refuse_reason(method)
     if reason is not None:
         raise InputError(reason)
-    tests = [store for store in trial.tests if trial.can_be_tested(method, store)]
+    tests = trial.tested_by(method)
     if not tests:
         raise InputError(OTHER_BASIS)
     if len(tests) < len(trial.tests):
@@ -272,10 +274,3 @@ def _left_untested(trial: Trial, method: AnyMethod, tests: Sequence[Store]) -> E
     others = " and ".join(store.name for store in trial.tests if store not in tests)
     reason = f"trained on {trial.name}, it is not tested on {others}: {OTHER_BASIS}"
     return Excluded(method=method.name, title=method.title, reason=reason)
-
-
-def _refuse_empty(results: Sequence[TrialResult], excluded: Sequence[Excluded]) -> None:
-    if not any(rows for result in results for rows in result.measured.values()):
-        reasons = "\n  ".join(f"{one.title}: {one.reason}" for one in excluded)
-        kind = ClewError if any(one.is_fault for one in excluded) else InputError
-        raise kind(f"no method could be run:\n  {reasons}")

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.training.samples import Balance, hash_questions
-from clew.hallucination.detectors.training.sources import DataSource, MixedData, PreprocessedData
+from clew.hallucination.detectors.training.samples import (
+    DataSource,
+    MixedData,
+    PreprocessedData,
+    hash_questions,
+)
 from clew.hallucination.samples.answers import AnswerData, AnswerFeatures, FieldMemory
 from clew.hallucination.samples.mixed import MixedAnswers, Portion, share_basis
-from clew.hallucination.samples.splits import group_questions
+from clew.hallucination.samples.splits import Balance, group_questions
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.hashing import hash_text
 

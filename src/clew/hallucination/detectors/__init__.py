@@ -8,15 +8,13 @@ from clew.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.detector import Detector
-    from clew.hallucination.detectors.loading import load_detector
-    from clew.hallucination.detectors.probes import PROBES, DetectionMethod, register_method
+    from clew.hallucination.detectors.detector_folder import load_detector
+    from clew.hallucination.detectors.probes.own import DetectionMethod
+    from clew.hallucination.detectors.probes.registry import PROBES, register_method
     from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings
-    from clew.hallucination.detectors.training import (
-        LossSettings,
-        TrainRunConfig,
-        score_samples,
-        train_detectors,
-    )
+    from clew.hallucination.detectors.training.samples import score_samples
+    from clew.hallucination.detectors.training.settings import LossSettings, TrainRunConfig
+    from clew.hallucination.detectors.training.train import train_detectors
 
 __all__ = [
     "NETWORKS",
@@ -32,12 +30,13 @@ __all__ = [
     "train_detectors",
 ]
 _HOMES = {
+    "DetectionMethod": "probes.own",
     "Detector": "detector",
-    "load_detector": "loading",
+    "load_detector": "detector_folder",
     **dict.fromkeys(("NETWORKS", "NetworkSettings"), "registry"),
-    **dict.fromkeys(("PROBES", "DetectionMethod", "register_method"), "probes"),
-    **dict.fromkeys(
-        ("LossSettings", "TrainRunConfig", "score_samples", "train_detectors"), "training"
-    ),
+    **dict.fromkeys(("PROBES", "register_method"), "probes.registry"),
+    **dict.fromkeys(("LossSettings", "TrainRunConfig"), "training.settings"),
+    "score_samples": "training.samples",
+    "train_detectors": "training.train",
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

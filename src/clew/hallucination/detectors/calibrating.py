@@ -9,12 +9,11 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 
 from clew.base.errors import InputError
+from clew.hallucination.detectors.companions import describe_origin
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.detectors.detector import Detector
-from clew.hallucination.detectors.making import describe_origin
 from clew.hallucination.detectors.risk import Risk
-from clew.hallucination.detectors.training.samples import score_batches
-from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.detectors.training.samples import PreprocessedData, score_batches
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.loader import Loader
 from clew.loading.order import Rank

@@ -1,12 +1,12 @@
 """A fitted detector: what it was fitted for, the risk that it assigns to answers, and when it must
 not assign one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,12 +17,11 @@ from clew.base.errors import InputError
 from clew.base.settings import find_differences
 from clew.base.typed_json import Bounds, read_as
 from clew.hallucination.detectors.data import LIVE, HostAnswers, LiveData
-from clew.hallucination.detectors.distance import Distance
-from clew.hallucination.detectors.packing import on_device, on_host
-from clew.hallucination.detectors.probes.arrays import to_numpy
 from clew.hallucination.detectors.probes.baselines import EachAnswer
+from clew.hallucination.detectors.probes.fitting import to_numpy
 from clew.hallucination.detectors.probes.fusion import FusionProbe
 from clew.hallucination.detectors.probes.gated import GatedProbe
+from clew.hallucination.detectors.probes.gaussian import Distance
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.robust import RobustProbe
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, SampleKind
@@ -36,6 +35,7 @@ from clew.hallucination.traces.schema import EIGENVALUES, EvaluationShape, Trace
 from clew.metrics import PlattScale
 
 TOKENS = "token_logprobs"
+Part = TypeVar("Part")
 _OF_SMALL_STEPS = (FusionProbe, RobustProbe, GatedProbe)
 Probability = Annotated[float, Bounds(least=0, most=1)]
 _Count = Annotated[int, Bounds(least=0, most=1000)]
@@ -364,3 +364,36 @@ def _evaluation_shape(origin: Origin) -> EvaluationShape:
         layers=len(found.layers) if found else 0,
         draws=read_as(_Count, draws or 0, "generation.samples"),
     )
+
+
+def on_device(part: Part, device: torch.device | str) -> Part:
+    """The same part with its tensors on a device."""
+    return _map_arrays(part, lambda array: as_tensor(array).to(device))
+
+
+def on_host(part: Part) -> Part | None:
+    """The same part with NumPy arrays that share the memory of its tensors; None if these are not
+    on a CPU."""
+    try:
+        return _map_arrays(part, np.asarray)
+    except TypeError:  # a tensor on a GPU
+        return None
+
+
+def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, np.ndarray | Tensor):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [one.name for one in fields(value) if one.init]
+        return replace(value, **{name: _map_arrays(getattr(value, name), change) for name in names})
+    if isinstance(value, list | tuple) and any(map(has_arrays, value)):
+        return tuple(_map_arrays(one, change) for one in value)
+    return value
+
+
+def has_arrays(value: Any) -> bool:
+    return is_dataclass(value) or isinstance(value, np.ndarray | Tensor)
+
+
+def as_tensor(value: Any) -> Tensor:
+    return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))

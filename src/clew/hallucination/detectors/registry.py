@@ -10,18 +10,15 @@ from torch import nn
 from clew.base.errors import InputError
 from clew.base.settings import check_numbers
 from clew.base.texts import suggest
-from clew.hallucination.detectors.networks import (
-    ActViTConfig,
-    ActViTDetector,
-    CharmConfig,
-    CharmDetector,
+from clew.hallucination.detectors.networks.act_vit import ActViTConfig, ActViTDetector
+from clew.hallucination.detectors.networks.charm import CharmConfig, CharmDetector
+from clew.hallucination.detectors.networks.graph_lstm import (
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,
     GVAELSTMDetector,
-    LSTMConfig,
-    LSTMDetector,
 )
+from clew.hallucination.detectors.networks.lstm import LSTMConfig, LSTMDetector
 
 SampleKind = Literal["sequences", "graphs", "heads", "grids"]
 _AGAIN = 'rerun the "clew preprocess" command that created it'

@@ -58,6 +58,23 @@ class Splits:
         return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """The samples of one split."""
+
+    correct: int
+    hallucinated: int
+
+    @classmethod
+    def of(cls, labels: np.ndarray) -> "Balance":
+        hallucinated = int((labels > 0.5).sum())
+        return cls(correct=len(labels) - hallucinated, hallucinated=hallucinated)
+
+    @property
+    def samples(self) -> int:
+        return self.correct + self.hallucinated
+
+
 def write_splits(path: Path, table: Splits) -> None:
     """Write the file atomically: readers see the old one or the new one, never a part."""
     names = np.array(SPLIT_NAMES)[table.split].tolist()

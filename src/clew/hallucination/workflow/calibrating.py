@@ -90,8 +90,11 @@ def calibrate(
         >>> clew.calibrate("comparison/detector", risks="mine.arrow", target_fpr=0.05, out="mine")
     """
     from clew.hallucination.detectors.calibrating import refit
-    from clew.hallucination.detectors.kept import change_detector, read_detector
-    from clew.hallucination.detectors.loading import find_folder
+    from clew.hallucination.detectors.detector_folder import (
+        change_detector,
+        find_folder,
+        read_detector,
+    )
 
     if target_fpr is not None and not 0 < target_fpr < 1:
         raise InputError(

@@ -78,7 +78,8 @@ def plan(
     if preprocessed_dir is None:
         made = plan_hardware(request, config=config, machine=machine)
         return Plans(machine=machine, plans={"all networks": made})
-    from clew.hallucination.detectors.training import TrainRunConfig, plan_models
+    from clew.hallucination.detectors.training.settings import TrainRunConfig
+    from clew.hallucination.detectors.training.train import plan_models
 
     folder = Path(preprocessed_dir)
     plans = plan_models(TrainRunConfig(preprocessed_dir=folder, train=config, request=request))

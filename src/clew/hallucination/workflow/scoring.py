@@ -313,7 +313,7 @@ def _find_dtype(detector: "Detector", model: "str | Path | LoadedModel | None", 
 
 def describe_detector(detector: "Detector") -> dict[str, Any]:
     """What identifies a detector: its risks change with any of it."""
-    from clew.hallucination.detectors.kept import hash_weights
+    from clew.hallucination.detectors.detector_folder import hash_weights
 
     scale = detector.calibration
     return {

@@ -137,11 +137,8 @@ def train(
     from clew.engine.tracking import tracked
     from clew.hallucination.comparison import CompareConfig
     from clew.hallucination.detectors.registry import NetworkSettings
-    from clew.hallucination.detectors.training import (
-        LossSettings,
-        TrainRunConfig,
-        train_detectors,
-    )
+    from clew.hallucination.detectors.training.settings import LossSettings, TrainRunConfig
+    from clew.hallucination.detectors.training.train import train_detectors
     from clew.hallucination.workflow.comparing import run_comparison
     from clew.hallucination.workflow.results import TrainingResult
     from clew.storage.mirror import open_folder

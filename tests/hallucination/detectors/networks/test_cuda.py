@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from clew.hallucination.detectors.networks.graphs import Neighbors
-from clew.hallucination.detectors.networks.messages import _sum_in_pieces
+from clew.hallucination.detectors.networks.graphs import Neighbors, _sum_in_pieces
 from tests.hallucination.detectors.networks.making import (
     NETWORKS,
     logits_of,
@@ -29,7 +28,9 @@ def test_fused_kernel_equals_the_separate_steps(width: int, features: int) -> No
     shapes = ((50, features), (features, 1), (features,))
     values, weight, bias = (torch.randn(s, generator=random).cuda() for s in shapes)
     expected = _sum_in_pieces(values, near, weight, bias)
-    for mine, theirs in zip(sum_messages(values, near, weight, bias), expected, strict=True):
+    for mine, theirs in zip(
+        sum_messages(values, near.nodes, near.attr, near.mask, weight, bias), expected, strict=True
+    ):
         assert torch.allclose(mine, theirs, atol=1e-4)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_geometric.nn import GINEConv
 
-from clew.hallucination.detectors.networks.gnn_lstm import GraphReadout
+from clew.hallucination.detectors.networks.graph_lstm import GraphReadout
 from clew.hallucination.detectors.networks.graphs import AttentionGraphs, pad_graphs
 from clew.hallucination.detectors.networks.lstm import scale
 from tests.hallucination.detectors.networks.making import (
@@ -61,7 +61,7 @@ def test_messages_computed_in_chunks_are_the_same(monkeypatch: pytest.MonkeyPatc
     results = []
     for piece_bytes in (1 << 20, 100):
         monkeypatch.setattr(
-            "clew.hallucination.detectors.networks.messages._CPU_PIECE_BYTES", piece_bytes
+            "clew.hallucination.detectors.networks.graphs._CPU_PIECE_BYTES", piece_bytes
         )
         network.zero_grad()
         logits = network(batch)

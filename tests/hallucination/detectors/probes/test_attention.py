@@ -15,9 +15,10 @@ from sklearn.preprocessing import StandardScaler
 
 from clew import TraceBatchLoader
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes import PROBES, fitting
+from clew.hallucination.detectors.probes import fitting
 from clew.hallucination.detectors.probes.attention import AttentionScore
 from clew.hallucination.detectors.probes.method import Features
+from clew.hallucination.detectors.probes.registry import PROBES
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 

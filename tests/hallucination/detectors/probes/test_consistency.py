@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes import PROBES
-from clew.hallucination.detectors.probes.consistency import disagreement, rarest_word
+from clew.hallucination.detectors.probes.drawn_answers import disagreement, rarest_word
+from clew.hallucination.detectors.probes.registry import PROBES
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 ASKED = "What is the capital of France?"

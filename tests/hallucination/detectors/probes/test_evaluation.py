@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from clew.hallucination.detectors.probes import PROBES
 from clew.hallucination.detectors.probes.evaluation import cluster_by_entailment
+from clew.hallucination.detectors.probes.registry import PROBES
 from clew.metrics import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes import PROBES
 from clew.hallucination.detectors.probes.fusion import read_confidence
+from clew.hallucination.detectors.probes.registry import PROBES
 from clew.metrics import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 

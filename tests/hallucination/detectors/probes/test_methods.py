@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError, StoreError
-from clew.hallucination.detectors.probes import PROBES
+from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.metrics import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states
@@ -55,7 +55,7 @@ def test_every_answer_is_scored(data: AnswerFeatures, name: str) -> None:
         assert scores.shape == data.labels[split].shape
         assert np.isfinite(scores).all()
     assert outcome.train_seconds > 0
-    assert outcome.score_seconds > 0
+    assert outcome.ms_per_answer > 0
     if name in TELLING:
         assert auroc(data.labels["test"], outcome.test) > 0.75
 

@@ -8,7 +8,7 @@ import pytest
 
 import clew
 from clew.base.errors import InputError, MethodError
-from clew.hallucination.detectors.probes import registration
+from clew.hallucination.detectors.probes import registry
 from clew.hallucination.detectors.probes.own import OwnMethod
 from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states
 
@@ -16,7 +16,7 @@ from tests.hallucination.detectors.probes.features import MemoryFeatures, tellin
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Methods that a test registers are gone after it."""
-    monkeypatch.setattr(registration, "_REGISTERED", {})
+    monkeypatch.setattr(registry, "_REGISTERED", {})
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def fit(features: Any) -> Any:  # noqa: ARG001 - a method's shape
 
 def own(fit: Any = fit, **changes: Any) -> OwnMethod:
     options = {"name": "mine", "needs": ["sequence"], **changes}
-    return OwnMethod(given=clew.DetectionMethod(fit=fit, **options), package="acme 1.0")
+    return OwnMethod.of(clew.DetectionMethod(fit=fit, **options), package="acme 1.0")
 
 
 def test_a_function_is_enough_to_score(data: MemoryFeatures) -> None:
@@ -143,7 +143,7 @@ def test_the_same_function_may_be_registered_again() -> None:
     for title in ("First", "Second"):
         made = clew.DetectionMethod(name="mine", fit=fit, needs=["sequence"], title=title)
         assert clew.register_method(made) is made
-    assert [one.title for one in registration.find_own_methods().values()] == ["Second"]
+    assert [one.title for one in registry.find_own_methods().values()] == ["Second"]
 
 
 def test_names_that_collide_are_refused() -> None:

@@ -3,7 +3,7 @@ the questions that were seen counts for those, and for no others."""
 
 import numpy as np
 
-from clew.hallucination.detectors.probes import PROBES
+from clew.hallucination.detectors.probes.registry import PROBES
 from clew.metrics import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 

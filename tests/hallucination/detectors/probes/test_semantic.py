@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes import PROBES
-from clew.hallucination.detectors.probes.semantic import (
+from clew.hallucination.detectors.probes.drawn_answers import (
     cluster_entropy,
     cluster_samples,
     split_entropies,
 )
+from clew.hallucination.detectors.probes.registry import PROBES
 from clew.metrics import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.hallucination.detectors.training import train_detectors
+from clew.hallucination.detectors.training.train import train_detectors
 from tests.hallucination.detectors.training.making import small_run, write_learnable
 from tests.stores import one_thread
 

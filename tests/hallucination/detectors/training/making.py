@@ -12,7 +12,7 @@ import pytest
 from clew.engine import PlanRequest, TrainConfig
 from clew.hallucination.detectors.networks.act_vit import ActViTConfig
 from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings
-from clew.hallucination.detectors.training import TrainRunConfig
+from clew.hallucination.detectors.training.settings import TrainRunConfig
 from tests import samples
 
 SMALL = NetworkSettings(lstm_hidden=8, num_lstm_layers=1)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from clew.engine import PlanRequest, TrainConfig
-from clew.hallucination.detectors.loading import load_detector
+from clew.hallucination.detectors.detector_folder import load_detector
 from clew.hallucination.detectors.registry import NETWORKS
-from clew.hallucination.detectors.training import train_detectors
+from clew.hallucination.detectors.training.train import train_detectors
 from tests.hallucination.detectors.training.making import small_run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

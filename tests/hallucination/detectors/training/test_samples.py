@@ -13,9 +13,9 @@ from clew.base.errors import InputError, StoreError
 from clew.datasets import ResidentSamples
 from clew.engine import LoadSettings, TrainConfig
 from clew.hallucination.detectors.registry import NETWORKS
-from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
-from clew.hallucination.detectors.training.samples import DetectorSamples
-from clew.hallucination.detectors.training.sources import PreprocessedData, RawData
+from clew.hallucination.detectors.training.samples import DetectorSamples, PreprocessedData, RawData
+from clew.hallucination.detectors.training.settings import TrainRunConfig
+from clew.hallucination.detectors.training.train import train_detectors
 from clew.hallucination.samples.preprocess import preprocess_store
 from tests.hallucination.detectors.training.making import small_run
 from tests.hallucination.legacy.old_files import ANSWER, PROMPT, make_record, write_pickle

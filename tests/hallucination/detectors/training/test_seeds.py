@@ -14,15 +14,11 @@ from clew.base.errors import InputError, TrainingStoppedError
 from clew.base.progress import Event
 from clew.datasets import PreprocessedLSTMMapDataset
 from clew.engine import PlanRequest, TrainConfig
-from clew.hallucination.detectors.loading import load_detector
+from clew.hallucination.detectors.detector_folder import load_detector
 from clew.hallucination.detectors.registry import NetworkSettings
-from clew.hallucination.detectors.training import (
-    TrainedSeed,
-    TrainRunConfig,
-    score_samples,
-    train_seeds,
-)
-from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.detectors.training.samples import PreprocessedData, score_samples
+from clew.hallucination.detectors.training.settings import TrainRunConfig
+from clew.hallucination.detectors.training.train import TrainedSeed, train_seeds
 from tests.engine.children import start, tensors, wait, wait_until
 from tests.hallucination.detectors.training.making import (
     PLAIN,

@@ -23,13 +23,8 @@ from clew.base.errors import (
 from clew.base.progress import Event
 from clew.engine import HardwarePlan, TrainConfig
 from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings
-from clew.hallucination.detectors.training import (
-    LossSettings,
-    NetworkEnded,
-    plan_models,
-    train_detectors,
-)
-from clew.hallucination.detectors.training.task import Task
+from clew.hallucination.detectors.training.settings import LossSettings, NetworkEnded
+from clew.hallucination.detectors.training.train import Task, plan_models, train_detectors
 from tests.engine.children import start, tensors, wait, wait_until
 from tests.events import Later, pick
 from tests.hallucination.detectors.training.making import PLAIN, SMALL, small_run, write_learnable

@@ -10,14 +10,14 @@ import torch
 from clew.base.errors import StoreError
 from clew.engine.model_files import read_model, write_model
 from clew.hallucination.answer_page.picture import unit_length
-from clew.hallucination.comparison.known_answers import gather_known as gather_from_samples
-from clew.hallucination.detectors.known import (
+from clew.hallucination.detectors.similar_answers import (
     KNOWN_FILE,
     KnownAnswers,
     Neighbor,
     read_known,
     write_known,
 )
+from clew.hallucination.detectors.similar_answers import gather_known as gather_from_samples
 from clew.hallucination.live.page.files import BrowsedStore, open_page_files
 from clew.hallucination.live.page.known import gather_known
 from clew.hallucination.samples.answers import AnswerFeatures

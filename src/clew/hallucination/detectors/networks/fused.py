@@ -6,10 +6,8 @@ of magnitude less.
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
-
-from clew.hallucination.detectors.networks.graphs import Neighbors
 
 _NEIGHBORS_AT_ONCE = 16
 
@@ -49,17 +47,19 @@ def _sum_kernel(
 
 def sum_messages(
     values: Float[Tensor, "nodes features"],
-    near: Neighbors,
+    nodes: Int[Tensor, "rows width"],
+    attr: Float[Tensor, "rows width 1"],
+    mask: Bool[Tensor, "rows width"],
     weight: Float[Tensor, "features 1"],
     bias: Float[Tensor, " features"],
 ) -> tuple[Float[Tensor, "rows features"], Float[Tensor, "rows 2 features"]]:
     """The sum over each row's neighbors of relu(values + edge * weight + bias), and its derivatives
     with respect to weight and bias."""
-    rows, width = near.nodes.shape
+    rows, width = nodes.shape
     features = values.shape[1]
     sums = values.new_empty((rows, features))
     slopes = values.new_empty((rows, 2, features))
-    given = (values, near.nodes, near.attr, near.mask.view(torch.uint8), weight, bias)
+    given = (values, nodes, attr, mask.view(torch.uint8), weight, bias)
     _sum_kernel[(rows,)](
         *(part.contiguous() for part in given), sums, slopes, width, features,
         NEIGHBORS=_NEIGHBORS_AT_ONCE, FEATURES=triton.next_power_of_2(features), num_warps=2,

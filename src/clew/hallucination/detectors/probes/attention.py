@@ -11,22 +11,26 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes.arrays import Array, like, where
 from clew.hallucination.detectors.probes.fitting import (
+    Array,
     Components,
     Linear,
+    LinearScorer,
     Matrix,
     Products,
     Scale,
     choose_strength,
     draw_answers,
     fit_path,
+    like,
     standardize,
+    where,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
 from clew.metrics import auroc
 
 DIAGONAL = "log_diagonal_answer"
+DIAGONALS = (DIAGONAL, "token_logprobs")
 LOOKBACK = "lookback"
 SPECTRUM, LOG_DIAGONAL, STATES = "laplacian_top", "log_diagonal_all", "sequence"
 # So many answers are read with all their layers at once.
@@ -36,7 +40,7 @@ RANKS = (5, 10, 25, 50, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionScore:
+class AttentionScore(Scorer):
     """Per layer, the sum over heads of the mean log A_ii over the answer's rows. By definition,
     higher means more likely hallucinated. An answer without tokens gets the median of the training
     answers.
@@ -44,14 +48,7 @@ class AttentionScore:
 
     layer: int
     without: float
-
-    @property
-    def parameters(self) -> int:
-        return 0
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset({DIAGONAL, "token_logprobs"})
+    reads = DIAGONALS
 
     def score(self, data: Features, split: str) -> Array:
         found = data.read(DIAGONAL, split, layer=self.layer).sum(axis=1)
@@ -60,22 +57,17 @@ class AttentionScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadsProbe:
+class HeadsProbe(LinearScorer):
     """A linear score of one number per layer and head."""
 
     field: str
-    linear: Linear
-
-    @property
-    def parameters(self) -> int:
-        return self.linear.parameters
 
     @property
     def fields(self) -> frozenset[str]:
         return frozenset({self.field})
 
     def score(self, data: Features, split: str) -> Array:
-        return self.linear.score(read_heads(data, self.field, split))
+        return self.linear.score(read_flat(data, self.field, split))
 
 
 def learn_attention_score(data: Features) -> Fitted:
@@ -88,9 +80,9 @@ def learn_attention_score(data: Features) -> Fitted:
 
 
 def learn_lookback(data: Features) -> Fitted:
-    ratios = read_heads(data, LOOKBACK, "train")
+    ratios = read_flat(data, LOOKBACK, "train")
     scale = standardize(ratios, LOOKBACK)
-    validation = scale.apply(read_heads(data, LOOKBACK, "validation"))
+    validation = scale.apply(read_flat(data, LOOKBACK, "validation"))
     path = fit_path(ratios, data.labels["train"])
     choice = choose_strength(path, validation, data.labels["validation"])
     probe = HeadsProbe(field=LOOKBACK, linear=scale.undo(choice.linear))
@@ -106,13 +98,13 @@ def _at_layer(data: Features, layer: int, known: np.ndarray) -> AttentionScore:
     return AttentionScore(layer=layer, without=float(np.median(found)) if len(found) else 0.0)
 
 
-def read_heads(data: Features, field: str, split: str) -> Array:
-    values = data.read(field, split)
+def read_flat(data: Features, field: str, split: str, layer: int | None = None) -> Array:
+    values = data.read(field, split, layer=layer)
     return values.reshape(len(values), -1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayersProbe:
+class LayersProbe(Scorer):
     """A linear score of a field's values in all layers."""
 
     field: str
@@ -204,7 +196,7 @@ class _ScaledLayers:
         self.rows = draw_answers(len(self.labels))
 
     def read_training(self, layer: int) -> Matrix:
-        values = _read_flat(self.data, self.field, "train", layer)
+        values = read_flat(self.data, self.field, "train", layer)
         self.scales[layer] = standardize(values, f"{self.field}, layer {layer},")
         return values
 
@@ -214,7 +206,7 @@ class _ScaledLayers:
         return values if len(self.rows) == len(values) else values[self.rows]
 
     def read_validation(self, layer: int) -> Matrix:
-        values = _read_flat(self.data, self.field, "validation", layer)
+        values = read_flat(self.data, self.field, "validation", layer)
         return self.scales[layer].apply(values)
 
     def ranks(self, features: int) -> Int[np.ndarray, " features"]:
@@ -289,8 +281,3 @@ def _unscale(
         weights=np.stack([linear.weights[is_used] for linear in unscaled]),
         bias=bias + sum(linear.bias for linear in unscaled),
     )
-
-
-def _read_flat(data: Features, field: str, split: str, layer: int) -> Matrix:
-    values = data.read(field, split, layer=layer)
-    return values.reshape(len(values), -1)

@@ -1,37 +1,44 @@
-"""The cheapest methods: baselines that do not look at the model (answer length, question category),
-and scores from the model's token probabilities. What these baselines achieve does not count as
-hallucination detection."""
+"""The cheapest methods: baselines that do not look at the model (answer length, question category,
+the wording of question and answer), and scores from the model's token probabilities. What these
+baselines achieve does not count as hallucination detection."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from clew.hallucination.detectors.probes.arrays import read_ragged
-from clew.hallucination.detectors.probes.fitting import Linear, fit_path, standardize
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
+from clew.hallucination.detectors.probes.fitting import (
+    STRENGTHS,
+    AnswerMeasure,
+    LinearScorer,
+    fit_path,
+    read_ragged,
+    standardize,
+)
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores
+from clew.metrics import auroc
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
 
 # Pseudo-counts at the overall rate for every category, so that small ones have little influence.
 _SMOOTHING = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthScore:
+class LengthScore(LinearScorer):
     """A score that is linear in the number of answer tokens."""
-
-    linear: Linear
-
-    @property
-    def parameters(self) -> int:
-        return self.linear.parameters
 
     def score(self, data: Features, split: str) -> Scores:
         return self.linear.score(_count_tokens(data, split))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CategoryRate:
+class CategoryRate(Scorer):
     """The share of hallucinated answers among the training answers of the category."""
 
     rates: dict[str | None, float]
@@ -77,34 +84,19 @@ TokenStatistic = Literal["perplexity", "min_probability", "mean_entropy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EachAnswer:
-    """A fixed score of each answer's own token probabilities. An answer without tokens gets the
-    median of the training answers."""
+class EachAnswer(AnswerMeasure):
+    """A fixed score of each answer's own token probabilities."""
 
     statistic: TokenStatistic
-    without: float = 0.0
-
-    @property
-    def parameters(self) -> int:
-        return 0
 
     @property
     def fields(self) -> frozenset[str]:
         return frozenset({_STATISTICS[self.statistic][0]})
 
-    def score(self, data: Features, split: str) -> Scores:
+    def find(self, data: Features, split: str) -> list[float | None]:
         field, score_one = _STATISTICS[self.statistic]
         answers = read_ragged(data, field, split)
-        scores = (score_one(a) if a is not None and len(a) else self.without for a in answers)
-        return np.fromiter(scores, np.float32, len(answers))
-
-
-def learn_statistic(statistic: TokenStatistic, data: Features) -> Fitted:
-    field, score_one = _STATISTICS[statistic]
-    answers = data.read(field, "train")
-    scores = [score_one(answer) for answer in answers if answer is not None and len(answer)]
-    median = float(np.median(scores)) if scores else 0.0
-    return Fitted(scorer=EachAnswer(statistic=statistic, without=median))
+        return [score_one(a) if a is not None and len(a) else None for a in answers]
 
 
 def log_perplexity(logprobs: Sequence[float]) -> float:
@@ -118,12 +110,78 @@ def least_probability(logprobs: Sequence[float]) -> float:
     return -float(np.exp(np.min(logprobs)))
 
 
-def mean_entropy(entropies: Sequence[float]) -> float:
-    return float(np.mean(entropies))
+def learn_statistic(statistic: TokenStatistic, data: Features) -> Fitted:
+    return EachAnswer(statistic=statistic).learn(data)
 
 
+learn_perplexity, learn_min_probability, learn_mean_entropy = (
+    partial(learn_statistic, name) for name in get_args(TokenStatistic)
+)
 _STATISTICS: dict[TokenStatistic, tuple[str, Callable[[Any], float]]] = {
     "perplexity": ("token_logprobs", log_perplexity),
     "min_probability": ("token_logprobs", least_probability),
-    "mean_entropy": ("token_entropies", mean_entropy),
+    "mean_entropy": ("token_entropies", lambda entropies: float(np.mean(entropies))),
 }
+
+
+TEXTS = ("question", "answer")
+_LENGTHS = (2, 4)  # of n-grams, in characters
+_MOST_NGRAMS = 50_000  # of questions, and as many of answers
+# Rows of TF-IDF have length 1, so weaker regularization than for standardized features is tried.
+_STRENGTHS = tuple(1000 * strength for strength in STRENGTHS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextScore(Scorer):
+    """A linear score of the character n-grams of question and answer, each with its own weights."""
+
+    ngrams: Sequence["TfidfVectorizer"]
+    weights: np.ndarray
+    bias: float
+
+    @property
+    def parameters(self) -> int:
+        return len(self.weights) + 1
+
+    def score(self, data: Features, split: str) -> Scores:
+        texts = zip(self.ngrams, _read_texts(data, split), strict=True)
+        found = _join([ngrams.transform(of) for ngrams, of in texts]) @ self.weights
+        return (found + self.bias).astype(np.float32)
+
+
+def learn_text(data: Features) -> Fitted:
+    """Fit the text baseline; the regularization strength is chosen on validation."""
+    from sklearn.linear_model import LogisticRegression  # slow to import
+
+    texts = _read_texts(data, "train")
+    ngrams = [_count_ngrams(of) for of in texts]
+    matrix = _join([one.transform(of) for one, of in zip(ngrams, texts, strict=True)])
+    fitted = {}
+    for strength in _STRENGTHS:
+        machine = LogisticRegression(C=strength, class_weight="balanced", max_iter=200)
+        machine.fit(matrix, data.labels["train"])
+        fitted[strength] = TextScore(
+            ngrams=ngrams, weights=machine.coef_[0], bias=float(machine.intercept_[0])
+        )
+    labels = data.labels["validation"]
+    best = max(fitted, key=lambda one: auroc(labels, fitted[one].score(data, "validation")))
+    return Fitted(scorer=fitted[best], chosen={"C": best})
+
+
+def _count_ngrams(texts: Sequence[str]) -> "TfidfVectorizer":
+    from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import
+
+    made = TfidfVectorizer(
+        analyzer="char_wb", ngram_range=_LENGTHS, max_features=_MOST_NGRAMS, sublinear_tf=True
+    )
+    return made.fit(texts)
+
+
+def _join(parts: Sequence["csr_matrix"]) -> "csr_matrix":
+    from scipy.sparse import hstack
+
+    return hstack(parts, format="csr")
+
+
+def _read_texts(data: Features, split: str) -> list[list[str]]:
+    return [[text or "" for text in data.read(name, split)] for name in TEXTS]

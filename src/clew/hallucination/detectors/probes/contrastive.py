@@ -14,10 +14,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from clew.base.progress import ignore_event
-from clew.hallucination.detectors.probes.arrays import Array, exp, log
-from clew.hallucination.detectors.probes.fitting import Matrix, draw_answers
+from clew.hallucination.detectors.probes.fitting import Array, Matrix, draw_answers, exp, log
 from clew.hallucination.detectors.probes.fusion import Projection, find_components, project
-from clew.hallucination.detectors.probes.method import Features, Fitted
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
 from clew.metrics import auroc
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddedNeighbors:
+class EmbeddedNeighbors(Scorer):
     """Kernel-weighted nearest neighbors: the log-ratio of the mean weights exp(similarity / width)
     of the hallucinated and of the correct training answers."""
 

@@ -12,17 +12,20 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from clew.hallucination.detectors.probes.arrays import Array, exp, log, to_numpy
+from clew.hallucination.detectors.probes.drawn_answers import cluster_entropy
 from clew.hallucination.detectors.probes.fitting import (
+    Array,
     Linear,
     Matrix,
     Scale,
     choose_strength,
+    exp,
     fit_path,
+    log,
     standardize,
+    to_numpy,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
-from clew.hallucination.detectors.probes.semantic import cluster_entropy
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores
 from clew.hallucination.traces.schema import CONTRAST_FALSE, CONTRAST_TRUE, ENTAILMENT, P_TRUE
 from clew.metrics import auroc
 
@@ -38,16 +41,10 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrueProbability:
+class TrueProbability(Scorer):
     """Minus the mean log-odds that the model gives to its answer being true."""
 
-    @property
-    def parameters(self) -> int:
-        return 0
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset({P_TRUE})
+    reads = (P_TRUE,)
 
     def score(self, data: Features, split: str) -> Array:
         found = data.read(P_TRUE, split).clip(_SMALLEST, 1 - _SMALLEST)
@@ -59,19 +56,12 @@ def learn_p_true(data: Features) -> Fitted:  # noqa: ARG001
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntailmentEntropy:
+class EntailmentEntropy(Scorer):
     """The entropy over clusters of drawn answers. Two of them mean the same if both directions of
     entailment are more probable than the threshold."""
 
     threshold: float
-
-    @property
-    def parameters(self) -> int:
-        return 0
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset({ENTAILMENT, "samples", "question"})
+    reads = (ENTAILMENT, "samples", "question")
 
     def score(self, data: Features, split: str) -> Scores:
         found = to_numpy(data.read(ENTAILMENT, split))
@@ -115,21 +105,18 @@ def _candidates(data: Features) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContrastProbe:
+class ContrastProbe(Scorer):
     """A linear score of the difference between the states after both replies, at one of the kept
     layers; each reply's states are normalized by themselves."""
 
     layer: int
     true: Linear
     false: Linear
+    reads = CONTRAST
 
     @property
     def parameters(self) -> int:
-        return len(self.true.weights) + 1
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset(CONTRAST)
+        return self.true.parameters
 
     def score(self, data: Features, split: str) -> Array:
         true, false = _read(data, split, self.layer)

@@ -1,9 +1,10 @@
-"""Fitting on matrices that fill much of the memory: logistic regression, standardized in place and
-fitted along a path of regularization strengths with warm starts; and principal components from the
-Gram matrix of the answers, for any number of features."""
+"""What scorers compute with, NumPy arrays (a comparison) or tensors (live) in the same code, and
+how they are fitted, on matrices that fill much of the memory: logistic regression along a path of
+regularization strengths, and principal components for any number of features."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int
@@ -14,9 +15,11 @@ from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from clew.base.errors import InputError, StoreError
-from clew.hallucination.detectors.probes.arrays import Array, is_numpy
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores
 from clew.metrics import auroc
 
+# A NumPy array or a tensor.
+Array = Any
 # As scikit-learn's C: the inverse of the regularization strength.
 STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 # The gradient tolerance: smaller ones change AUROCs only in the fourth decimal. The step limit, the
@@ -35,6 +38,75 @@ _EXACT = 2048
 _ITERATIONS = 2
 # Relative to the largest variance: anything smaller is rounding.
 _SMALLEST = 1e-6
+
+
+def is_numpy(array: Array) -> bool:
+    return isinstance(array, np.ndarray)
+
+
+def exp(array: Array) -> Array:
+    return np.exp(array) if is_numpy(array) else array.exp()
+
+
+def doubled(array: Array) -> Array:
+    return array.astype(np.float64) if is_numpy(array) else array.double()
+
+
+def single(array: Array) -> Array:
+    return array.astype(np.float32) if is_numpy(array) else array.float()
+
+
+def log(array: Array) -> Array:
+    return np.log(array) if is_numpy(array) else array.log()
+
+
+def concatenate(arrays: Sequence[Array]) -> Array:
+    if is_numpy(arrays[0]):
+        return np.concatenate(arrays)
+    import torch  # probes are fitted without it
+
+    return torch.cat([*arrays])
+
+
+def stack(columns: Sequence[Array]) -> Array:
+    if is_numpy(columns[0]):
+        return np.stack(columns, axis=1)
+    import torch
+
+    return torch.stack([*columns], dim=1)
+
+
+def where(is_first: Array, first: Array, other: float) -> Array:
+    """Unlike a product with `is_first`, this does not spread NaN from values that do not count."""
+    if is_numpy(first):
+        return np.where(is_first, first, np.asarray(other, first.dtype))
+    return first.where(is_first, other)
+
+
+def to_numpy(array: Array) -> np.ndarray:
+    return array if is_numpy(array) else array.detach().cpu().numpy()
+
+
+def like(example: Array, values: np.ndarray) -> Array:
+    """The values as what `example` is, on its device."""
+    if is_numpy(example):
+        return values
+    import torch  # probes are fitted without it
+
+    return torch.from_numpy(values).to(example.device)
+
+
+def read_ragged(data: Features, field: str, split: str) -> Sequence[np.ndarray]:
+    """A ragged field as NumPy arrays; those on a GPU are copied at once."""
+    answers = data.read(field, split)
+    if not len(answers) or is_numpy(answers[0]):
+        return answers
+    if len(answers) == 1:
+        return [to_numpy(answers[0]).reshape(-1)]
+    import torch
+
+    flat = torch.cat([answer.reshape(-1) for answer in answers]).cpu().numpy()
+    return np.split(flat, np.cumsum([len(answer) for answer in answers])[:-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +131,40 @@ class Linear:
 
     def times(self, factor: float) -> "Linear":
         return Linear(weights=self.weights * np.float32(factor), bias=self.bias * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearScorer(Scorer):
+    """A linear score of something that its subclass reads."""
+
+    linear: Linear
+
+    @property
+    def parameters(self) -> int:
+        return self.linear.parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerMeasure(Scorer):
+    """A fixed measure of each answer by itself. One that has none gets `without`, the median of the
+    training answers."""
+
+    without: float = 0.0
+
+    def find(self, data: Features, split: str) -> Sequence[float | None]:
+        raise NotImplementedError
+
+    def score(self, data: Features, split: str) -> Scores:
+        found = self.find(data, split)
+        return np.array([self.without if one is None else one for one in found], np.float32)
+
+    def learn(
+        self, data: Features, check: Callable[[Sequence[float]], None] = lambda _: None
+    ) -> Fitted:
+        """Find the median; `check` may refuse the values."""
+        known = [one for one in self.find(data, "train") if one is not None]
+        check(known)
+        return Fitted(scorer=replace(self, without=float(np.median(known)) if known else 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,24 +12,22 @@ import numpy as np
 from jaxtyping import Float32
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes.arrays import (
-    Array,
-    concatenate,
-    exp,
-    is_numpy,
-    like,
-    read_ragged,
-)
 from clew.hallucination.detectors.probes.attention import read_layers
 from clew.hallucination.detectors.probes.fitting import (
+    Array,
     Components,
     Matrix,
     Products,
     Scale,
+    concatenate,
     draw_answers,
+    exp,
+    is_numpy,
+    like,
+    read_ragged,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
 from clew.metrics import auroc
 
 if TYPE_CHECKING:
@@ -121,7 +119,7 @@ class KernelMachine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusionProbe:
+class FusionProbe(Scorer):
     """A kernel machine on the components of all signals."""
 
     projections: Sequence[Projection]

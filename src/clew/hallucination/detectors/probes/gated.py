@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from jaxtyping import Float, Float32, Int
 
-from clew.hallucination.detectors.probes.arrays import Array, is_numpy, single, stack, to_numpy
+from clew.hallucination.detectors.probes.fitting import Array, is_numpy, single, stack, to_numpy
 from clew.hallucination.detectors.probes.fusion import FusionProbe, learn_fusion
 from clew.hallucination.detectors.probes.gaussian import Centers, Gaussian
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
@@ -159,7 +159,7 @@ class Standing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedProbe:
+class GatedProbe(Scorer):
     """Two methods, and how much each of them counts for an answer. In detectors of earlier versions
     the standings are center and spread of the scores, and fusion counts twice."""
 

@@ -3,10 +3,10 @@ validation, and then gives any answer a detection score (higher = more likely ha
 label's score, where higher = correct).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -34,10 +34,18 @@ class Features(Protocol):
 
 
 class Scorer(Protocol):
-    """Scores every answer of a split, of the store it was fitted on or of another one."""
+    """Scores every answer of a split, of the store it was fitted on or of another one. `fields` are
+    what it reads: those of its class, `reads`, if it does not say otherwise."""
+
+    reads: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def parameters(self) -> int: ...
+    def parameters(self) -> int:
+        return 0
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset(self.reads)
 
     def score(self, data: Features, split: str) -> Any: ...
 
@@ -71,60 +79,40 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a method. `by_layer` holds AUROCs, those of "test" only for plots;
-    `score_seconds` is the time to score the test split, including reading its fields; `scorer` is
-    what a detector keeps."""
+    """The result of a method with one seed: the uncalibrated risks (higher = more likely
+    hallucinated) on the validation split and on the test split of every store, and what they cost.
+    `by_layer` holds AUROCs, those of "test" only for plots; `ms_per_answer` is the time to score a
+    test answer, including reading its fields. `plan` is the hardware plan of a network; `scorer` is
+    what a detector keeps of a probe that was just fitted."""
 
     validation: Scores
-    test: Scores
+    tests: dict[str, Scores]
     parameters: int
     chosen: dict[str, Any]
     by_layer: dict[str, list[float]] | None
     train_seconds: float
-    score_seconds: float
+    ms_per_answer: float
+    plan: dict[str, Any] | None = None
     scorer: Scorer | None = None
 
-
-class Method(Protocol):
-    """`needs` are the required fields, `also_reads` the optional ones, `learns_from` those that are
-    required to fit it but not to score; `is_seeded`: scores depend on the seed."""
-
     @property
-    def name(self) -> str: ...
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def family(self) -> Family: ...
-
-    @property
-    def needs(self) -> tuple[str, ...]: ...
-
-    @property
-    def also_reads(self) -> tuple[str, ...]: ...
-
-    @property
-    def learns_from(self) -> tuple[str, ...]: ...
-
-    @property
-    def is_seeded(self) -> bool: ...
-
-    def fit(self, data: Features, *, seed: int) -> Fitted: ...
-
-    def run(self, data: Features, *, seed: int) -> Outcome: ...
+    def test(self) -> Scores:
+        """The scores on the first store."""
+        return next(iter(self.tests.values()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Probe:
-    """A method that is one function from the features to the fitted scorer; only a seeded one gets
-    the seed."""
+@dataclass(frozen=True)
+class Method:
+    """A method is one function, `learn`, from the features to the fitted scorer; only a seeded one
+    (scores depend on the seed) gets the seed. `needs` are the required fields, `also_reads` the
+    optional ones, `learns_from` those that are required to fit it but not to score."""
 
     name: str
     title: str
     family: Family
     needs: tuple[str, ...]
     learn: Callable[..., Fitted]
+    _: KW_ONLY
     is_seeded: bool = False
     also_reads: tuple[str, ...] = ()
     learns_from: tuple[str, ...] = ()
@@ -140,27 +128,28 @@ class Probe:
         _refuse_one_class(data)
         return self.learn(data, seed=seed) if self.is_seeded else self.learn(data)
 
-    def run(self, data: Features, *, seed: int) -> Outcome:
-        return run(self, data, seed=seed)
-
-
-def run(method: Method, data: Features, *, seed: int) -> Outcome:
-    """Fit the method, then score the answers that it was not trained on."""
-    start = perf_counter()
-    fitted = method.fit(data, seed=seed)
-    trained = perf_counter()
-    test = fitted.score(data, "test")
-    scored = perf_counter()
-    return Outcome(
-        validation=fitted.score(data, "validation"),
-        test=test,
-        parameters=fitted.parameters,
-        chosen=fitted.chosen,
-        by_layer=_layer_aurocs(fitted, data) if fitted.by_layer else None,
-        train_seconds=trained - start + fitted.shared_seconds,
-        score_seconds=scored - trained,
-        scorer=fitted.scorer,
-    )
+    def run(
+        self, data: Features, tests: Mapping[str, Features] | None = None, *, seed: int
+    ) -> Outcome:
+        """Fit the method, then score the answers that it was not trained on: the test split of
+        every store in `tests`. [default: of `data`]"""
+        tests = tests or {"test": data}
+        start = perf_counter()
+        fitted = self.fit(data, seed=seed)
+        trained = perf_counter()
+        scores = {name: fitted.score(one, "test") for name, one in tests.items()}
+        scored = perf_counter()
+        is_alone = [*tests.values()] == [data]
+        return Outcome(
+            validation=fitted.score(data, "validation"),
+            tests=scores,
+            parameters=fitted.parameters,
+            chosen=fitted.chosen,
+            by_layer=_layer_aurocs(fitted, data) if fitted.by_layer and is_alone else None,
+            train_seconds=trained - start + fitted.shared_seconds,
+            ms_per_answer=1000 * (scored - trained) / max(1, sum(map(len, scores.values()))),
+            scorer=fitted.scorer,
+        )
 
 
 def _layer_aurocs(fitted: Fitted, data: Features) -> dict[str, list[float]]:

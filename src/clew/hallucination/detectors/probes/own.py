@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from tokenize import TokenError
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from clew.base.errors import InputError, MethodError
-from clew.hallucination.detectors.probes.method import Features, Fitted, Outcome, Scores, run
+from clew.hallucination.detectors.probes.method import Features, Fitted, Method, Scorer, Scores
 from clew.storage.hashing import hash_text
 
 OwnFamily = Literal["baseline", "no training", "probe"]
@@ -106,34 +106,17 @@ class DetectionMethod:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnMethod:
+class OwnMethod(Method):
     """A method from outside clew as those of clew are. `package` is its name and version; "" for
     one that was registered."""
 
     given: DetectionMethod
     package: str = ""
-    also_reads: tuple[str, ...] = ()
-    learns_from: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        return self.given.name
-
-    @property
-    def title(self) -> str:
-        return self.given.title
-
-    @property
-    def family(self) -> OwnFamily:
-        return self.given.family
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return tuple(self.given.needs)
-
-    @property
-    def is_seeded(self) -> bool:
-        return self.given.is_seeded
+    @classmethod
+    def of(cls, given: DetectionMethod, package: str = "") -> Self:
+        about = (given.name, given.title, given.family, tuple(given.needs), given.fit)
+        return cls(*about, is_seeded=given.is_seeded, given=given, package=package)
 
     def identify(self) -> dict[str, Any]:
         """What changes when the method does, so that scores of another one are not reused."""
@@ -144,14 +127,11 @@ class OwnMethod:
             view = _View(data, ("train", "validation"))
             found = self.given.fit(view, seed=seed) if self.is_seeded else self.given.fit(view)
             scorer = found if hasattr(found, "score") else _Called(found)
-            if not callable(scorer.score):
+            if not callable(getattr(found, "score", found)):
                 raise TypeError(f"fit returned {type(found).__name__}, which has no method score")
             chosen = json.loads(json.dumps(dict(getattr(found, "chosen", {})), default=_as_plain))
             parameters = max(0, int(getattr(found, "parameters", 0)))
         return _OwnFitted(scorer=scorer, chosen=chosen, method=self, counted=parameters)
-
-    def run(self, data: Features, *, seed: int) -> Outcome:
-        return run(self, data, seed=seed)
 
     def score(self, scorer: Any, data: Features, split: str) -> Scores:
         """The scores of a split. Raises MethodError if there is not one number per answer."""
@@ -194,14 +174,13 @@ def _as_plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Called:
+class _Called(Scorer):
     """A function as a scorer."""
 
-    score: Callable[[Features, str], Any]
+    function: Callable[[Features, str], Any]
 
-    @property
-    def parameters(self) -> int:
-        return 0
+    def score(self, data: Features, split: str) -> Any:
+        return self.function(data, split)
 
 
 @dataclass(frozen=True, kw_only=True)

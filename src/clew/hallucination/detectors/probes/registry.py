@@ -1,249 +1,338 @@
 """The methods fitted without the engine, by name. A new one takes its function and one entry."""
 
-from functools import partial
+import os
+import re
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-from clew.hallucination.detectors.probes.attention import (
-    DIAGONAL,
-    LOG_DIAGONAL,
-    LOOKBACK,
-    SPECTRUM,
-    learn_all_layers,
-    learn_attention_score,
-    learn_attn_logdet,
-    learn_lapeigvals,
-    learn_lookback,
+from clew.base.errors import InputError, MethodError
+from clew.hallucination.detectors.probes import (
+    attention,
+    baselines,
+    contrastive,
+    drawn_answers,
+    evaluation,
+    fusion,
+    gated,
+    robust,
+    states,
+    tokens,
 )
-from clew.hallucination.detectors.probes.baselines import (
-    learn_category,
-    learn_length,
-    learn_statistic,
+from clew.hallucination.detectors.probes.method import (
+    Family,
+    Features,
+    Fitted,
+    Method,
+    Scorer,
 )
-from clew.hallucination.detectors.probes.consistency import learn_consistency
-from clew.hallucination.detectors.probes.contrastive import learn_contrastive
-from clew.hallucination.detectors.probes.evaluation import (
-    CONTRAST,
-    learn_ccs,
-    learn_contrast_probe,
-    learn_entailment_entropy,
-    learn_p_true,
-)
-from clew.hallucination.detectors.probes.fusion import SIGNALS, learn_fusion
-from clew.hallucination.detectors.probes.gated import learn_gated
-from clew.hallucination.detectors.probes.method import Method, Probe
-from clew.hallucination.detectors.probes.robust import SIGNALS as ROBUST_SIGNALS
-from clew.hallucination.detectors.probes.robust import learn_robust
-from clew.hallucination.detectors.probes.semantic import (
-    learn_entropy_probe,
-    learn_semantic_entropy,
-)
-from clew.hallucination.detectors.probes.states import (
-    STATES,
-    learn_best_layer,
-    learn_middle_layer,
-    learn_saplma,
-)
-from clew.hallucination.detectors.probes.text import TEXTS, learn_text
-from clew.hallucination.detectors.probes.tokens import NEEDS as TOKEN_FIELDS
-from clew.hallucination.detectors.probes.tokens import SPANS, learn_token_probe
+from clew.hallucination.detectors.probes.own import DetectionMethod, OwnMethod
 from clew.hallucination.traces.schema import ENTAILMENT, P_TRUE
 
-_METHODS = (
-    Probe(
-        name="length",
-        title="Answer length",
-        family="baseline",
-        needs=("token_logprobs",),
-        learn=learn_length,
+_LOGPROBS, _ENTROPIES, _DRAWN = ("token_logprobs",), ("token_entropies",), ("samples", "question")
+_TOKENS = (*_LOGPROBS, *_ENTROPIES)
+# Name, title, fields that it needs, function and, for some, options of `Method`.
+_METHODS: dict[Family, tuple[tuple[Any, ...], ...]] = {
+    "baseline": (
+        ("length", "Answer length", _LOGPROBS, baselines.learn_length),
+        ("category", "Question category", ("category",), baselines.learn_category),
+        ("text", "Question and answer text", baselines.TEXTS, baselines.learn_text),
     ),
-    Probe(
-        name="category",
-        title="Question category",
-        family="baseline",
-        needs=("category",),
-        learn=learn_category,
+    "no training": (
+        ("perplexity", "Perplexity", _LOGPROBS, baselines.learn_perplexity),
+        (
+            "min_probability",
+            "Minimum token probability",
+            _LOGPROBS,
+            baselines.learn_min_probability,
+        ),
+        ("mean_entropy", "Mean token entropy", _ENTROPIES, baselines.learn_mean_entropy),
+        ("semantic_entropy", "Semantic entropy", _DRAWN, drawn_answers.learn_semantic_entropy),
+        (
+            "entailment_entropy",
+            "Entailment entropy",
+            (ENTAILMENT,),
+            evaluation.learn_entailment_entropy,
+        ),
+        ("p_true", "P(True)", (P_TRUE,), evaluation.learn_p_true),
+        (
+            "consistency",
+            "Consistency of drawn answers",
+            ("samples", *baselines.TEXTS),
+            drawn_answers.learn_consistency,
+        ),
+        (
+            "selfcheck_ngram",
+            "SelfCheckGPT (unigram)",
+            ("samples", *baselines.TEXTS),
+            drawn_answers.learn_selfcheck,
+        ),
+        (
+            "attention_score",
+            "Attention score (LLM-Check)",
+            attention.DIAGONALS,
+            attention.learn_attention_score,
+        ),
     ),
-    Probe(
-        name="text",
-        title="Question and answer text",
-        family="baseline",
-        needs=TEXTS,
-        learn=learn_text,
+    "probe": (
+        ("linear_probe", "Linear probe", (states.STATES,), states.learn_best_layer),
+        (
+            *(
+                "semantic_entropy_probe",
+                "Semantic entropy probe",
+                (states.STATES,),
+                drawn_answers.learn_entropy_probe,
+            ),
+            {"learns_from": _DRAWN},
+        ),
+        (
+            "linear_probe_middle",
+            "Linear probe, middle layer",
+            (states.STATES,),
+            states.learn_middle_layer,
+        ),
+        (
+            "linear_probe_pca",
+            "Linear probe, all layers (PCA)",
+            (states.STATES,),
+            attention.learn_all_layers,
+        ),
+        ("saplma", "SAPLMA", (states.STATES,), states.learn_saplma, {"is_seeded": True}),
+        ("ccs", "CCS", evaluation.CONTRAST, evaluation.learn_ccs),
+        ("contrast_probe", "Contrast probe", evaluation.CONTRAST, evaluation.learn_contrast_probe),
+        (
+            *(
+                "contrastive",
+                "Contrastive embedding, kNN",
+                (states.STATES, *_TOKENS),
+                contrastive.learn_contrastive,
+            ),
+            {"is_seeded": True, "also_reads": ("state_mean",)},
+        ),
+        ("lapeigvals", "LapEigvals", (attention.SPECTRUM,), attention.learn_lapeigvals),
+        ("attn_logdet", "AttnLogDet", (attention.LOG_DIAGONAL,), attention.learn_attn_logdet),
+        ("lookback", "Lookback Lens", (attention.LOOKBACK,), attention.learn_lookback),
+        (
+            "token_probe",
+            "Token probe",
+            tokens.NEEDS,
+            tokens.learn_token_probe,
+            {"also_reads": (tokens.SPANS,)},
+        ),
+        (
+            "fusion",
+            "Fusion (clew)",
+            (states.STATES, *_TOKENS),
+            fusion.learn_fusion,
+            {"also_reads": fusion.SIGNALS},
+        ),
+        (
+            *("robust", "Robust (clew)", (states.STATES, *_TOKENS), robust.learn_robust),
+            {"also_reads": (*robust.SIGNALS, "category")},
+        ),
+        (
+            *("gated", "Gated (clew)", (states.STATES, *_TOKENS), gated.learn_gated),
+            {"also_reads": (*fusion.SIGNALS, "category")},
+        ),
     ),
-    Probe(
-        name="perplexity",
-        title="Perplexity",
-        family="no training",
-        needs=("token_logprobs",),
-        learn=partial(learn_statistic, "perplexity"),
-    ),
-    Probe(
-        name="min_probability",
-        title="Minimum token probability",
-        family="no training",
-        needs=("token_logprobs",),
-        learn=partial(learn_statistic, "min_probability"),
-    ),
-    Probe(
-        name="mean_entropy",
-        title="Mean token entropy",
-        family="no training",
-        needs=("token_entropies",),
-        learn=partial(learn_statistic, "mean_entropy"),
-    ),
-    Probe(
-        name="semantic_entropy",
-        title="Semantic entropy",
-        family="no training",
-        needs=("samples", "question"),
-        learn=learn_semantic_entropy,
-    ),
-    Probe(
-        name="entailment_entropy",
-        title="Entailment entropy",
-        family="no training",
-        needs=(ENTAILMENT,),
-        learn=learn_entailment_entropy,
-    ),
-    Probe(
-        name="p_true",
-        title="P(True)",
-        family="no training",
-        needs=(P_TRUE,),
-        learn=learn_p_true,
-    ),
-    Probe(
-        name="consistency",
-        title="Consistency of drawn answers",
-        family="no training",
-        needs=("samples", *TEXTS),
-        learn=partial(learn_consistency, "disagreement"),
-    ),
-    Probe(
-        name="selfcheck_ngram",
-        title="SelfCheckGPT (unigram)",
-        family="no training",
-        needs=("samples", *TEXTS),
-        learn=partial(learn_consistency, "unigram"),
-    ),
-    Probe(
-        name="attention_score",
-        title="Attention score (LLM-Check)",
-        family="no training",
-        needs=(DIAGONAL, "token_logprobs"),
-        learn=learn_attention_score,
-    ),
-    Probe(
-        name="linear_probe",
-        title="Linear probe",
-        family="probe",
-        needs=(STATES,),
-        learn=learn_best_layer,
-    ),
-    Probe(
-        name="semantic_entropy_probe",
-        title="Semantic entropy probe",
-        family="probe",
-        needs=(STATES,),
-        learn=learn_entropy_probe,
-        learns_from=("samples", "question"),
-    ),
-    Probe(
-        name="linear_probe_middle",
-        title="Linear probe, middle layer",
-        family="probe",
-        needs=(STATES,),
-        learn=learn_middle_layer,
-    ),
-    Probe(
-        name="linear_probe_pca",
-        title="Linear probe, all layers (PCA)",
-        family="probe",
-        needs=(STATES,),
-        learn=learn_all_layers,
-    ),
-    Probe(
-        name="saplma",
-        title="SAPLMA",
-        family="probe",
-        needs=(STATES,),
-        learn=learn_saplma,
-        is_seeded=True,
-    ),
-    Probe(
-        name="ccs",
-        title="CCS",
-        family="probe",
-        needs=CONTRAST,
-        learn=learn_ccs,
-    ),
-    Probe(
-        name="contrast_probe",
-        title="Contrast probe",
-        family="probe",
-        needs=CONTRAST,
-        learn=learn_contrast_probe,
-    ),
-    Probe(
-        name="contrastive",
-        title="Contrastive embedding, kNN",
-        family="probe",
-        needs=(STATES, "token_logprobs", "token_entropies"),
-        learn=learn_contrastive,
-        is_seeded=True,
-        also_reads=("state_mean",),
-    ),
-    Probe(
-        name="lapeigvals",
-        title="LapEigvals",
-        family="probe",
-        needs=(SPECTRUM,),
-        learn=learn_lapeigvals,
-    ),
-    Probe(
-        name="attn_logdet",
-        title="AttnLogDet",
-        family="probe",
-        needs=(LOG_DIAGONAL,),
-        learn=learn_attn_logdet,
-    ),
-    Probe(
-        name="lookback",
-        title="Lookback Lens",
-        family="probe",
-        needs=(LOOKBACK,),
-        learn=learn_lookback,
-    ),
-    Probe(
-        name="token_probe",
-        title="Token probe",
-        family="probe",
-        needs=TOKEN_FIELDS,
-        learn=learn_token_probe,
-        also_reads=(SPANS,),
-    ),
-    Probe(
-        name="fusion",
-        title="Fusion (clew)",
-        family="probe",
-        needs=("sequence", "token_logprobs", "token_entropies"),
-        learn=learn_fusion,
-        also_reads=SIGNALS,
-    ),
-    Probe(
-        name="robust",
-        title="Robust (clew)",
-        family="probe",
-        needs=("sequence", "token_logprobs", "token_entropies"),
-        learn=learn_robust,
-        also_reads=(*ROBUST_SIGNALS, "category"),
-    ),
-    Probe(
-        name="gated",
-        title="Gated (clew)",
-        family="probe",
-        needs=("sequence", "token_logprobs", "token_entropies"),
-        learn=learn_gated,
-        also_reads=(*SIGNALS, "category"),
-    ),
-)
-PROBES: dict[str, Method] = {method.name: method for method in _METHODS}
+}
+PROBES = {
+    name: Method(name, title, family, needs, learn, **(options[0] if options else {}))
+    for family, methods in _METHODS.items()
+    for name, title, needs, learn, *options in methods
+}
+
+
+SCORERS: dict[str, type[Scorer]] = {
+    "token_probabilities": baselines.EachAnswer,
+    "semantic_entropy": drawn_answers.SemanticEntropy,
+    "entailment_entropy": evaluation.EntailmentEntropy,
+    "p_true": evaluation.TrueProbability,
+    "contrast_consistent": evaluation.ConsistentProbe,
+    "contrast": evaluation.ContrastProbe,
+    "consistency": drawn_answers.Consistency,
+    "attention_score": attention.AttentionScore,
+    "layer": states.LayerProbe,
+    "perceptron": states.Network,
+    "heads": attention.HeadsProbe,
+    "layers": attention.LayersProbe,
+    "fusion": fusion.FusionProbe,
+    "robust": robust.RobustProbe,
+    "gated": gated.GatedProbe,
+    "neighbors": contrastive.EmbeddedNeighbors,
+    "tokens": tokens.PooledTokens,
+}
+
+
+# The kind of a scorer of a method from outside clew: this and the method's name.
+_OWN = "method:"
+
+
+def kind_of(scorer: Scorer) -> str:
+    """The name of the scorer's class in a file."""
+    known = next((name for name, kind in SCORERS.items() if type(scorer) is kind), None)
+    if known is not None:
+        return known
+    own = find_keepable(scorer)
+    assert own is not None
+    return f"{_OWN}{own.name}"
+
+
+def find_scorer_class(kind: str) -> type[Any]:
+    """The class behind a name in a file. Raises ValueError for an unknown one."""
+    if kind in SCORERS:
+        return SCORERS[kind]
+    if not kind.startswith(_OWN):
+        raise ValueError(f"method.kind is {kind[:100]!r}")
+    name = kind.removeprefix(_OWN)
+    method = find_own_methods([name]).get(name)
+    if not isinstance(method, OwnMethod) or method.given.scorer is None:
+        raise ValueError(
+            f"it needs the method {name[:100]!r}, which no installed package provides: install the "
+            "one that it was made with"
+        )
+    return method.given.scorer
+
+
+def can_be_kept(scorer: Scorer | None) -> bool:
+    return type(scorer) in SCORERS.values() or find_keepable(scorer) is not None
+
+
+GROUP = "clew.methods"
+_REGISTERED: dict[str, DetectionMethod] = {}
+
+
+def register_method(method: DetectionMethod) -> DetectionMethod:
+    """Add a detection method of your own to the comparisons of this Python process.
+
+    A package adds its methods for every process with an entry point instead:
+    `[project.entry-points."clew.methods"]`, then `my_probe = "my_package:METHOD"`, where `my_probe`
+    is the method's name. The package is imported when somebody names the method.
+
+    Args:
+        method: The method. Registering the same function again replaces it, as when a cell of a
+            notebook is run again.
+
+    Returns:
+        The method.
+
+    Raises:
+        InputError: It is not a `DetectionMethod`, or there is another method of this name.
+
+    Examples:
+        >>> clew.register_method(clew.DetectionMethod(name="mine", fit=fit, needs=["sequence"]))
+        >>> clew.compare(methods=["perplexity", "mine"])
+    """
+    if not isinstance(method, DetectionMethod):
+        raise InputError("give a clew.DetectionMethod.", setting="method", value=method)
+    before = _REGISTERED.get(method.name)
+    if method.name in _list_built_in() or (before and not _is_same(before.fit, method.fit)):
+        raise InputError(
+            f'there is a method "{method.name}" already: choose another name.',
+            setting="name",
+            value=method.name,
+        )
+    _REGISTERED[method.name] = method
+    return method
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnusableMethod(Method):
+    """Stands for an entry point that gives no method; `reason` says why."""
+
+    reason: str
+
+    def fit(self, data: Features, *, seed: int) -> Fitted:  # noqa: ARG002
+        raise MethodError(self.reason)
+
+
+def find_own_methods(names: Collection[str] = ()) -> dict[str, OwnMethod | UnusableMethod]:
+    """The methods from outside clew by name: all registered ones, and those of installed packages
+    that are among `names`; other packages are not imported. An entry point that cannot be loaded,
+    or whose name is taken, is unusable."""
+    found: dict[str, OwnMethod | UnusableMethod] = {
+        name: OwnMethod.of(given) for name, given in _REGISTERED.items()
+    }
+    points = _find_points().items()
+    return found | {name: _load(name, point) for name, point in points if name in names}
+
+
+def list_package_methods() -> list[str]:
+    """The names of the methods of installed packages; none of them is imported."""
+    return list(_find_points())
+
+
+def _find_points() -> dict[str, EntryPoint]:
+    """Entry points by the name of their method. One whose name is taken has its package's name
+    behind it."""
+    taken, found = _list_built_in() | _REGISTERED.keys(), dict[str, EntryPoint]()
+    for point in _list_points(tuple((place, _changed(place)) for place in sys.path)):
+        name = _name(point)
+        found[f"{name} ({_package(point)})" if name in taken else name] = point
+        taken.add(name)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _list_points(_places: tuple[tuple[str, int], ...]) -> list[EntryPoint]:
+    """Looking at every installed package takes long, so it is done once until one of the places
+    changes, as when a package is installed."""
+    return sorted(entry_points(group=GROUP), key=lambda one: (one.name, _package(one)))
+
+
+def _changed(place: str) -> int:
+    try:
+        return os.stat(place or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+def find_keepable(scorer: Any) -> DetectionMethod | None:
+    """The method whose fitted scorers are saved in detectors, by the scorer or by its class. What
+    made the scorer is imported already."""
+    kind = scorer if isinstance(scorer, type) else type(scorer)
+    imported = [name for name, point in _find_points().items() if point.module in sys.modules]
+    own = (one.given for one in find_own_methods(imported).values() if isinstance(one, OwnMethod))
+    return next((given for given in own if given.scorer is kind), None)
+
+
+def _load(name: str, point: EntryPoint) -> OwnMethod | UnusableMethod:
+    package = _package(point)
+    try:
+        given = None if name != _name(point) else point.load()
+    except Exception as error:  # whatever foreign code raises
+        reason = f"{package} cannot be loaded ({type(error).__name__}: {error})"
+    else:
+        if name != _name(point):
+            reason = f"there is another method of this name, so that of {package} is not run"
+        elif not isinstance(given, DetectionMethod):
+            told = f'"{point.value}" is not a clew.DetectionMethod, but {type(given).__name__}'
+            reason = f"{package} cannot be used: {told}"
+        elif given.name != name:
+            told = f'its entry point is named "{name}", but its method "{given.name}"'
+            reason = f"{package} cannot be used: {told}"
+        else:
+            return OwnMethod.of(given, package)
+    return UnusableMethod(name, name, "probe", (), Fitted, reason=reason)
+
+
+def _name(point: EntryPoint) -> str:
+    return re.sub(r"\W", "_", point.name)[:60]
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def _list_built_in() -> set[str]:
+    from clew.hallucination.detectors.registry import NETWORKS  # imports torch
+
+    return {*PROBES, *NETWORKS}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    names = ("__module__", "__qualname__")
+    return all(getattr(one, name, one) == getattr(other, name, other) for name in names)

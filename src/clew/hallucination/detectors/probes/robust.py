@@ -10,11 +10,20 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float32, Float64, Int
 
-from clew.hallucination.detectors.probes.arrays import Array, concatenate, is_numpy, like
-from clew.hallucination.detectors.probes.attention import FEW, HeadsProbe, read_heads
-from clew.hallucination.detectors.probes.fitting import Linear, Matrix, average, draw_answers
+from clew.hallucination.detectors.probes.attention import FEW, HeadsProbe, read_flat
+from clew.hallucination.detectors.probes.fitting import (
+    Array,
+    Linear,
+    LinearScorer,
+    Matrix,
+    average,
+    concatenate,
+    draw_answers,
+    is_numpy,
+    like,
+)
 from clew.hallucination.detectors.probes.fusion import read_confidence
-from clew.hallucination.detectors.probes.method import Features, Fitted
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
 
 _STATES = ("state_mean", "sequence")
 _HEADS = ("lookback", "log_diagonal_answer", "laplacian_answer")
@@ -28,24 +37,22 @@ _RIDGE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitStates:
+class UnitStates(LinearScorer):
     """A linear score of one layer's states, scaled to unit length."""
 
     field: str
     layer: int
-    linear: Linear
 
     def score(self, data: Features, split: str) -> Array:
         return self.linear.score(unit(data.read(self.field, split, layer=self.layer)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StackedStates:
+class _StackedStates(LinearScorer):
     """The sum of several layers' scores in one product: for a few answers, many times as fast."""
 
     field: str
     layers: Sequence[int]
-    linear: Linear
 
     @classmethod
     def of(cls, parts: Sequence[UnitStates]) -> "_StackedStates":
@@ -61,7 +68,7 @@ class _StackedStates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustProbe:
+class RobustProbe(Scorer):
     """The sum of the signals' scores. Each has the same spread within a class, and token
     probabilities count twice."""
 
@@ -142,7 +149,7 @@ def learn_robust(data: Features) -> Fitted:
         for layer, linear in _fit_layers(data, field, layers, groups)
     ]
     heads = [
-        HeadsProbe(field=field, linear=_fit(read_heads(data, field, "train"), groups, field))
+        HeadsProbe(field=field, linear=_fit(read_flat(data, field, "train"), groups, field))
         for field in fields
         if field in _HEADS
     ]

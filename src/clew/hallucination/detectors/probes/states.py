@@ -14,17 +14,17 @@ from jaxtyping import Float32, Int
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes.arrays import Array
 from clew.hallucination.detectors.probes.fitting import (
+    Array,
     Choice,
-    Linear,
+    LinearScorer,
     Matrix,
     Scale,
     choose_strength,
     fit_path,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
 from clew.metrics import auroc
 
 STATES = "sequence"
@@ -46,21 +46,13 @@ class Targets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerProbe:
+class LayerProbe(LinearScorer):
     """A linear score of one layer's states."""
 
     layer: int
     strength: float
-    linear: Linear
     auroc: float
-
-    @property
-    def parameters(self) -> int:
-        return self.linear.parameters
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset({STATES})
+    reads = (STATES,)
 
     def score(self, data: Features, split: str) -> Array:
         return self.linear.score(data.read(STATES, split, layer=self.layer))
@@ -145,21 +137,18 @@ def _choose(data: Features, layer: int, targets: Targets | None) -> tuple[Choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class Network(Scorer):
     """Weights and biases by layer; the score is the single output of the last one."""
 
     layer: int
     scale: Scale
     weights: Sequence[Float32[np.ndarray, "inputs outputs"]]
     biases: Sequence[Float32[np.ndarray, " outputs"]]
+    reads = (STATES,)
 
     @property
     def parameters(self) -> int:
         return sum(part.size for part in (*self.weights, *self.biases))
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset({STATES})
 
     def score(self, data: Features, split: str) -> Array:
         """Score the answers of a split. Raises InputError for states of another dimension, that is,

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from clew.base.errors import InputError, StoreError
 from clew.hallucination.detectors.probes.fitting import Matrix, Scale, standardize
-from clew.hallucination.detectors.probes.method import Features, Fitted
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
 from clew.hallucination.detectors.tokens import Pooling, TokenProbe, gate
 from clew.metrics import PlattScale, auroc
 
@@ -287,18 +287,15 @@ def _score(fit: _Fit, tokens: Tokens, matrix: Matrix) -> tuple[np.ndarray, np.nd
 
 
 @dataclass(frozen=True, kw_only=True)
-class PooledTokens:
+class PooledTokens(Scorer):
     """The score of an answer, pooled from the logits of its tokens."""
 
     probe: TokenProbe
+    reads = NEEDS
 
     @property
     def parameters(self) -> int:
         return self.probe.parameters
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset(NEEDS)
 
     def score(self, data: Features, split: str) -> np.ndarray:
         inputs = read_inputs(self.probe, data, split)

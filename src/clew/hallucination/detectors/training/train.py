@@ -1,32 +1,334 @@
-"""Train detectors one after another: several networks with a common results.json, or one network
-from several seeds."""
+"""One network to train: its samples, loss and folder; and results.json with the results and
+settings of every network in an output folder."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from clew.base.errors import InputError, TrainingStoppedError
+import torch
+
+from clew.base.errors import (
+    ClewError,
+    InputError,
+    SettingsMismatchError,
+    StoreError,
+    TrainingStoppedError,
+)
 from clew.base.memory import free_memory
-from clew.base.progress import Reporter, log_event
-from clew.engine import FitResult, HardwarePlan, plan_hardware
+from clew.base.progress import Note, Reporter, log_event
+from clew.base.settings import offer_overwrite, with_current_names
+from clew.base.texts import shortened
+from clew.base.typed_json import Bounds, read_as, without_nan
+from clew.engine import (
+    BinaryLoss,
+    Classifier,
+    FitResult,
+    HardwarePlan,
+    fit,
+    plan_hardware,
+)
 from clew.engine.feed import load_settings
-from clew.engine.folders import CURVES, clear_run, make_folder, only_one
+from clew.engine.folders import CURVES, LAST, RESULT, clear_run, make_folder, only_one
+from clew.engine.identity import read_versions
 from clew.engine.logs import draw_curves
 from clew.engine.planning.planner import connect
 from clew.engine.processes import count_restarts, first_does
-from clew.hallucination.detectors.kept import DETECTOR_JSON
-from clew.hallucination.detectors.loading import KEPT, load_detector
-from clew.hallucination.detectors.registry import find_networks
-from clew.hallucination.detectors.training.config import TrainingSettings, TrainRunConfig
-from clew.hallucination.detectors.training.events import NetworkEnded, NetworkStarted
-from clew.hallucination.detectors.training.keeping import keep_network
-from clew.hallucination.detectors.training.samples import DetectorSamples, Scores, score_batches
-from clew.hallucination.detectors.training.sources import DataSource
-from clew.hallucination.detectors.training.task import RESULTS_FILE, ResultsFile, Run, Task
+from clew.hallucination.detectors.companions import Companions, make_detector
+from clew.hallucination.detectors.detector import Detector, unfold
+from clew.hallucination.detectors.detector_folder import (
+    DETECTOR_JSON,
+    KEPT,
+    load_detector,
+    save_detector,
+)
+from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configure, find_networks
+from clew.hallucination.detectors.training.samples import (
+    DataSource,
+    DetectorSamples,
+    PreprocessedData,
+    Scores,
+    score_batches,
+)
+from clew.hallucination.detectors.training.settings import (
+    NetworkEnded,
+    NetworkStarted,
+    TrainingSettings,
+    TrainRunConfig,
+)
+from clew.hallucination.samples.answers import AnswerFeatures
+from clew.metrics import PlattScale, best_threshold, measure_scores
+from clew.storage.places import ChangedError
+from clew.storage.reading import read_json
 from clew.storage.working_copy import working_copy
+from clew.storage.writing import lock_file, replace_json
+
+RESULTS_FILE = "results.json"
+# An additional dependency of networks on graphs.
+LIBRARY = "torch-geometric"
+
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One network to train. `network_config` holds its hyperparameters, including the dimensions of
+    the samples; `place` is its folder, relative to the output folder."""
+
+    kind: NetworkKind
+    network_config: Any
+    training: TrainingSettings
+    samples: DetectorSamples
+    output_dir: Path
+    place: str
+    title: str
+
+    @classmethod
+    def open(
+        cls,
+        kind: NetworkKind,
+        training: TrainingSettings,
+        samples: DetectorSamples,
+        output_dir: Path,
+    ) -> Self:
+        """Create the task of a network. Raises InputError for invalid settings."""
+        return cls(
+            kind=kind,
+            network_config=configure(kind, samples.sizes(), training.network),
+            training=training,
+            samples=samples,
+            output_dir=output_dir,
+            place=kind.name,
+            title=kind.title,
+        )
+
+    def seeded(self, seed: int) -> Self:
+        """The same with another seed, in its own folder."""
+        return replace(
+            self,
+            training=self.training.seeded(seed),
+            place=f"{self.kind.name}/seed-{seed}",
+            title=f"{self.kind.title}, seed {seed}",
+        )
+
+    @property
+    def folder(self) -> Path:
+        return self.output_dir / self.place
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / LAST).exists() and (self.folder / RESULT).exists()
+
+    @property
+    def loss(self) -> BinaryLoss:
+        return self.training.loss.build(self.samples.positive_weight)
+
+    def build(self) -> Classifier:
+        """The untrained network, the same for the same seed."""
+        torch.manual_seed(self.training.train.seed)
+        return Classifier(self.kind.build(self.network_config), self.loss)
+
+    def fit(self, reporter: Reporter, should_stop: Callable[[], bool]) -> FitResult:
+        """Train the network, resume its training, or return the result if it is finished."""
+        with offer_overwrite():
+            return fit(
+                self.build(),
+                self.samples.open_later("train"),
+                self.samples.open_later("validation"),
+                test=self.samples.open_later("test"),
+                config=self.training.train,
+                request=self.training.request,
+                output_dir=self.folder,
+                settings=self._identity(),
+                reporter=reporter,
+                should_stop=should_stop,
+            )
+
+    def follow(self, plan: HardwarePlan) -> Self:
+        """The same task with everything planned: it is trained as the plan says."""
+        request = replace(
+            self.training.request,
+            device=plan.device,
+            precision=plan.precision,
+            amp=None,
+            compile=plan.compile,
+            cuda_graph=plan.cuda_graph,
+            channels_last=plan.channels_last,
+            num_workers=plan.num_workers,
+            batch_size=plan.batch_size,
+            grad_accum=plan.grad_accum,
+            threads=plan.threads,
+            calibrate=False,
+            reasons=plan.reasons,
+        )
+        return replace(self, training=replace(self.training, request=request))
+
+    def clear(self) -> None:
+        """Remove what was trained before; raises StoreLockedError if another run is writing it."""
+        with only_one(self.folder):
+            clear_run(self.folder)
+
+    def _identity(self) -> dict[str, Any]:
+        """What identifies this run; `load_detector` builds the network from it."""
+        return {
+            "network": self.kind.name,
+            "network_config": asdict(self.network_config),
+            "loss": asdict(self.loss),
+            "data": {**self.samples.describe(), "values": self.samples.hash_values()},
+        }
+
+    def describe(self, fitted: FitResult) -> Run:
+        """The entry of results.json."""
+        test = fitted.test or {}
+        return {
+            "model": self.kind.name,
+            "title": self.kind.title,
+            **{f"test_{name}": test.get(name) for name in ("auroc", "f1", "accuracy", "loss")},
+            "best_val_auroc": fitted.best_val.get("auroc"),
+            "threshold": fitted.threshold,
+            "best_epoch": fitted.best_epoch,
+            "epochs_run": len(fitted.history),
+            "parameters": fitted.parameters,
+            "seconds": fitted.seconds,
+            "samples_per_second": fitted.samples_per_second,
+            "data_wait_share": fitted.data_wait_share,
+            "peak_memory_bytes": fitted.peak_memory_bytes,
+            "seed": self.training.train.seed,
+            "folder": self.place,
+            "config": asdict(self.network_config),
+            "loss": asdict(self.loss),
+            "train": asdict(self.training.train),
+            "plan": fitted.plan.to_dict(),
+            "versions": read_versions(LIBRARY),
+        }
+
+
+class ResultsFile:
+    """The runs of an existing folder, one per network; adding one keeps the others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / RESULTS_FILE
+
+    def find(self, model: str) -> Run | None:
+        return next((run for run in self._read()["runs"] if run["model"] == model), None)
+
+    def refuse_other_data(self, data: dict[str, Any], retrained: Iterable[str]) -> None:
+        """Raise SettingsMismatchError if the runs to be kept used other samples: all rows of a
+        table must be evaluated on the same ones."""
+        saved = self._read()
+        stay = [run["model"] for run in saved["runs"] if run["model"] not in set(retrained)]
+        if not stay or saved["data"] == data:
+            return
+        before, now = (_describe(described) for described in (saved["data"], data))
+        raise SettingsMismatchError(
+            f'"{self.path.parent}" has results of {" and ".join(stay)} on different samples: '
+            f"{before} before, {now} now. Choose another `out`, or train all of them again with "
+            "`overwrite=True`."
+        )
+
+    def add(self, run: Run, *, data: dict[str, Any], settings: dict[str, Any]) -> None:
+        """Replace an earlier run of the same network."""
+
+        def add(saved: dict[str, Any]) -> dict[str, Any]:
+            runs = {old["model"]: old for old in saved["runs"]} | {run["model"]: run}
+            ordered = [runs.pop(name) for name in NETWORKS if name in runs]
+            return {"runs": [*ordered, *runs.values()], "data": data, "settings": settings}
+
+        self._change(add)
+
+    def remove(self, models: Iterable[str]) -> None:
+        gone = set(models)
+
+        def remove(saved: dict[str, Any]) -> dict[str, Any]:
+            return {**saved, "runs": [run for run in saved["runs"] if run["model"] not in gone]}
+
+        self._change(remove)
+
+    def _change(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Under a lock on this machine, and again where a process on another one was faster:
+        another network may be training into the same folder."""
+        with lock_file(self.path.parent / ".results.lock"):
+            while (content := change(saved := self._read())) != saved:
+                with suppress(ChangedError):
+                    self._write(content)
+                    return
+
+    def _read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {"runs": [], "data": {}, "settings": {}}
+        try:
+            content = read_as(
+                dict[str, Any], without_nan(read_json(self.path, finite=False, encodable=False))
+            )
+            runs = read_as(list[dict[str, Any]], content.get("runs"), "runs")
+            for run in runs:
+                read_as(Annotated[str, Bounds(most=100)], run.get("model"), "model")
+            data = with_current_names(read_as(dict[str, Any], content.get("data"), "data"))
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f'"{self.path}" cannot be read ({error}): delete it and run the same command '
+                "again to re-create it (the trained networks are kept), or choose another `out`."
+            ) from None
+        return {"settings": {}, **content, "data": data}
+
+    def _write(self, content: dict[str, Any]) -> None:
+        ordered = {name: content[name] for name in ("runs", "data", "settings")}
+        replace_json(self.path, {**ordered, "versions": read_versions(LIBRARY)})
+
+
+def _describe(data: dict[str, Any]) -> str:
+    counts = [
+        f"{name} {sum(count for count in of.values() if isinstance(count, int)):,}"
+        for name, of in data.items()
+        if isinstance(of, dict)
+    ]
+    return f"{', '.join(counts)} (questions {shortened(data.get('questions', 'unknown'))})"
+
+
+def keep_network(task: Task, fitted: FitResult, source: DataSource, reporter: Reporter) -> None:
+    """Write the network's folder `detector`, if it has none. A note says why if that is not
+    possible: its files are there, but nothing says which model the samples come from."""
+    folder = task.folder / KEPT
+    if (folder / DETECTOR_JSON).exists():
+        return
+    try:
+        if not isinstance(source, PreprocessedData):
+            raise ClewError('its samples are traces: create samples with "clew preprocess" first')
+        save_detector(_make(task, fitted, source.folder), folder)
+    except ClewError as error:
+        reporter(Note(f"{task.title} is not kept as a detector: {error}"))
+
+
+def _make(task: Task, fitted: FitResult, samples: Path) -> Detector:
+    trained = load_detector(task.folder, fitted.plan.device)
+    validation, test = (_score(trained, task.samples, fitted, s) for s in ("validation", "test"))
+    labels = {name: split.index.labels > 0.5 for name, split in task.samples.splits.items()}
+    calibration = PlattScale.fit(labels["validation"], validation)
+    risks = calibration.probabilities(validation)
+    threshold = best_threshold(labels["validation"], risks)
+    measures = measure_scores(
+        labels["test"], calibration.probabilities(test), threshold=threshold, scores=test
+    )
+    results: dict[str, Any] = {f"test_{k}": v for k, v in asdict(measures).items()}
+    method = Detector(
+        name=task.kind.name,
+        title=task.kind.title,
+        calibration=calibration,
+        threshold=threshold,
+        metrics={**results, "threshold": threshold, "parameters": fitted.parameters},
+        network=trained.network.cpu(),
+        config=trained.config,
+    )
+    return make_detector(method, Companions.fit(AnswerFeatures(samples)))
+
+
+def _score(trained: Detector, samples: DetectorSamples, fitted: FitResult, split: str) -> Scores:
+    settings = load_settings(fitted.plan)
+    return unfold(score_batches(trained, samples.open_whole(split, settings)))
+
 
 Found = TypeVar("Found")
 

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew.hallucination.detectors.known import KnownAnswers
+from clew.hallucination.detectors.similar_answers import KnownAnswers
 from clew.hallucination.live.page.comparisons import REPORT_FILE
 from clew.hallucination.live.page.files import BrowsedStore, PageFiles
 from clew.hallucination.live.page.index import Search

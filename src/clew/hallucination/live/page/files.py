@@ -11,7 +11,7 @@ from clew.base.errors import InputError, StoreError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
 from clew.hallucination.answer_page.store import open_traces
 from clew.hallucination.answer_page.verdict import Verdicts, read_verdicts
-from clew.hallucination.detectors.known import KnownAnswers
+from clew.hallucination.detectors.similar_answers import KnownAnswers
 from clew.hallucination.live.page.comparisons import ShownComparison, show_comparison
 from clew.hallucination.live.page.index import AnswerIndex, build_index
 from clew.hallucination.live.page.known import gather_known

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from clew.hallucination.detectors.known import (
+from clew.hallucination.detectors.similar_answers import (
     KnownAnswers,
     KnownTexts,
     choose_known,

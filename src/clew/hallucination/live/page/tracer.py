@@ -11,7 +11,7 @@ import torch
 
 from clew.base.errors import InputError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
-from clew.hallucination.detectors.known import read_known
+from clew.hallucination.detectors.similar_answers import read_known
 from clew.hallucination.live.page.files import BrowsedStore
 from clew.hallucination.llm.decoder import Decoder
 from clew.hallucination.llm.models import end_tokens

@@ -11,7 +11,7 @@ from clew.hallucination.answer_page.cards import (
     views_of,
 )
 from clew.hallucination.answer_page.picture import ShownAnswer
-from clew.hallucination.detectors.known import KnownAnswers
+from clew.hallucination.detectors.similar_answers import KnownAnswers
 from clew.hallucination.traces.token_texts import visible_text
 
 _NEAREST = 8

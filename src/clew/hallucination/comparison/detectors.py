@@ -8,26 +8,23 @@ from typing import Any
 
 from clew.base.errors import InputError, StoreError
 from clew.base.progress import Note, Reporter
-from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled
-from clew.hallucination.comparison.known_answers import gather_known
-from clew.hallucination.comparison.methods import AnyMethod
-from clew.hallucination.comparison.rows import Measured, pick_best, pick_median
-from clew.hallucination.comparison.saved import SeedScores
+from clew.hallucination.comparison.measuring import Measured, pick_best
+from clew.hallucination.comparison.settings import CompareConfig
 from clew.hallucination.comparison.trial import Trial, TrialResult, explain_failure
+from clew.hallucination.detectors.companions import Companions, make_detector
 from clew.hallucination.detectors.detector import Detector
-from clew.hallucination.detectors.kept import (
+from clew.hallucination.detectors.detector_folder import (
     DETECTOR_JSON,
+    KEPT,
+    load_detector,
     read_detector,
     remove_detector,
     save_detector,
 )
-from clew.hallucination.detectors.loading import KEPT, load_detector
-from clew.hallucination.detectors.making import Companions, FittedMethod, make_detector
-from clew.hallucination.detectors.probes.kinds import can_be_kept
 from clew.hallucination.detectors.probes.own import OwnMethod
-from clew.hallucination.detectors.probes.registration import find_own_methods
-from clew.metrics import auroc
+from clew.hallucination.detectors.probes.registry import find_own_methods
+from clew.hallucination.detectors.similar_answers import gather_known
 
 _EVERY = "detectors"
 # Entries of a row that are about other methods or layers.
@@ -40,16 +37,6 @@ _EARLIER = (
     "its results come from an earlier version of clew, which did not save what it fitted: run this "
     "method again with `overwrite=True`"
 )
-
-
-def save_scorer(trial: Trial, method: AnyMethod, seeds: Sequence[SeedScores]) -> None:
-    """Save the scorer of the seed with the median validation AUROC, the one that is measured. A
-    network is in its own folder already."""
-    labels = trial.train.data.labels["validation"]
-    middle = pick_median([auroc(labels, seed.validation) for seed in seeds])
-    scorer = seeds[middle].scorer
-    if scorer is not None and can_be_kept(scorer):
-        trial.saved.keep_scorer(method.name, scorer)
 
 
 def names_to_keep(config: CompareConfig, measured: Sequence[Measured]) -> dict[str, str]:
@@ -166,7 +153,7 @@ class _Keeping:
         return found if found.kept.calibrated else None
 
 
-def _collect(trial: Trial, one: Measured, beside: Mapping[str, Any]) -> FittedMethod:
+def _collect(trial: Trial, one: Measured, beside: Mapping[str, Any]) -> Detector:
     row = {name: value for name, value in one.row.items() if name not in _NOT_KEPT} | {**beside}
     name = row["method"]
     about = {name: row[name] for name in ("title", "family", "threshold")}
@@ -180,4 +167,4 @@ def _collect(trial: Trial, one: Measured, beside: Mapping[str, Any]) -> FittedMe
             is_own = isinstance(find_own_methods([name]).get(name), OwnMethod)
             raise InputError(_UNSAVED if is_own else _EARLIER)
         fitted = {"scorer": scorer}
-    return FittedMethod(name=name, calibration=one.calibration, results=row, **about, **fitted)
+    return Detector(name=name, calibration=one.calibration, metrics=row, **about, **fitted)

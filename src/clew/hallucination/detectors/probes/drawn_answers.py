@@ -1,14 +1,18 @@
-"""Semantic entropy: how much the meanings of several drawn answers differ. Short answers are
-clustered by their words. The accepted answers are not used. A probe predicts it from the states of
-one answer, without draws."""
+"""Methods on several drawn answers. Semantic entropy: how much their meanings differ; a probe
+predicts it from the states of one answer. Self-consistency: whether they agree with the answer:
+what the model knows, it says again. The accepted answers and a second model are not used."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal, get_args
 
 import numpy as np
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
+from clew.hallucination.detectors.probes.fitting import AnswerMeasure
+from clew.hallucination.detectors.probes.method import Features, Fitted
 from clew.hallucination.detectors.probes.states import Targets, fit_layers
 from clew.hallucination.labels.normalize import answer_words
 
@@ -18,37 +22,30 @@ _FILLERS = frozenset(answer_words(_WRAPPING))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SemanticEntropy:
-    """The entropy over the clusters of sampled answers; `without` is the score of an answer that
-    has none."""
+class SemanticEntropy(AnswerMeasure):
+    """The entropy over the clusters of sampled answers."""
 
-    without: float
+    reads = ("samples", "question")
 
-    @property
-    def parameters(self) -> int:
-        return 0
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset({"samples", "question"})
-
-    def score(self, data: Features, split: str) -> Scores:
-        found = [self.without if e is None else e for e in find_entropies(data, split)]
-        return np.array(found, np.float32)
+    def find(self, data: Features, split: str) -> list[float | None]:
+        """None for an answer without sampled answers."""
+        asked, answers = data.read("question", split), data.read("samples", split)
+        return [
+            cluster_entropy(cluster_samples(question or "", samples)) if samples else None
+            for question, samples in zip(asked, answers, strict=True)
+        ]
 
 
 def learn_semantic_entropy(data: Features) -> Fitted:
     """Fit semantic entropy. Raises InputError if the entropy is the same for all answers and so
     carries no information."""
-    known = [entropy for entropy in find_entropies(data, "train") if entropy is not None]
-    _refuse_constant(known)
-    return Fitted(scorer=SemanticEntropy(without=float(np.median(known)) if known else 0.0))
+    return SemanticEntropy().learn(data, _refuse_constant)
 
 
 def learn_entropy_probe(data: Features) -> Fitted:
     """Fit a semantic entropy probe at the best layer: it is trained on whether the entropy of the
     training answers is high, not on their labels. Raises InputError as for semantic entropy."""
-    found = find_entropies(data, "train")
+    found = SemanticEntropy().find(data, "train")
     rows = np.array([row for row, one in enumerate(found) if one is not None], np.int64)
     entropies = np.array([one for one in found if one is not None])
     if not len(rows):
@@ -114,15 +111,6 @@ def cluster_entropy(sizes: Sequence[int]) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def find_entropies(data: Features, split: str) -> list[float | None]:
-    """The semantic entropy of every answer; None for one without sampled answers."""
-    asked, answers = data.read("question", split), data.read("samples", split)
-    return [
-        cluster_entropy(cluster_samples(question or "", samples)) if samples else None
-        for question, samples in zip(asked, answers, strict=True)
-    ]
-
-
 def content_words(asked: frozenset[str], sample: str) -> tuple[str, ...]:
     """The content words of a sampled answer. One that uses only the question's words (as for "a cat
     or a dog?") keeps them all."""
@@ -136,3 +124,69 @@ def occurs(short: tuple[str, ...], long: tuple[str, ...]) -> bool:
         return not long
     starts = range(len(long) - len(short) + 1)
     return any(long[start : start + len(short)] == short for start in starts)
+
+
+Measure = Literal["disagreement", "unigram"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consistency(AnswerMeasure):
+    """How much the drawn answers differ from the answer."""
+
+    measure: Measure
+    reads = ("samples", "question", "answer")
+
+    def find(self, data: Features, split: str) -> list[float | None]:
+        """None if no answers were drawn for the question."""
+        texts = (data.read(name, split) for name in ("question", "answer", "samples"))
+        return [
+            _MEASURES[self.measure](question or "", answer or "", samples) if samples else None
+            for question, answer, samples in zip(*texts, strict=True)
+        ]
+
+
+def disagreement(question: str, answer: str, samples: Sequence[str]) -> float:
+    """The share of drawn answers that mean something else: the content of neither is a contiguous
+    part of the other's, as "austen" of "jane austen". The accepted answers are not used."""
+    asked = frozenset(answer_words(question))
+    said = content_words(asked, answer)
+    others = (content_words(asked, sample) for sample in samples)
+    return float(np.mean([not (occurs(said, one) or occurs(one, said)) for one in others]))
+
+
+def rarest_word(question: str, answer: str, samples: Sequence[str]) -> float:
+    """SelfCheckGPT's unigram score: the largest negative log-probability of a word of the answer,
+    under a unigram model of the words of all drawn answers and the answer. Only words count that
+    the question does not contain."""
+    asked = frozenset(answer_words(question))
+    said = content_words(asked, answer)
+    counts = Counter(said)
+    for sample in samples:
+        counts.update(content_words(asked, sample))
+    if not said:  # nothing was said, so as unlikely as a word that no draw repeats
+        return float(np.log(counts.total() + 1))
+    return float(np.log(counts.total() / min(counts[word] for word in said)))
+
+
+_MEASURES: dict[Measure, Callable[[str, str, Sequence[str]], float]] = {
+    "disagreement": disagreement,
+    "unigram": rarest_word,
+}
+
+
+def _learn(measure: Measure, data: Features) -> Fitted:
+    """Fit a measure of consistency. Raises InputError if it is the same for all answers and so
+    carries no information."""
+
+    def refuse(known: Sequence[float]) -> None:
+        if not known or np.ptp(known) == 0:
+            raise InputError(
+                f"all {len(known):,} training answers with drawn answers agree with them equally, "
+                "so this carries no information: draw more answers, or use another "
+                "`draw_temperature`."
+            )
+
+    return Consistency(measure=measure).learn(data, refuse)
+
+
+learn_consistency, learn_selfcheck = (partial(_learn, name) for name in get_args(Measure))

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
-from clew.hallucination.detectors.networks.graphs import AttentionGraphs, Neighbors, pad_graphs
+from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes, check_weight
+from clew.hallucination.detectors.networks.graphs import (
+    AttentionGraphs,
+    EdgeMessages,
+    Neighbors,
+    pad_graphs,
+)
 from clew.hallucination.detectors.networks.lstm import LayerLSTM, StateProjection, scale
-from clew.hallucination.detectors.networks.messages import EdgeMessages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,3 +111,86 @@ def _mlp(input_dim: int, hidden: int) -> nn.Sequential:
         nn.Linear(hidden, hidden),
         nn.ReLU(),
     )
+
+
+_LOG_VARIANCE_LIMIT = 8.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GVAELSTMConfig(GNNLSTMConfig):
+    """Hyperparameters of a GVAE + LSTM detector, including the weights of its two extra losses."""
+
+    latent_dim: int = 32
+    kl_weight: float = 0.001
+    reconstruction_weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self, "latent_dim")
+        check_weight(self, "kl_weight", "reconstruction_weight")
+
+
+class GVAELSTMDetector(nn.Module):
+    """Takes a batch with graphs and `sequence`; returns logits `[batch]` and the weighted losses
+    `kl` and `reconstruction`."""
+
+    def __init__(self, config: GVAELSTMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.graphs = GraphReadout(config.node_dim, config.edge_dim, config.gnn_hidden)
+        self.latent = nn.Linear(config.gnn_hidden, 2 * config.latent_dim)
+        self.decoder = nn.Sequential(
+            nn.Linear(config.latent_dim, config.gnn_hidden),
+            nn.ReLU(),
+            nn.Linear(config.gnn_hidden, 2 * config.node_dim),
+        )
+        self.states = StateProjection(config.input_dim, config.lstm_hidden, config.dropout)
+        self.over_layers = LayerLSTM(
+            config.lstm_hidden + 2 * config.latent_dim,
+            config.lstm_hidden,
+            config.num_lstm_layers,
+            config.dropout,
+        )
+
+    def forward(
+        self, batch: Mapping[str, Any]
+    ) -> tuple[Float[Tensor, " batch"], dict[str, Tensor]]:
+        states = self.states(batch["sequence"])
+        read = self.graphs(AttentionGraphs.from_batch(batch))
+        mean, log_variance = self._encode(read)
+        latent = torch.cat([mean, log_variance], dim=1).view(*states.shape[:2], -1)
+        logits = self.over_layers(torch.cat([states, latent.to(states.dtype)], dim=2))
+        return logits, self._losses(read, mean, log_variance)
+
+    def latent_path(self, batch: Mapping[str, Any]) -> Float[Tensor, "batch layers latent"]:
+        """The latent mean of every answer after every layer."""
+        graphs = AttentionGraphs.from_batch(batch)
+        return self._encode(self.graphs(graphs))[0].view(*graphs.last.shape, -1)
+
+    def _encode(self, read: Readout) -> tuple[Tensor, Tensor]:
+        mean, log_variance = self.latent(read.encoding).float().chunk(2, dim=1)
+        return mean, log_variance.clamp(-_LOG_VARIANCE_LIMIT, _LOG_VARIANCE_LIMIT)
+
+    def _losses(self, read: Readout, mean: Tensor, log_variance: Tensor) -> dict[str, Tensor]:
+        sample = mean
+        if self.training:
+            sample = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+        error = F.mse_loss(self.decoder(sample).float(), _surroundings(read))
+        kl = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1).mean()
+        return {
+            "kl": self.config.kl_weight * kl,
+            "reconstruction": self.config.reconstruction_weight * error,
+        }
+
+    pad_batch = staticmethod(pad_graphs)
+
+
+@torch.no_grad()
+def _surroundings(read: Readout) -> Float[Tensor, "readouts twice_features"]:
+    """What a latent must reconstruct: the last token, and the attention-weighted mean of the tokens
+    it attends to."""
+    near = read.neighbors
+    weight = near.attr[..., :1].float() * near.mask[..., None]
+    weight = weight / weight.sum(1, keepdim=True).clamp(min=1e-6)
+    seen = (read.nodes[near.nodes].float() * weight).sum(1)
+    return torch.cat([read.nodes[read.last].float(), seen], dim=1)

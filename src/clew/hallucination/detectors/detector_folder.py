@@ -1,34 +1,50 @@
 """A detector's folder: detector.json says what it is, for which model, and how to use it;
-detector.safetensors has its weights. Both are checked when they are read."""
+detector.safetensors has its weights. Both are checked when they are read. Also a network alone: the
+best.safetensors of `clew train`."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal, Required, TypedDict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Required,
+    TypedDict,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clew.base.errors import ClewError, StoreError
+from clew.base.errors import ClewError, InputError, StoreError
 from clew.base.texts import for_terminal
 from clew.base.typed_json import Bounds, Count, read_as, to_json, without_nan
-from clew.engine.model_files import ModelFile, read_model, write_model
+from clew.base.urls import as_path
+from clew.engine.folders import BEST
+from clew.engine.model_files import ModelFile, Wanted, check_about, misfit, read_model, write_model
+from clew.engine.state import Threshold
 from clew.hallucination.detectors.data import LIVE, BlankAnswer
 from clew.hallucination.detectors.detector import (
     Detector,
     Fallback,
     Origin,
+    Part,
     Probability,
+    as_tensor,
     describe_samples,
+    has_arrays,
 )
-from clew.hallucination.detectors.distance import Distance
-from clew.hallucination.detectors.known import KNOWN_FILE, KnownAnswers, write_known
-from clew.hallucination.detectors.packing import Packed, pack, unpack
-from clew.hallucination.detectors.probes.kinds import find_scorer_class, kind_of
+from clew.hallucination.detectors.probes.gaussian import Distance
+from clew.hallucination.detectors.probes.registry import find_scorer_class, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
+from clew.hallucination.detectors.similar_answers import KNOWN_FILE, KnownAnswers, write_known
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.llm.prompts import Prompt, check_template
 from clew.hallucination.samples.source import SampleShape
@@ -39,6 +55,7 @@ from clew.storage.hashing import hash_file, hash_text
 from clew.storage.members import Sha256
 from clew.storage.ownership import OWN_FILE, claim
 from clew.storage.reading import read_bounded, read_json
+from clew.storage.working_copy import working_copy
 from clew.storage.writing import replace_file
 from clew.version import __version__
 
@@ -52,6 +69,54 @@ _Size = Annotated[int, Bounds(least=0, most=2**20)]
 _Settings = dict[str, Any]
 # Of one field of one answer; the largest models have two million.
 _MOST_VALUES = 1 << 24
+_MOST_PARTS = Bounds(most=4096)
+_PARTS: dict[str, type[Any]] = {
+    "calibration": PlattScale,
+    "fallback": Fallback,
+    "distance": Distance,
+    "tokens": TokenProbe,
+    "basis": Basis,
+}
+# The folder of the detector that a comparison or a training keeps.
+KEPT = "detector"
+# The network's prefix inside the engine's Classifier.
+_PREFIX = "network."
+_WANTED: Wanted = {
+    "settings.network": NETWORKS,
+    "settings.network_config": dict,
+    "best.threshold": Threshold | None,
+    "best.metrics": dict[str, float | None],
+}
+# Where validation had no hallucinated answer to choose one by.
+_USUAL_THRESHOLD = 0.5
+
+
+def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detector:
+    """Load a hallucination detector.
+
+    Args:
+        path: The folder "detector" that "clew compare" or "clew train" wrote (or a comparison that
+            contains it), or a best.safetensors of "clew train" or its folder: a network alone,
+            without calibration. Also at a URL.
+        device: Where to put it, such as "cuda".
+
+    Returns:
+        The detector, ready to score.
+
+    Raises:
+        StoreError: The folder or file is missing, damaged, or not a detector.
+    """
+    with working_copy(as_path(path)) as here:
+        return _load(here, device)
+
+
+def _load(path: Path, device: str | torch.device) -> Detector:
+    kept = find_folder(path)
+    if kept is not None:
+        return read_detector(kept, device)
+    if path.is_dir():
+        _refuse_without_network(path)
+    return _load_network(path / BEST if path.is_dir() else path, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +183,121 @@ class _Contents:
     weights_sha256: Sha256
     known_sha256: Sha256 | None = None
     calibrated: _Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """`about` is JSON; the names of the tensors are paths, such as "linear.weights"."""
+
+    about: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def under(self, name: str) -> dict[str, Tensor]:
+        return {f"{name}.{key}": tensor for key, tensor in self.tensors.items()}
+
+    def inside(self, name: str) -> dict[str, Tensor]:
+        """The tensors below a path."""
+        start = f"{name}."
+        return {k.removeprefix(start): t for k, t in self.tensors.items() if k.startswith(start)}
+
+
+def pack(part: Any) -> Packed:
+    """A fitted part as JSON and tensors. Arrays whose values all fit in half precision are kept in
+    it."""
+    packed = Packed()
+    for one in fields(part):
+        _pack_value(packed, one.name, getattr(part, one.name))
+    return packed
+
+
+def unpack(kind: type[Part], packed: Packed) -> Part:
+    """The part with float32 tensors on the CPU. Raises ValueError, which names the entry, if
+    something is missing, unexpected, of another type, or not finite."""
+    left = dict(packed.tensors)
+    found = _Unpacking(left).read_part(kind, packed.about, "")
+    if left:
+        raise ValueError(f"{next(iter(left))[:100]!r} is unexpected")
+    return found
+
+
+def _pack_value(packed: Packed, name: str, value: Any) -> None:
+    if isinstance(value, np.ndarray | Tensor):
+        packed.tensors[name] = _as_small(as_tensor(value))
+    elif is_dataclass(value):
+        inner = pack(value)
+        packed.about[name] = inner.about
+        packed.tensors.update(inner.under(name))
+    elif isinstance(value, list | tuple) and any(map(has_arrays, value)):
+        parts = Packed()
+        for number, one in enumerate(value):
+            _pack_value(parts, str(number), one)
+        packed.about[name] = [parts.about.get(str(number)) for number in range(len(value))]
+        packed.tensors.update(parts.under(name))
+    else:
+        packed.about[name] = list(value) if isinstance(value, tuple) else value
+
+
+def _as_small(tensor: Tensor) -> Tensor:
+    tensor = tensor.float().cpu().contiguous()
+    half = tensor.half()
+    return half if torch.equal(half.float(), tensor) else tensor
+
+
+@dataclass(frozen=True)
+class _Unpacking:
+    """Takes tensors out of `left` as they are used."""
+
+    left: dict[str, Tensor]
+
+    def read_part(self, kind: Any, about: Any, path: str) -> Any:
+        hints = get_type_hints(kind, include_extras=True)
+        known = {one.name: one for one in fields(kind) if one.init}
+        about = read_as(dict[str, Any], about, path.rstrip(".") or "it")
+        for name in about:
+            if name not in known:
+                raise ValueError(f"{path}{name[:100]} is unknown")
+        values = {
+            name: self.read_value(hints[name], about, name, path)
+            for name, one in known.items()
+            if name in about or _is_array(hints[name]) or one.default is MISSING
+        }
+        try:
+            return kind(**values)
+        except InputError as error:
+            raise ValueError(str(error).rstrip(".")) from None
+
+    def read_value(self, hint: Any, about: Mapping[str, Any], name: str, path: str) -> Any:
+        if _is_array(hint):
+            return self.take(hint, f"{path}{name}")
+        if name not in about:
+            raise ValueError(f"{path}{name} is missing")
+        if is_dataclass(hint):
+            return self.read_part(hint, about[name], f"{path}{name}.")
+        inner = get_args(hint)[0] if get_origin(hint) in (Sequence, tuple, list) else None
+        if inner is not None and (is_dataclass(inner) or _is_array(inner)):
+            items = read_as(list[Any], about[name], f"{path}{name}")
+            if not _MOST_PARTS.hold(items):
+                raise ValueError(f"{path}{name} has {len(items):,} entries")
+            named = {str(place): item for place, item in enumerate(items)}
+            parts = (self.read_value(inner, named, n, f"{path}{name}.") for n in named)
+            return tuple(parts)
+        return read_as(hint, about[name], f"{path}{name}")
+
+    def take(self, hint: Any, path: str) -> Tensor:
+        if path not in self.left:
+            raise ValueError(f"{path} is missing")
+        found = self.left.pop(path)
+        dims = getattr(hint, "dims", None)  # a plain array has any
+        if not found.is_floating_point() or dims is not None and found.ndim != len(dims):
+            raise ValueError(f"{path} has shape {list(found.shape)} and type {found.dtype}")
+        if not found.isfinite().all():
+            raise ValueError(f"{path} contains NaN or infinity")
+        return found.float()
+
+
+def _is_array(hint: Any) -> bool:
+    """Whether a hint is np.ndarray or jaxtyping's, such as `Float32[np.ndarray, " features"]`."""
+    return hint is np.ndarray or (hasattr(hint, "array_type") and hasattr(hint, "dims"))
 
 
 def save_detector(detector: Detector, folder: Path, known: KnownAnswers | None = None) -> Path:
@@ -251,9 +431,6 @@ def _pack_detector(detector: Detector) -> Packed:
     )
 
 
-_PARTS = ("calibration", "fallback", "distance", "tokens", "basis")
-
-
 def _describe(origin: Origin) -> dict[str, Any]:
     settings = {one.name: getattr(origin, one.name) for one in fields(Origin)}
     return {**settings, "prompt": origin.prompt.describe(), "shape": asdict(origin.shape)}
@@ -270,14 +447,15 @@ def _unpack_detector(contents: _Contents, saved: ModelFile) -> Detector:
     every = Packed(tensors=saved.read(saved.kinds))
     scorer, network, config = _unpack_method(method, saved, every)
 
-    def part(kind: type[Any], about: dict[str, Any] | None, name: str) -> Any:
+    def part(name: str, about: dict[str, Any] | None) -> Any:
         found = every.inside(name)
         if about is None and not found:
             return None
-        return unpack(kind, Packed(about=about or {}, tensors=found))
+        return unpack(_PARTS[name], Packed(about=about or {}, tensors=found))
 
-    _refuse_strange(every.tensors)
-    basis = Basis(**_take(every, "basis", ("mean", "components"))) if contents.basis else None
+    for name in every.tensors:
+        if name.partition(".")[0] not in ("fitted", *_PARTS):
+            raise ValueError(f"{name[:100]!r} is unexpected in {WEIGHTS}")
     return Detector(
         name=method.name,
         title=for_terminal(method.title),
@@ -287,11 +465,11 @@ def _unpack_detector(contents: _Contents, saved: ModelFile) -> Detector:
         scorer=scorer,
         network=network,
         config=config,
-        calibration=part(PlattScale, contents.calibration, "calibration"),
-        fallback=part(Fallback, contents.fallback, "fallback"),
-        distance=part(Distance, contents.distance, "distance"),
-        tokens=_unpack_tokens(contents.tokens, every),
-        basis=basis,
+        calibration=part("calibration", contents.calibration),
+        fallback=part("fallback", contents.fallback),
+        distance=part("distance", contents.distance),
+        tokens=part("tokens", contents.tokens),
+        basis=part("basis", {} if contents.basis else None),
         origin=_unpack_origin(contents),
     )
 
@@ -309,12 +487,6 @@ def _unpack_method(method: _Method, saved: ModelFile, every: Packed) -> tuple[An
     return None, network.eval(), config
 
 
-def _unpack_tokens(about: dict[str, Any] | None, every: Packed) -> TokenProbe | None:
-    if about is None:
-        return None
-    return unpack(TokenProbe, Packed(about=about, tensors=every.inside("tokens")))
-
-
 def _unpack_origin(contents: _Contents) -> Origin:
     prompt = read_as(Prompt, contents.prompt, "prompt")
     check_template(prompt.template)
@@ -324,21 +496,6 @@ def _unpack_origin(contents: _Contents) -> Origin:
         shape=TraceShape(**asdict(contents.shape)),
         **{name: getattr(contents, name) for name in plain},
     )
-
-
-def _refuse_strange(tensors: dict[str, Tensor]) -> None:
-    """Raise ValueError for a tensor that belongs to no part."""
-    known = ("fitted", *_PARTS)
-    for name in tensors:
-        if name.partition(".")[0] not in known:
-            raise ValueError(f"{name[:100]!r} is unexpected in {WEIGHTS}")
-
-
-def _take(every: Packed, part: str, names: tuple[str, ...]) -> dict[str, Tensor]:
-    found = every.inside(part)
-    if {*found} != {*names} or not all(one.isfinite().all() for one in found.values()):
-        raise ValueError(f"{part} is incomplete, or contains NaN or infinity")
-    return {name: tensor.float() for name, tensor in found.items()}
 
 
 def _try_out(detector: Detector) -> None:
@@ -407,3 +564,54 @@ def _check_network(detector: Detector, origin: Origin) -> None:
     for name, size in sizes.items():
         if getattr(detector.config, name, size) != size:
             raise ValueError(f"{name} is {getattr(detector.config, name)}, but samples have {size}")
+
+
+def find_folder(path: Path) -> Path | None:
+    """The folder of the kept detector that `path` means; None if it means a network alone."""
+    if path.name == DETECTOR_JSON:
+        path = path.parent
+    if (path / BEST).exists():
+        return None
+    folders = (path, path / KEPT)
+    return next((folder for folder in folders if (folder / DETECTOR_JSON).exists()), None)
+
+
+def _load_network(path: Path, device: str | torch.device) -> Detector:
+    saved = read_model(path)
+    check_about(
+        saved.path,
+        saved.about,
+        _WANTED,
+        what="a detector of this version of clew",
+        advice='give a best.safetensors that "clew train" wrote',
+    )
+    settings, best = saved.about["settings"], saved.about["best"]
+    kind = NETWORKS[settings["network"]]
+    try:
+        config = read_as(kind.config, settings["network_config"])
+    except ValueError as error:
+        raise misfit(saved.path, kind.name, error) from None
+    network = saved.build(lambda: kind.build(config), name=kind.name, prefix=_PREFIX)
+    threshold = best["threshold"]
+    return Detector(
+        name=kind.name,
+        title=kind.title,
+        network=network.to(device).eval(),
+        config=config,
+        threshold=_USUAL_THRESHOLD if threshold is None else float(threshold),
+        metrics=best["metrics"],
+    )
+
+
+def _refuse_without_network(path: Path) -> None:
+    """Raise StoreError for a folder that does not contain a network, but perhaps several folders of
+    them."""
+    if (path / BEST).exists():
+        return
+    found = [str(path / name) for name in NETWORKS if (path / name / BEST).exists()]
+    if found:
+        raise StoreError(f'"{path}": give the folder of one network: {", ".join(found)}.')
+    raise StoreError(
+        f'there is no detector in "{path}": give a folder with a {DETECTOR_JSON}, which "clew '
+        f'compare" or "clew train" writes, or with the {BEST} of a network.'
+    )

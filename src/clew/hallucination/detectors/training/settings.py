@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from clew.base.errors import InputError
+from clew.base.progress import Event
 from clew.base.settings import check_numbers
 from clew.engine import BinaryLoss, PlanRequest, TrainConfig
 from clew.hallucination.detectors.registry import (
@@ -13,7 +14,7 @@ from clew.hallucination.detectors.registry import (
     find_networks,
     refuse_unused,
 )
-from clew.hallucination.detectors.training.sources import DataSource, PreprocessedData, open_traces
+from clew.hallucination.detectors.training.samples import DataSource, PreprocessedData, open_traces
 from clew.hallucination.labels import HigherIs
 from clew.hallucination.samples.index import open_samples
 
@@ -147,3 +148,28 @@ class TrainRunConfig:
             higher_is=self.higher_is,
             converted=self.out / _CONVERTED,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkStarted(Event):
+    """The `number`-th of `count` networks, from 1, is about to be planned and trained."""
+
+    title: str
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"network {self.number} of {self.count}: {self.title}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkEnded(Event):
+    """A network is trained. `run` is its entry in results.json; `is_new` is False if an earlier run
+    trained it."""
+
+    run: dict[str, Any]
+    is_new: bool
+
+    def __str__(self) -> str:
+        done = "trained" if self.is_new else "already trained"
+        return f"{self.run['model']}: {done}, test AUROC {self.run['test_auroc']}"

@@ -12,10 +12,13 @@ from jaxtyping import Bool, Float, Float32, Int64
 
 from clew.base.errors import StoreError
 from clew.base.typed_json import read_as
+from clew.hallucination.samples.answers import SEQUENCE, AnswerData
+from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import PlattScale, auroc
 
 if TYPE_CHECKING:
     from clew.engine.model_files import ModelFile
+
 
 KNOWN_FILE = "known.safetensors"
 LONGEST_TEXT = 600
@@ -309,3 +312,34 @@ def _build_probes(arrays: dict[str, Any]) -> LayerProbes:
         ),
         aurocs=tuple(arrays["aurocs"].tolist()),
     )
+
+
+def gather_known(features: AnswerData) -> KnownAnswers | None:
+    """Some answers of all splits; None if the samples hold no states or no texts. A linear probe
+    per layer is fitted, which takes a second per thousand answers of a small model."""
+    if not {SEQUENCE, "question", "answer"} <= features.fields:
+        return None
+    labels = _join(features.labels).astype(np.float32)
+    rows = choose_known(labels, features.layers, features.dim)
+    if len(rows) < 2:
+        return None
+    texts = {
+        name: [text for split in SPLIT_NAMES for text in features.read(name, split)]
+        for name in ("question", "answer")
+    }
+    known = KnownTexts(
+        numbers=_join(features.ids)[rows].astype(np.int64),
+        questions=[texts["question"][row] or "" for row in rows],
+        answers=[texts["answer"][row] or "" for row in rows],
+        hallucinated=labels[rows],
+    )
+
+    def read_layer(layer: int) -> np.ndarray:
+        parts = [features.read(SEQUENCE, split, layer=layer) for split in SPLIT_NAMES]
+        return np.concatenate(parts)[rows]
+
+    return fit_known(known, features.layers, read_layer)
+
+
+def _join(by_split: dict[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([by_split[split] for split in SPLIT_NAMES])

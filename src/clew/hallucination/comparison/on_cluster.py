@@ -8,35 +8,14 @@ from dataclasses import replace
 from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, ignore_event, report_work
 from clew.base.urls import resolved
 from clew.cluster import Cluster, Spread, connected, spread
-from clew.hallucination.comparison.config import CompareConfig
-from clew.hallucination.comparison.fitting import score_seeds
-from clew.hallucination.comparison.keeping import save_scorer
+from clew.hallucination.comparison.fitting import find_or_fit
 from clew.hallucination.comparison.methods import AnyMethod, find_methods
 from clew.hallucination.comparison.plan import Plan
-from clew.hallucination.comparison.saved import SeedScores
-from clew.hallucination.comparison.stores import Store
-from clew.hallucination.comparison.trial import Trial, explain_failure
+from clew.hallucination.comparison.settings import CompareConfig
+from clew.hallucination.comparison.trial import explain_failure
 
 # A method in a trial, by number and name.
 Fit = tuple[int, str]
-
-
-def find_or_fit(
-    method: AnyMethod,
-    trial: Trial,
-    tests: Sequence[Store],
-    reporter: Reporter,
-    should_stop: Callable[[], bool],
-) -> tuple[list[SeedScores], bool]:
-    """The scores of all seeds, and whether they are new: those of an earlier run are read."""
-    identity = trial.identify(method)
-    seeds = trial.saved.find(method.name, identity)
-    if seeds is not None:
-        return seeds, False
-    seeds = score_seeds(method, trial, tests, reporter, should_stop)
-    save_scorer(trial, method, seeds)
-    trial.saved.add(method.name, identity, seeds)
-    return seeds, True
 
 
 def fit_on_cluster(
@@ -52,7 +31,7 @@ def fit_on_cluster(
     on all cores."""
     ordered = sorted(methods, key=lambda method: method.family != "network")
     fits = [
-        (n, one) for n, trial in enumerate(plan.trials) for one in ordered if can_run(trial, one)
+        (n, one) for n, trial in enumerate(plan.trials) for one in ordered if trial.can_run(one)
     ]
     missing = [
         (n, one.name)
@@ -89,11 +68,6 @@ def split_by_hardware(
     return [part for part in parts if part[1]]
 
 
-def can_run(trial: Trial, method: AnyMethod) -> bool:
-    tests = any(trial.can_be_tested(method, store) for store in trial.tests)
-    return tests and trial.refuse_reason(method) is None
-
-
 def _open(
     config: CompareConfig, make_plan: Callable[[CompareConfig, Sequence[AnyMethod]], Plan]
 ) -> Callable[[Fit], bool]:
@@ -107,9 +81,8 @@ def _fit(plan: Plan, methods: Mapping[str, AnyMethod], fit: Fit) -> bool:
     """Whether it could be fitted. The comparison tries what could not again, and says why."""
     number, name = fit
     trial, method = plan.trials[number], methods[name]
-    tests = [store for store in trial.tests if trial.can_be_tested(method, store)]
     try:
-        find_or_fit(method, trial, tests, ignore_event, lambda: False)
+        find_or_fit(method, trial, trial.tested_by(method), ignore_event, lambda: False)
     except Exception as error:
         explain_failure(name, method.title, error, folder=trial.saved.folder)
         return False

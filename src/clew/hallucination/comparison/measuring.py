@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clew.hallucination.comparison.methods import AnyMethod
-from clew.hallucination.comparison.saved import SeedScores
+from clew.hallucination.detectors.probes.method import Outcome
 from clew.metrics import PlattScale, auroc, best_threshold, compare_paired, measure_scores
 
 Row = dict[str, Any]
@@ -63,7 +63,7 @@ def count_rarer(labels: np.ndarray) -> int:
 
 
 def measure_method(
-    method: AnyMethod, seeds: Sequence[SeedScores], labels: Labels, *, store: str, bytes_: float
+    method: AnyMethod, seeds: Sequence[Outcome], labels: Labels, *, store: str, bytes_: float
 ) -> Measured:
     """The method's row for the test split of one store, without the pairwise differences."""
     on_validation = [auroc(labels.validation, seed.validation) for seed in seeds]

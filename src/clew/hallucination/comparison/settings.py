@@ -12,8 +12,12 @@ from clew.engine import PlanRequest, TrainConfig
 from clew.engine.processes import count_processes
 from clew.hallucination.comparison.methods import choose_names
 from clew.hallucination.detectors.registry import NetworkSettings
-from clew.hallucination.detectors.training import LossSettings, TrainingSettings, TrainRunConfig
-from clew.hallucination.detectors.training.config import SAMPLES_FOLDER
+from clew.hallucination.detectors.training.settings import (
+    SAMPLES_FOLDER,
+    LossSettings,
+    TrainingSettings,
+    TrainRunConfig,
+)
 
 KeepDetectors = Literal["best", "all", "none"]
 _FEWEST_FOLDS = 3

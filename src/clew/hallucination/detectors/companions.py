@@ -1,44 +1,24 @@
-"""Make a detector that one keeps from a fitted method and the samples it was fitted on: with what a
-live answer needs besides the score."""
+"""What a detector has besides its fitted method: where it comes from, a fallback, the distance from
+the training answers, the basis of the nodes and a token probe."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, get_args
-
-import numpy as np
-from torch import nn
 
 from clew.base.errors import InputError
 from clew.base.typed_json import read_as
 from clew.hallucination.detectors.detector import Detector, Fallback, Origin
-from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.probes.baselines import TokenStatistic, learn_statistic
-from clew.hallucination.detectors.probes.method import Scorer
+from clew.hallucination.detectors.probes.gaussian import Distance
 from clew.hallucination.detectors.probes.tokens import find_token_probe
-from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.llm.prompts import Prompt
 from clew.hallucination.samples.answers import AnswerData
+from clew.hallucination.samples.splits import Balance
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale, auroc, best_threshold
 
 _NODES = ("graphs", "grids")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittedMethod:
-    """A method that was fitted and measured: a `scorer`, or a network with its `config`. `results`
-    is its row of results.json."""
-
-    name: str
-    title: str
-    family: str
-    calibration: PlattScale
-    threshold: float
-    results: dict[str, Any]
-    scorer: Scorer | None = None
-    network: nn.Module | None = None
-    config: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +43,21 @@ class Companions:
         )
 
 
-def make_detector(method: FittedMethod, beside: Companions) -> Detector:
-    """Make the detector of a fitted method. Raises InputError if the samples do not say what a
-    detector must know: which model and which prompt they come from, or the basis of their nodes."""
-    origin = describe_origin(beside.data, method.results)
-    _refuse_without_basis(method, beside)
-    return Detector(
-        name=method.name,
-        title=method.title,
-        family=method.family,
-        threshold=method.threshold,
-        metrics=method.results,
-        scorer=method.scorer,
-        network=method.network or nn.Identity(),
-        config=method.config,
-        calibration=method.calibration,
+def make_detector(fitted: Detector, beside: Companions) -> Detector:
+    """The detector of a method that was fitted, calibrated and measured, with everything else that
+    a live answer needs. Raises InputError if the samples do not say what a detector must know:
+    which model and which prompt they come from, or the basis of their nodes."""
+    origin = describe_origin(beside.data, fitted.metrics)
+    names = () if fitted.scorer is None else fitted.scorer.fields
+    if beside.basis is None and (
+        fitted.samples in _NODES or any(name.startswith("node_") for name in names)
+    ):
+        raise InputError(
+            f'"{beside.data.name}" has no basis.arrow, with which new states are projected: run '
+            'the same "clew preprocess" command again to add it.'
+        )
+    return replace(
+        fitted,
         fallback=beside.fallback,
         distance=beside.distance,
         basis=beside.basis,
@@ -114,7 +94,11 @@ def describe_origin(data: AnswerData, results: dict[str, Any]) -> Origin:
         capture={k: v for k, v in capture.items() if k not in ("model", "prompt", "generation")},
         preprocess=settings["preprocess"],
         results=results,
-        data=_count(data),
+        data={
+            "questions": (data.identity.get("questions") or {}).get("name"),
+            "traces": data.identity.get("sha256"),
+            **{s: asdict(Balance.of(of)) for s, of in data.labels.items()},
+        },
     )
 
 
@@ -133,23 +117,3 @@ def fit_fallback(data: AnswerData) -> Fallback | None:
         calibration=calibration,
         threshold=best_threshold(labels, risks),
     )
-
-
-def _refuse_without_basis(method: FittedMethod, beside: Companions) -> None:
-    reads = NETWORKS[method.name].samples if method.scorer is None else None
-    fields = getattr(method.scorer, "fields", ())
-    needs_it = reads in _NODES or any(name.startswith("node_") for name in fields)
-    if needs_it and beside.basis is None:
-        raise InputError(
-            f'"{beside.data.name}" has no basis.arrow, with which new states are projected: run '
-            'the same "clew preprocess" command again to add it.'
-        )
-
-
-def _count(data: AnswerData) -> dict[str, Any]:
-    questions = data.identity.get("questions") or {}
-    counts = {
-        split: {"correct": int(np.sum(of == 0)), "hallucinated": int(np.sum(of == 1))}
-        for split, of in data.labels.items()
-    }
-    return {"questions": questions.get("name"), "traces": data.identity.get("sha256"), **counts}

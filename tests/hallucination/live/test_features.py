@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.detectors.training.samples import PreprocessedData
 from clew.hallucination.live.features import LiveFeatures, needed_columns
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.samples.answers import AnswerFeatures
+from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.source import PreprocessConfig
 from clew.loading.buffers import BufferPool
 from tests.hallucination.live.making import SPLITS, pass_again, preprocess_tiny, read_traces

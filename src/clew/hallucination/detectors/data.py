@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from clew.hallucination.detectors.probes.method import Features
-from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.samples.answers import NODE_TOKENS
+from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.source import SampleShape
 from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION, P_TRUE
 

@@ -24,11 +24,12 @@ from clew.hallucination.detectors.probes.gated import GatedProbe
 from clew.hallucination.detectors.probes.gaussian import Distance
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.robust import RobustProbe
-from clew.hallucination.detectors.registry import FORMS, NETWORKS, SampleKind
+from clew.hallucination.detectors.registry import FORMS, NETWORKS
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.llm.prompts import CHAT_TEMPLATE, Prompt
 from clew.hallucination.llm.self_evaluation import ENTAILMENT_KEY, EVALUATION_KEY, SelfEvaluation
+from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.source import LAPLACIAN_TOP, SampleShape, SourceShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import EIGENVALUES, EvaluationShape, TraceShape

@@ -3,7 +3,7 @@ kinds of samples that they read."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -19,8 +19,8 @@ from clew.hallucination.detectors.networks.graph_lstm import (
     GVAELSTMDetector,
 )
 from clew.hallucination.detectors.networks.lstm import LSTMConfig, LSTMDetector
+from clew.hallucination.samples.datasets import SampleKind
 
-SampleKind = Literal["sequences", "graphs", "heads", "grids"]
 _AGAIN = 'rerun the "clew preprocess" command that created it'
 # Sample stores in a folder of `clew preprocess`, and how to get a missing one.
 STORES = {
@@ -33,8 +33,7 @@ STORES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleForm:
+class SampleForm(NamedTuple):
     """A kind of samples: `stores` are the stores they are read from; `keys` identify a batch of
     them."""
 
@@ -47,30 +46,18 @@ class SampleForm:
 
 
 FORMS: dict[SampleKind, SampleForm] = {
-    "sequences": SampleForm(
-        stores=("sequences",),
-        keys=("sequence",),
-        opened_with="PreprocessedLSTMMapDataset(...)",
-    ),
+    "sequences": SampleForm(("sequences",), ("sequence",), "PreprocessedLSTMMapDataset(...)"),
     "graphs": SampleForm(
-        stores=("sequences", "graphs"),
-        keys=("sequence", "edge_attr"),
-        opened_with="PreprocessedGNNMapDataset(..., with_sequence=True)",
+        ("sequences", "graphs"),
+        ("sequence", "edge_attr"),
+        "PreprocessedGNNMapDataset(..., with_sequence=True)",
     ),
-    "heads": SampleForm(
-        stores=("heads",),
-        keys=("edge_attr", "is_answer"),
-        opened_with="PreprocessedHeadsMapDataset(...)",
-    ),
-    "grids": SampleForm(
-        stores=("graphs",),
-        keys=("nodes", "max_tokens"),
-        opened_with="PreprocessedGridsMapDataset(...)",
-    ),
+    "heads": SampleForm(("heads",), ("edge_attr", "is_answer"), "PreprocessedHeadsMapDataset(...)"),
+    "grids": SampleForm(("graphs",), ("nodes", "max_tokens"), "PreprocessedGridsMapDataset(...)"),
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NetworkKind:
     """A network on the samples of `clew preprocess`; `name` is also the name of its folder.
     `is_usual`: trained by default.
@@ -94,47 +81,13 @@ class NetworkKind:
 NETWORKS = {
     kind.name: kind
     for kind in (
-        NetworkKind(
-            name="lstm",
-            title="LSTM",
-            samples="sequences",
-            config=LSTMConfig,
-            network=LSTMDetector,
-        ),
-        NetworkKind(
-            name="gnn_det",
-            title="GNN-det + LSTM",
-            samples="graphs",
-            config=GNNLSTMConfig,
-            network=GNNLSTMDetector,
-        ),
-        NetworkKind(
-            name="gvae",
-            title="GVAE + LSTM",
-            samples="graphs",
-            config=GVAELSTMConfig,
-            network=GVAELSTMDetector,
-        ),
-        NetworkKind(
-            name="charm",
-            title="CHARM",
-            samples="heads",
-            config=CharmConfig,
-            network=CharmDetector,
-            is_usual=False,
-        ),
-        NetworkKind(
-            name="act_vit",
-            title="ACT-ViT",
-            samples="grids",
-            config=ActViTConfig,
-            network=ActViTDetector,
-            is_usual=False,
-        ),
+        NetworkKind("lstm", "LSTM", "sequences", LSTMConfig, LSTMDetector),
+        NetworkKind("gnn_det", "GNN-det + LSTM", "graphs", GNNLSTMConfig, GNNLSTMDetector),
+        NetworkKind("gvae", "GVAE + LSTM", "graphs", GVAELSTMConfig, GVAELSTMDetector),
+        NetworkKind("charm", "CHARM", "heads", CharmConfig, CharmDetector, is_usual=False),
+        NetworkKind("act_vit", "ACT-ViT", "grids", ActViTConfig, ActViTDetector, is_usual=False),
     )
 }
-
-
 USUAL_NETWORKS = tuple(kind.name for kind in NETWORKS.values() if kind.is_usual)
 
 

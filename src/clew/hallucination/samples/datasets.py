@@ -1,12 +1,14 @@
 """The datasets of a folder written by `clew preprocess`: sequences, graphs, heads and grids, as
 iterable and map-style datasets."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from clew.base.errors import StoreError
+from clew.base.errors import InputError, StoreError
 from clew.hallucination.samples.batches import (
     GRID_COLUMNS,
     HEAD_COLUMNS,
@@ -19,54 +21,54 @@ from clew.hallucination.samples.graph_batches import GRAPH_COLUMNS, GraphSamples
 from clew.hallucination.samples.index import find_store, open_samples, read_index
 from clew.loading.order import Rank
 from clew.loading.reader import Access, SampleReader
-from clew.loading.samples import LazyDataset, SampleIndex
+from clew.loading.samples import LazyDataset
 from clew.loading.stream import StreamDataset
 
-
-def _open_store(
-    folder: Path, kind: str, columns: tuple[str, ...], access: Access | None, max_open: int
-) -> tuple[SampleReader, SampleIndex]:
-    """The reader of one sample store, and the index of all its splits."""
-    path = find_store(folder, kind)
-    whole = read_index(path, kind)
-    reader = SampleReader(
-        path,
-        columns,
-        ids=whole.example_ids,
-        questions=whole.question_ids,
-        check=check_samples,
-        access=access,
-        max_open=max_open,
-    )
-    return reader, whole
+SampleKind = Literal["sequences", "graphs", "heads", "grids"]
+# The store of each kind, its columns, and what reads them.
+_KINDS: dict[SampleKind, tuple[str, tuple[str, ...], Callable[..., Any]]] = {
+    "sequences": ("sequences", ("sequence",), SequenceSamples),
+    "graphs": ("graphs", GRAPH_COLUMNS, GraphSamples),
+    "heads": ("heads", HEAD_COLUMNS, HeadsSamples),
+    "grids": ("graphs", GRID_COLUMNS, GridSamples),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreprocessedSequences:
-    """The sequences of a split; None means all splits."""
+class PreprocessedSamples:
+    """The samples of a split; None means all splits. Graphs may come `with_sequence`, and `flat`:
+    as plain arrays."""
 
-    folder: Path
-    split: str | None = None
-
-    def open(self, *, access: Access | None, max_open: int) -> SequenceSamples:
-        reader, whole = _open_store(self.folder, "sequences", ("sequence",), access, max_open)
-        return SequenceSamples(reader, whole.select(self.split))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreprocessedGraphs:
-    """The graphs of a split, optionally with their sequences."""
-
+    kind: SampleKind
     folder: Path
     split: str | None = None
     with_sequence: bool = False
     flat: bool = False
 
-    def open(self, *, access: Access | None, max_open: int) -> GraphSamples:
-        reader, whole = _open_store(self.folder, "graphs", GRAPH_COLUMNS, access, max_open)
-        index, sequences = whole.select(self.split), None
+    def __post_init__(self) -> None:
+        for name in ("with_sequence", "flat"):
+            if getattr(self, name) and self.kind != "graphs":
+                raise InputError(f"{self.kind} do not have it: omit it.", setting=name, value=True)
+
+    def open(self, *, access: Access | None, max_open: int) -> Any:
+        store, columns, build = _KINDS[self.kind]
+        path = find_store(self.folder, store)
+        whole = read_index(path, store)
+        reader = SampleReader(
+            path,
+            columns,
+            ids=whole.example_ids,
+            questions=whole.question_ids,
+            check=check_samples,
+            access=access,
+            max_open=max_open,
+        )
+        index = whole.select(self.split)
+        if self.kind != "graphs":
+            return build(reader, index)
+        sequences = None
         if self.with_sequence:
-            beside = PreprocessedSequences(folder=self.folder, split=self.split)
+            beside = PreprocessedSamples(kind="sequences", folder=self.folder, split=self.split)
             sequences = beside.open(access=access, max_open=max_open)
             if not np.array_equal(sequences.index.question_ids, index.question_ids):
                 raise StoreError(
@@ -76,31 +78,65 @@ class PreprocessedGraphs:
         return GraphSamples(reader, index, sequences, flat=self.flat)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreprocessedHeads:
-    """The graphs over all heads of a split; None means all splits."""
+class _StreamOfKind(StreamDataset):
+    _kind: ClassVar[SampleKind]
 
-    folder: Path
-    split: str | None = None
+    def __init__(
+        self,
+        preprocessed_dir: str | Path,
+        max_cache_batches: int = 8,
+        *,
+        split: str | None = None,
+        shuffle_buffer_size: int = 1000,
+        seed: int = 0,
+        rank: Rank | None = None,
+        batch_size: int | None = None,
+        with_sequence: bool = False,
+        cache_dir: str | Path | None = None,
+        cache_size: str | int | None = None,
+    ) -> None:
+        source = PreprocessedSamples(
+            kind=self._kind,
+            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            split=split,
+            with_sequence=with_sequence,
+        )
+        super().__init__(
+            source,
+            shuffle_buffer_size=shuffle_buffer_size,
+            seed=seed,
+            max_cache_batches=max_cache_batches,
+            rank=rank,
+            batch_size=batch_size,
+        )
 
-    def open(self, *, access: Access | None, max_open: int) -> HeadsSamples:
-        reader, whole = _open_store(self.folder, "heads", HEAD_COLUMNS, access, max_open)
-        return HeadsSamples(reader, whole.select(self.split))
+
+class _MapOfKind(LazyDataset):
+    _kind: ClassVar[SampleKind]
+
+    def __init__(
+        self,
+        preprocessed_dir: str | Path,
+        max_cache_batches: int = 2,
+        *,
+        split: str | None = None,
+        copy: bool = True,
+        with_sequence: bool = False,
+        flat: bool = False,
+        cache_dir: str | Path | None = None,
+        cache_size: str | int | None = None,
+    ) -> None:
+        source = PreprocessedSamples(
+            kind=self._kind,
+            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
+            split=split,
+            with_sequence=with_sequence,
+            flat=flat,
+        )
+        super().__init__(source, max_cache_batches=max_cache_batches, copy=copy)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreprocessedGrids:
-    """The grids of a split; None means all splits."""
-
-    folder: Path
-    split: str | None = None
-
-    def open(self, *, access: Access | None, max_open: int) -> GridSamples:
-        reader, whole = _open_store(self.folder, "graphs", GRID_COLUMNS, access, max_open)
-        return GridSamples(reader, whole.select(self.split))
-
-
-class PreprocessedLSTMDataset(StreamDataset):
+class PreprocessedLSTMDataset(_StreamOfKind):
     """Sequences `[layers, dim]` with their labels, as an iterable dataset.
 
     A sample is a dict: `sequence` float16 `[layers, dim]`, `label` (1 is hallucinated), `index`
@@ -123,33 +159,10 @@ class PreprocessedLSTMDataset(StreamDataset):
         StoreError: The folder is missing, incomplete or damaged.
     """
 
-    def __init__(
-        self,
-        preprocessed_dir: str | Path,
-        max_cache_batches: int = 8,
-        *,
-        split: str | None = None,
-        shuffle_buffer_size: int = 1000,
-        seed: int = 0,
-        rank: Rank | None = None,
-        batch_size: int | None = None,
-        cache_dir: str | Path | None = None,
-        cache_size: str | int | None = None,
-    ) -> None:
-        super().__init__(
-            PreprocessedSequences(
-                folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
-                split=split,
-            ),
-            shuffle_buffer_size=shuffle_buffer_size,
-            seed=seed,
-            max_cache_batches=max_cache_batches,
-            rank=rank,
-            batch_size=batch_size,
-        )
+    _kind = "sequences"
 
 
-class PreprocessedGNNDataset(StreamDataset):
+class PreprocessedGNNDataset(_StreamOfKind):
     """The attention graphs of all layers with their labels, as an iterable dataset of
     `GraphSample`s.
 
@@ -173,35 +186,10 @@ class PreprocessedGNNDataset(StreamDataset):
         StoreError: The folder is missing, incomplete or damaged.
     """
 
-    def __init__(
-        self,
-        preprocessed_dir: str | Path,
-        max_cache_batches: int = 8,
-        *,
-        split: str | None = None,
-        shuffle_buffer_size: int = 1000,
-        seed: int = 0,
-        rank: Rank | None = None,
-        batch_size: int | None = None,
-        with_sequence: bool = False,
-        cache_dir: str | Path | None = None,
-        cache_size: str | int | None = None,
-    ) -> None:
-        super().__init__(
-            PreprocessedGraphs(
-                folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
-                split=split,
-                with_sequence=with_sequence,
-            ),
-            shuffle_buffer_size=shuffle_buffer_size,
-            seed=seed,
-            max_cache_batches=max_cache_batches,
-            rank=rank,
-            batch_size=batch_size,
-        )
+    _kind = "graphs"
 
 
-class PreprocessedLSTMMapDataset(LazyDataset):
+class PreprocessedLSTMMapDataset(_MapOfKind):
     """Sequences with their labels, as a map-style dataset; samples are as in
     `PreprocessedLSTMDataset`.
 
@@ -218,24 +206,10 @@ class PreprocessedLSTMMapDataset(LazyDataset):
         StoreError: The folder is missing, incomplete or damaged.
     """
 
-    def __init__(
-        self,
-        preprocessed_dir: str | Path,
-        max_cache_batches: int = 2,
-        *,
-        split: str | None = None,
-        copy: bool = True,
-        cache_dir: str | Path | None = None,
-        cache_size: str | int | None = None,
-    ) -> None:
-        source = PreprocessedSequences(
-            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
-            split=split,
-        )
-        super().__init__(source, max_cache_batches=max_cache_batches, copy=copy)
+    _kind = "sequences"
 
 
-class PreprocessedGNNMapDataset(LazyDataset):
+class PreprocessedGNNMapDataset(_MapOfKind):
     """The attention graphs of all layers with their labels, as a map-style dataset of
     `GraphSample`s.
 
@@ -253,27 +227,10 @@ class PreprocessedGNNMapDataset(LazyDataset):
         StoreError: The folder is missing, incomplete or damaged.
     """
 
-    def __init__(
-        self,
-        preprocessed_dir: str | Path,
-        max_cache_batches: int = 2,
-        *,
-        split: str | None = None,
-        with_sequence: bool = False,
-        flat: bool = False,
-        cache_dir: str | Path | None = None,
-        cache_size: str | int | None = None,
-    ) -> None:
-        source = PreprocessedGraphs(
-            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
-            split=split,
-            with_sequence=with_sequence,
-            flat=flat,
-        )
-        super().__init__(source, max_cache_batches=max_cache_batches)
+    _kind = "graphs"
 
 
-class PreprocessedHeadsMapDataset(LazyDataset):
+class PreprocessedHeadsMapDataset(_MapOfKind):
     """One attention graph per answer over all layers and heads (the input of CHARM), as a map-style
     dataset for clew's `Loader`.
 
@@ -289,23 +246,10 @@ class PreprocessedHeadsMapDataset(LazyDataset):
         StoreError: The folder is missing, incomplete or damaged.
     """
 
-    def __init__(
-        self,
-        preprocessed_dir: str | Path,
-        max_cache_batches: int = 2,
-        *,
-        split: str | None = None,
-        cache_dir: str | Path | None = None,
-        cache_size: str | int | None = None,
-    ) -> None:
-        source = PreprocessedHeads(
-            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
-            split=split,
-        )
-        super().__init__(source, max_cache_batches=max_cache_batches)
+    _kind = "heads"
 
 
-class PreprocessedGridsMapDataset(LazyDataset):
+class PreprocessedGridsMapDataset(_MapOfKind):
     """Grids (layers by tokens) of reduced hidden states (the input of ACT-ViT), as a map-style
     dataset for clew's `Loader`.
 
@@ -321,17 +265,4 @@ class PreprocessedGridsMapDataset(LazyDataset):
         StoreError: The folder is missing, incomplete or damaged.
     """
 
-    def __init__(
-        self,
-        preprocessed_dir: str | Path,
-        max_cache_batches: int = 2,
-        *,
-        split: str | None = None,
-        cache_dir: str | Path | None = None,
-        cache_size: str | int | None = None,
-    ) -> None:
-        source = PreprocessedGrids(
-            folder=open_samples(preprocessed_dir, cache_dir=cache_dir, cache_size=cache_size),
-            split=split,
-        )
-        super().__init__(source, max_cache_batches=max_cache_batches)
+    _kind = "grids"

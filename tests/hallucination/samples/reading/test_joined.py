@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.detectors.training.samples import MixedData, PreprocessedData
 from clew.hallucination.samples.answers import AnswerFeatures, FieldMemory
+from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.mixed import MixedAnswers, Portion
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader

@@ -328,7 +328,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def _list_built_in() -> set[str]:
-    from clew.hallucination.detectors.registry import NETWORKS  # imports torch
+    from clew.hallucination.detectors.registry import NETWORKS
 
     return {*PROBES, *NETWORKS}
 

@@ -5,7 +5,7 @@ Traces are labeled and split when they are opened, as `clew preprocess` does by 
 
 import glob
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,21 +23,9 @@ from clew.engine.batches import move
 from clew.engine.processes import first_does
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import load_detector
-from clew.hallucination.detectors.registry import (
-    FORMS,
-    NETWORKS,
-    STORES,
-    NetworkKind,
-    SampleKind,
-    run_setting,
-)
+from clew.hallucination.detectors.registry import FORMS, NETWORKS, STORES, NetworkKind, run_setting
 from clew.hallucination.labels import HigherIs
-from clew.hallucination.samples.datasets import (
-    PreprocessedGraphs,
-    PreprocessedGrids,
-    PreprocessedHeads,
-    PreprocessedSequences,
-)
+from clew.hallucination.samples.datasets import PreprocessedSamples, SampleKind
 from clew.hallucination.samples.mixed import JoinedSamples, MixedAnswers
 from clew.hallucination.samples.raw import (
     RawGraphs,
@@ -59,12 +47,13 @@ from clew.storage.manifest import MANIFEST_NAME
 
 logger = logging.getLogger(__name__)
 
-_SOURCES: dict[SampleKind, Callable[..., SampleSource]] = {
-    "sequences": PreprocessedSequences,
-    "graphs": partial(PreprocessedGraphs, with_sequence=True, flat=True),
-    "heads": PreprocessedHeads,
-    "grids": PreprocessedGrids,
-}
+
+def _open_kind(kind: SampleKind, folder: Path, split: str | None) -> PreprocessedSamples:
+    """Networks read graphs with their sequences, as plain arrays."""
+    of_graphs = kind == "graphs"
+    return PreprocessedSamples(
+        kind=kind, folder=folder, split=split, with_sequence=of_graphs, flat=of_graphs
+    )
 
 
 class DataSource(Protocol):
@@ -91,7 +80,7 @@ class PreprocessedData:
         return f"{self.folder}"
 
     def open(self, kind: SampleKind, split: str) -> LazyDataset:
-        return _lazy(_SOURCES[kind](folder=self.folder, split=split))
+        return _lazy(_open_kind(kind, self.folder, split))
 
     def refuse_missing(self, networks: list[NetworkKind]) -> None:
         if not self.folder.exists():
@@ -142,7 +131,7 @@ class MixedData:
 
     def open(self, kind: SampleKind, split: str) -> LazyDataset:
         portions = self.answers.splits[split]
-        sources = [_SOURCES[kind](folder=one.data.folder, split=None) for one in portions]
+        sources = [_open_kind(kind, one.data.folder, None) for one in portions]
         rows = tuple(one.rows for one in portions)
         return _lazy(JoinedSamples(sources=tuple(sources), rows=rows))
 

@@ -14,8 +14,8 @@ from clew.hallucination.detectors.probes.registry import (
     list_package_methods,
 )
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
-from clew.hallucination.samples.answers import NODE_TOKENS, AnswerData
-from clew.hallucination.samples.mixed import is_of_nodes
+from clew.hallucination.samples.answers import NODE_TOKENS
+from clew.hallucination.samples.mixed import AnswerData, is_of_nodes
 from clew.hallucination.traces.schema import CONTRAST_FALSE, CONTRAST_TRUE, ENTAILMENT, P_TRUE
 
 _FAMILIES = ("baseline", "no training", "probe", "network")

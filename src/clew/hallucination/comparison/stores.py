@@ -15,8 +15,8 @@ from clew.hallucination.detectors.training.samples import (
     PreprocessedData,
     hash_questions,
 )
-from clew.hallucination.samples.answers import AnswerData, AnswerFeatures, FieldMemory
-from clew.hallucination.samples.mixed import MixedAnswers, Portion, share_basis
+from clew.hallucination.samples.answers import AnswerFeatures, FieldMemory
+from clew.hallucination.samples.mixed import AnswerData, MixedAnswers, Portion, share_basis
 from clew.hallucination.samples.splits import Balance, group_questions
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.hashing import hash_text

@@ -41,7 +41,7 @@ from clew.hallucination.detectors.probes.tokens import (
 )
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.detectors.training.train import LIBRARY, RESULTS_FILE
-from clew.hallucination.samples.answers import AnswerData
+from clew.hallucination.samples.mixed import AnswerData
 from clew.hallucination.samples.splits import Balance
 from clew.metrics import RESAMPLES, measure_groups
 from clew.storage.arrow import encode_table

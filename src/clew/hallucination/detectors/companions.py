@@ -12,7 +12,7 @@ from clew.hallucination.detectors.probes.gaussian import Distance
 from clew.hallucination.detectors.probes.tokens import find_token_probe
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.llm.prompts import Prompt
-from clew.hallucination.samples.answers import AnswerData
+from clew.hallucination.samples.mixed import AnswerData
 from clew.hallucination.samples.splits import Balance
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape

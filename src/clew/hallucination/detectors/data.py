@@ -128,7 +128,7 @@ class BlankAnswer:
 
     def _zeros(self, field: str, layers: tuple[int, ...]) -> Tensor:
         source = self.shape.source
-        heads = source.heads or 0
+        heads = source.heads
         sizes: dict[str, tuple[int, ...]] = {
             "laplacian_top": (heads, source.eigenvalues),
             **dict.fromkeys(_BY_HEAD, (heads,)),

@@ -3,7 +3,7 @@ not assign one."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -336,13 +336,7 @@ def unfold(risks: np.ndarray) -> np.ndarray:
 def describe_samples(origin: Origin) -> SampleShape:
     shape, made, capture = origin.shape, origin.preprocess, origin.capture
     source = SourceShape(
-        layers=shape.layers,
-        dim=shape.dim,
-        node_dim=shape.node_dim,
-        edges_per_token=shape.edges_per_token,
-        heads=shape.heads or None,
-        has_maps=False,
-        extras=frozenset(),
+        **asdict(shape),
         evaluation=_evaluation_shape(origin),
         eigenvalues=read_as(_Count, capture.get(EIGENVALUES, LAPLACIAN_TOP), EIGENVALUES),
     )

@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Float32, Int64
 
 from clew.base.errors import StoreError
 from clew.base.typed_json import read_as
-from clew.hallucination.samples.answers import SEQUENCE, AnswerData
+from clew.hallucination.samples.answers import SEQUENCE
+from clew.hallucination.samples.mixed import AnswerData
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import PlattScale, auroc
 

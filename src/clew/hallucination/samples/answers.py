@@ -5,7 +5,7 @@ piece by piece: mapped pages would count as the process's memory.
 from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import psutil
@@ -31,50 +31,6 @@ SEQUENCE = "sequence"
 _NOT_FIELDS = {*(field.name for field in id_fields()), "label", "score"}
 _BY_LAYER = (SEQUENCE, "state_mean", "lookback", "log_diagonal_all", "node_mean")
 _BY_HEAD = ("lookback", "log_diagonal_all", "laplacian_answer")
-
-
-class AnswerData(Protocol):
-    """Answers by field and split: those of one folder (`AnswerFeatures`), or of several."""
-
-    @property
-    def name(self) -> str:
-        """Where the answers come from, for messages."""
-
-    @property
-    def fields(self) -> frozenset[str]: ...
-
-    @property
-    def samples(self) -> frozenset[str]: ...
-
-    @property
-    def labels(self) -> dict[str, np.ndarray]: ...
-
-    @property
-    def question_ids(self) -> dict[str, np.ndarray]: ...
-
-    @property
-    def ids(self) -> dict[str, np.ndarray]: ...
-
-    @property
-    def layers(self) -> int: ...
-
-    @property
-    def dim(self) -> int: ...
-
-    @property
-    def heads(self) -> int | None: ...
-
-    @property
-    def identity(self) -> dict[str, Any]: ...
-
-    @property
-    def settings(self) -> dict[str, Any]: ...
-
-    def load_basis(self) -> Basis | None: ...
-
-    def read(self, field: str, split: str, *, layer: int | None = None) -> Any: ...
-
-    def bytes_of(self, field: str) -> float: ...
 
 
 class FieldMemory:

@@ -208,7 +208,7 @@ def head_bytes(shape: SampleShape, lengths: Lengths) -> Int[np.ndarray, " rows"]
 
 
 def _width(shape: SampleShape) -> int:
-    return shape.source.layers * (shape.source.heads or 0)
+    return shape.source.layers * shape.source.heads
 
 
 def _smallest_kept() -> np.uint16:

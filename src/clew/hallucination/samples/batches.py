@@ -20,7 +20,26 @@ _INT64, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 GRID_COLUMNS = ("nodes", "node_counts")
 
 
-class SequenceSamples:
+class ArraySamples:
+    """Samples that are read as whole batches; a sample is a batch of one."""
+
+    def __init__(self, reader: SampleReader, index: SampleIndex) -> None:
+        self.reader, self.index = reader, index
+
+    def __len__(self) -> int:
+        return len(self.index.rows)
+
+    def read_batch(self, indices: Rows, buffers: BufferPool) -> Any:
+        raise NotImplementedError
+
+    def read_samples(self, indices: Rows, buffers: BufferPool) -> list[Any]:
+        return [self.read_sample(int(index), buffers) for index in indices]
+
+    def read_sample(self, index: int, buffers: BufferPool | None) -> Any:
+        return self.read_batch(np.array([index]), buffers or BufferPool())
+
+
+class SequenceSamples(ArraySamples):
     """Reads sequences as whole batches or one by one.
 
     A batch is a dict: `sequence` float16 `[batch, layers, dim]`, `label` float32 `[batch]` (1 is
@@ -28,15 +47,12 @@ class SequenceSamples:
     """
 
     def __init__(self, reader: SampleReader, index: SampleIndex, column: str = "sequence") -> None:
-        self.reader, self.index = reader, index
+        super().__init__(reader, index)
         self._column = column
         kind = reader.columns[column]
         self.shape, self.dtype = kind.item_shape, kind.dtype
         self.sample_bytes = kind.item_bytes
         self._labels = torch.from_numpy(index.labels)
-
-    def __len__(self) -> int:
-        return len(self.index.rows)
 
     def read_batch(self, indices: Rows, buffers: BufferPool) -> dict[str, Any]:
         return {
@@ -119,7 +135,7 @@ class EdgeCheck:
         )
 
 
-class HeadsSamples:
+class HeadsSamples(ArraySamples):
     """Reads graphs over all heads as whole batches or one by one.
 
     A batch is a dict: `nodes` float16 `[nodes, heads]`, `node_graph` int64 `[nodes]` (which sample
@@ -130,11 +146,8 @@ class HeadsSamples:
     """
 
     def __init__(self, reader: SampleReader, index: SampleIndex) -> None:
-        self.reader, self.index = reader, index
+        super().__init__(reader, index)
         self._edges = EdgeCheck(reader)
-
-    def __len__(self) -> int:
-        return len(self.index.rows)
 
     def read_batch(self, indices: Rows, buffers: BufferPool) -> dict[str, Any]:
         rows = self.index.rows[indices]
@@ -142,12 +155,6 @@ class HeadsSamples:
         parts = {name: self.reader.read_rows(name, rows, shards) for name in HEAD_COLUMNS}
         self._edges.check(rows, parts["nodes"], [parts[name] for name in EDGE_COLUMNS])
         return {**lay_heads(parts, buffers), **describe(self.index, indices)}
-
-    def read_samples(self, indices: Rows, buffers: BufferPool) -> list[dict[str, Any]]:
-        return [self.read_sample(int(index), buffers) for index in indices]
-
-    def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
-        return self.read_batch(np.array([index]), buffers or BufferPool())
 
 
 def lay_heads(parts: Mapping[str, Sequence[np.ndarray]], buffers: BufferPool) -> dict[str, Any]:
@@ -200,7 +207,7 @@ def _lay_shifted(
     return laid
 
 
-class GridSamples:
+class GridSamples(ArraySamples):
     """Reads grids as whole batches or one by one.
 
     A batch is a dict: `nodes` float16 `[states, features]`, sample by sample, layer by layer, token
@@ -209,11 +216,8 @@ class GridSamples:
     """
 
     def __init__(self, reader: SampleReader, index: SampleIndex) -> None:
-        self.reader, self.index = reader, index
+        super().__init__(reader, index)
         self.layers: int = reader.columns["node_counts"].item_shape[0]
-
-    def __len__(self) -> int:
-        return len(self.index.rows)
 
     def read_batch(self, indices: Rows, buffers: BufferPool) -> dict[str, Any]:
         rows = self.index.rows[indices]
@@ -221,12 +225,6 @@ class GridSamples:
         nodes, counts = (self.reader.read_rows(name, rows, shards) for name in GRID_COLUMNS)
         tokens = self._count_tokens(np.concatenate(counts), _counts(nodes), indices)
         return {**lay_grids(nodes, tokens, buffers), **describe(self.index, indices)}
-
-    def read_samples(self, indices: Rows, buffers: BufferPool) -> list[dict[str, Any]]:
-        return [self.read_sample(int(index), buffers) for index in indices]
-
-    def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
-        return self.read_batch(np.array([index]), buffers or BufferPool())
 
     def _count_tokens(self, counts: np.ndarray, nodes: np.ndarray, indices: Rows) -> np.ndarray:
         """Raises StoreError for a sample whose layers differ, which is possible for graphs but not

@@ -139,7 +139,7 @@ def _expected_lengths(
     batch: pa.RecordBatch, shape: SampleShape, tokens: Int[np.ndarray, " rows"]
 ) -> dict[str, Int[np.ndarray, " rows"]]:
     """The number of items that each row of the columns must have for its tokens."""
-    layers, heads = shape.source.layers, shape.source.heads or 0
+    layers, heads = shape.source.layers, shape.source.heads
     wanted = {name: layers * tokens for name in ARRAY_COLUMNS}
     wanted["last_hidden"] = np.full(len(tokens), layers)
     for name in ("attention_log_diagonal", "laplacian_diagonal"):
@@ -176,7 +176,6 @@ def _graph_columns(batch: pa.RecordBatch, shape: SampleShape) -> dict[str, pa.Ar
     layers = shape.source.layers
     nodes = Nodes(tokens=lengths(batch.column("tokens")), layers=layers)
     if shape.from_maps:
-        assert shape.source.heads is not None  # checked before anything was written
         edges = edges_from_attention(batch, nodes, shape.source.heads, shape.top_k)
     else:
         edges = strongest_edges(_stored_edges(batch), shape.top_k)
@@ -253,7 +252,7 @@ _TEXTS = {"accepted_answers": pa.list_(pa.string()), "samples": pa.list_(pa.stri
 def answer_fields(shape: SampleShape) -> list[pa.Field]:
     """The columns of answers/: those that all traces of the store have."""
     source = shape.source
-    layers, heads, features = source.layers, source.heads or 0, shape.features
+    layers, heads, features = source.layers, source.heads, shape.features
     sizes = {
         "lookback": (layers, heads),
         "log_diagonal_all": (layers, heads),
@@ -331,7 +330,7 @@ def _reduce(
     """The computed arrays. Trace by trace, since NumPy's reductions over ragged segments take
     several times as long, especially for the maximum."""
     source, prompts = shape.source, lengths.prompt.tolist()
-    heads, rows = source.layers * (source.heads or 0), len(prompts)
+    heads, rows = source.layers * (source.heads), len(prompts)
     by_head, by_node = (rows, source.layers, -1), (rows, source.layers, shape.features)
     if "attention_log_diagonal" in source.extras:
         logs = split_rows(batch.column("attention_log_diagonal"), heads, lengths.tokens)
@@ -446,7 +445,6 @@ def _fields(
         node_dim=features,
         edges_per_token=0,
         heads=heads,
-        has_maps=False,
         extras=frozenset(
             (*TEXTS, *NUMBERS, *BY_HEAD, TOKEN_LABELS, *_evaluation_names(evaluation, dim))
         ),

@@ -16,6 +16,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from clew.base.errors import StoreError
 from clew.hallucination.samples.batches import (
     EDGE_COLUMNS,
+    ArraySamples,
     EdgeCheck,
     SequenceSamples,
     describe,
@@ -99,7 +100,7 @@ def _collate_in_torch(samples: Sequence[GraphSample], *, collate_fn_map: Any = N
 default_collate_fn_map[GraphSample] = _collate_in_torch
 
 
-class GraphSamples:
+class GraphSamples(ArraySamples):
     """Reads graphs as whole batches or one by one; with `sequences`, together with their sequences.
 
     A batch is a PyG batch. A `flat` one is a dict of plain arrays, half the bytes, as clew's own
@@ -117,11 +118,9 @@ class GraphSamples:
     ) -> None:
         if not flat:
             _batch_class()  # imports PyG before workers are forked, which takes seconds
-        self.reader, self.index, self.sequences, self.flat = reader, index, sequences, flat
+        super().__init__(reader, index)
+        self.sequences, self.flat = sequences, flat
         self._edges = EdgeCheck(reader)
-
-    def __len__(self) -> int:
-        return len(self.index.rows)
 
     @property
     def max_degree(self) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -129,6 +129,10 @@ class MixedAnswers:
             split: change(np.concatenate([empty, *(getattr(one.index, name) for one in portions)]))
             for split, portions in self.splits.items()
         }
+
+
+# Answers by field and split: of one folder, or of several.
+AnswerData: TypeAlias = AnswerFeatures | MixedAnswers
 
 
 def _merge(portions: Sequence[Portion]) -> tuple[Portion, ...]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -26,6 +26,7 @@ from clew.hallucination.traces.schema import (
     SPECTRUM,
     TOKEN_ENDS,
     EvaluationShape,
+    TraceShape,
     check_traces,
     id_fields,
     read_eigenvalues,
@@ -70,16 +71,12 @@ def hash_traces(manifest: Manifest) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceShape:
-    """The sizes of the stored arrays that samples are built from."""
+class SourceShape(TraceShape):
+    """The sizes of the stored arrays that samples are built from; no heads if nothing is stored per
+    head."""
 
-    layers: int
-    dim: int
-    node_dim: int
-    edges_per_token: int
-    heads: int | None  # None: nothing is stored per head
-    has_maps: bool  # whether the full attention maps are stored
-    extras: frozenset[str]  # columns for answers: texts, and numbers that all traces have
+    has_maps: bool = False  # whether the full attention maps are stored
+    extras: frozenset[str] = frozenset()  # columns for answers: texts, numbers that all traces have
     has_token_ends: bool = False  # whether all traces say where tokens end in the answer's text
     evaluation: EvaluationShape = NO_EVALUATION  # the sizes of what the model says of answers
     eigenvalues: int = LAPLACIAN_TOP  # per head, the largest first
@@ -136,13 +133,8 @@ class TraceSource:
     @cached_property
     def shape(self) -> SourceShape:
         schema, found = self._peek(self.shards[0]).schema, self._find_extras()
-        sizes = read_shape(schema)
         return SourceShape(
-            layers=sizes.layers,
-            dim=sizes.dim,
-            node_dim=sizes.node_dim,
-            edges_per_token=sizes.edges_per_token,
-            heads=sizes.heads or None,
+            **asdict(read_shape(schema)),
             has_maps=MAPS in found,
             extras=found - {MAPS, TOKEN_ENDS},
             has_token_ends=TOKEN_ENDS in found,

@@ -19,10 +19,10 @@ from clew.hallucination.llm.recording import to_device
 from clew.hallucination.samples.answers import NODE_TOKENS
 from clew.hallucination.samples.batches import HEAD_COLUMNS, lay_grids, lay_heads
 from clew.hallucination.samples.columns import build_rows
+from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.graph_batches import GRAPH_COLUMNS, GraphParts, lay_flat
 from clew.hallucination.samples.source import ARRAY_COLUMNS, MAPS, Kind, SampleShape, lengths
 from clew.hallucination.traces.compact import Reduced, reduced_columns, to_float16, to_float32
-from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.traces.heads import average, largest
 from clew.hallucination.traces.schema import (
     EVALUATION,

@@ -36,7 +36,6 @@ from clew.hallucination.samples.labeled import (
 from clew.hallucination.samples.shard_jobs import (
     ShardJob,
     describe_work,
-    plan_jobs,
     refuse_if_disk_too_small,
     run_jobs,
 )
@@ -83,10 +82,47 @@ class SampleInput:
     notes: tuple[str, ...]
 
     def open_stores(self) -> list[SampleStore]:
-        return _open_stores(self.config, self.source, self.shape, self.scores, self.spans)
+        told = {"file": self.scores.path.name, "sha256": self.scores.sha256}
+        if self.spans is not None:
+            told |= {"spans_file": self.spans.path.name, "spans_sha256": self.spans.sha256}
+        settings = {
+            "source": self.source.identity,
+            "scores": told,
+            "score_threshold": self.config.score_threshold,
+            "attn_threshold": self.shape.attn_threshold,
+            "top_k": self.shape.top_k,
+            "node_dim": self.shape.features,
+            "split": str(self.config.shares),
+            "split_by": self.config.split_by,
+            # Not where it is the default: folders of earlier versions do not have it.
+            **({} if self.config.refused == "exclude" else {"refused": self.config.refused}),
+            "shape": {
+                "layers": self.shape.source.layers,
+                "dim": self.shape.source.dim,
+                "features": self.shape.features,
+                "edge_features": 1,
+            },
+        }
+        own: dict[Kind, dict[str, Any]] = {
+            "answers": {"columns": [field.name for field in answer_fields(self.shape)]},
+            "heads": {"head_threshold": HEAD_THRESHOLD},
+        }
+        size = self.source.manifest.rows_per_shard
+        return [
+            SampleStore(self.config.out / kind, kind, {**settings, **own.get(kind, {})}, size)
+            for kind in self.config.kinds
+        ]
 
     def plan(self, stores: Sequence[SampleStore]) -> list[ShardJob]:
-        return plan_jobs(self.source, self.shards, self.shape, stores, self.spans)
+        """One job for every trace shard whose samples are missing in some store."""
+        jobs = []
+        for shard in self.shards:
+            rows = np.flatnonzero(shard.labeled).tolist()
+            lacking = [store for store in stores if not store.has(shard.table, rows)]
+            if lacking:
+                about: dict[str, Any] = {"source": self.source, "shape": self.shape}
+                jobs.append(ShardJob(shard=shard, stores=lacking, spans=self.spans, **about))
+        return jobs
 
 
 def read_input(config: PreprocessConfig) -> SampleInput:
@@ -96,7 +132,13 @@ def read_input(config: PreprocessConfig) -> SampleInput:
     spans = _read_spans(config, source)
     shape = choose_shape(config, source, with_spans=spans is not None)
     config = choose_kinds(config, shape)
-    _refuse_store_as_out(config.out)
+    if has_manifest(config.out):
+        raise InputError(
+            f"this is a store. Choose a folder for the samples, for example "
+            f'"{config.out.with_name("preprocessed_data")}".',
+            setting="out",
+            value=config.out,
+        )
     scores = read_scores(
         config.scores_file, score_column=config.score_column, higher_is=config.higher_is
     )
@@ -107,7 +149,6 @@ def read_input(config: PreprocessConfig) -> SampleInput:
         skip_unlabeled=config.skip_unlabeled,
         refused=config.refused,
     )
-    lacking = (*_describe_unfinished(source), *_describe_lacking(config, source))
     return SampleInput(
         config=config,
         source=source,
@@ -115,7 +156,7 @@ def read_input(config: PreprocessConfig) -> SampleInput:
         shape=shape,
         scores=scores,
         shards=shards,
-        notes=(*scores.notes, *notes, *lacking),
+        notes=(*scores.notes, *notes, *_describe_lacking(config, source)),
     )
 
 
@@ -180,6 +221,12 @@ def choose_kinds(config: PreprocessConfig, shape: SampleShape) -> PreprocessConf
 
 
 def _describe_lacking(config: PreprocessConfig, source: TraceSource) -> Iterator[str]:
+    planned, rows = source.manifest.planned_rows, source.manifest.rows
+    if planned is not None and rows < planned:
+        yield (
+            f"{source.path} has {rows:,} of its {planned:,} planned traces: when it is "
+            "complete, run the same command again to add the rest"
+        )
     of_heads = BY_HEAD if EIGENVALUES in source.manifest.settings else DIAGONALS
     lacking = [name for name in (*NUMBERS, *of_heads) if name not in source.shape.extras]
     if "answers" in config.kinds and lacking:
@@ -187,64 +234,6 @@ def _describe_lacking(config: PreprocessConfig, source: TraceSource) -> Iterator
             f"not all traces of {source.path} have {' and '.join(lacking)}: the answers are "
             "created without the fields derived from these"
         )
-
-
-def _describe_unfinished(source: TraceSource) -> Iterator[str]:
-    planned, rows = source.manifest.planned_rows, source.manifest.rows
-    if planned is not None and rows < planned:
-        yield (
-            f"{source.path} has {rows:,} of its {planned:,} planned traces: when it is "
-            "complete, run the same command again to add the rest"
-        )
-
-
-def _refuse_store_as_out(out: Path) -> None:
-    if has_manifest(out):
-        raise InputError(
-            f"this is a store. Choose a folder for the samples, for example "
-            f'"{out.with_name("preprocessed_data")}".',
-            setting="out",
-            value=out,
-        )
-
-
-def _open_stores(
-    config: PreprocessConfig,
-    source: TraceSource,
-    shape: SampleShape,
-    scores: Scores,
-    spans: SpanLabels | None,
-) -> list[SampleStore]:
-    told = {"file": scores.path.name, "sha256": scores.sha256}
-    if spans is not None:
-        told |= {"spans_file": spans.path.name, "spans_sha256": spans.sha256}
-    settings = {
-        "source": source.identity,
-        "scores": told,
-        "score_threshold": config.score_threshold,
-        "attn_threshold": shape.attn_threshold,
-        "top_k": shape.top_k,
-        "node_dim": shape.features,
-        "split": str(config.shares),
-        "split_by": config.split_by,
-        # Not where it is the default: folders of earlier versions do not have it.
-        **({} if config.refused == "exclude" else {"refused": config.refused}),
-        "shape": {
-            "layers": shape.source.layers,
-            "dim": shape.source.dim,
-            "features": shape.features,
-            "edge_features": 1,
-        },
-    }
-    own: dict[Kind, dict[str, Any]] = {
-        "answers": {"columns": [field.name for field in answer_fields(shape)]},
-        "heads": {"head_threshold": HEAD_THRESHOLD},
-    }
-    size = source.manifest.rows_per_shard
-    return [
-        SampleStore(config.out / kind, kind, {**settings, **own.get(kind, {})}, size)
-        for kind in config.kinds
-    ]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -374,14 +363,10 @@ def run_on_cluster(
 ) -> int:
     """Write the missing shards, one per worker at a time; returns the number of samples."""
     config, made = given.config, 0
-    worker = replace(
-        config,
-        store=resolved(config.store),
-        scores_file=resolved(config.scores_file),
-        out=resolved(config.out),
-        spans_file=None if config.spans_file is None else resolved(config.spans_file),
-        cache_dir=None if config.cache_dir is None else resolved(config.cache_dir),
-    )
+    names = ("store", "scores_file", "out", "spans_file", "cache_dir")
+    paths = {name: getattr(config, name) for name in names}
+    absolute: dict[str, Any] = {name: path and resolved(path) for name, path in paths.items()}
+    worker = replace(config, **absolute)
     setup = functools.partial(_open_jobs, worker)
     numbers = [job.entry.batch_number for job in jobs]
     if not numbers:

@@ -68,39 +68,24 @@ class RawTraces:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawSequences:
+class RawSamples:
+    """Sequences, or graphs if `of_graphs`, of traces."""
+
     traces: RawTraces
-
-    def open(self, *, access: Access | None, max_open: int) -> SequenceSamples:
-        reader = SampleReader(
-            self.traces.store,
-            ("last_hidden",),
-            check=check_traces,
-            access=access,
-            max_open=max_open,
-        )
-        return TraceSequenceSamples(reader, self.traces.read_index(), column="last_hidden")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RawGraphs:
-    traces: RawTraces
+    of_graphs: bool = False
     attn_threshold: float = 0.0
     with_sequence: bool = False
     flat: bool = False
 
-    def open(self, *, access: Access | None, max_open: int) -> "TraceGraphSamples":
+    def open(self, *, access: Access | None, max_open: int) -> Any:
+        columns = ("last_hidden", *(("nodes", *_EDGES) if self.of_graphs else ()))
+        store, check = self.traces.store, check_traces
+        reader = SampleReader(store, columns, check=check, access=access, max_open=max_open)
+        if not self.of_graphs:
+            return TraceSequenceSamples(reader, self.traces.read_index(), column="last_hidden")
         sequences = None
         if self.with_sequence:
-            beside = RawSequences(traces=self.traces)
-            sequences = beside.open(access=access, max_open=max_open)
-        reader = SampleReader(
-            self.traces.store,
-            ("last_hidden", "nodes", *_EDGES),
-            check=check_traces,
-            access=access,
-            max_open=max_open,
-        )
+            sequences = RawSamples(traces=self.traces).open(access=access, max_open=max_open)
         return TraceGraphSamples(
             reader,
             self.traces.read_index(),
@@ -115,18 +100,19 @@ class TraceSequenceSamples(SequenceSamples):
 
     def read_sequences(self, rows: Rows, buffers: BufferPool) -> torch.Tensor:
         sequences = super().read_sequences(rows, buffers)
-        finite = torch.isfinite(sequences).flatten(1).all(1).numpy()
-        if not finite.all():
-            row = int(rows[np.argmin(finite)])
-            raise broken_trace(self, row, "its last_hidden contains NaN or infinity")
+        self._refuse_broken(sequences, rows)
         return sequences
 
     def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
         sample = super().read_sample(index, buffers)
-        if not torch.isfinite(sample["sequence"]).all():
-            row = int(self.index.rows[index])
-            raise broken_trace(self, row, "its last_hidden contains NaN or infinity")
+        self._refuse_broken(sample["sequence"][None], self.index.rows[[index]])
         return sample
+
+    def _refuse_broken(self, sequences: torch.Tensor, rows: Rows) -> None:
+        finite = torch.isfinite(sequences).flatten(1).all(1).numpy()
+        if not finite.all():
+            row = int(rows[np.argmin(finite)])
+            raise broken_trace(self, row, "its last_hidden contains NaN or infinity")
 
 
 class TraceGraphSamples(GraphSamples):
@@ -221,7 +207,7 @@ class RawLSTMDataset(LazyDataset):
         max_cache_batches: int = 2,
     ) -> None:
         raw = open_traces(traces, scores_file, score_threshold, higher_is, split, converted)
-        super().__init__(RawSequences(traces=raw), max_cache_batches=max_cache_batches)
+        super().__init__(RawSamples(traces=raw), max_cache_batches=max_cache_batches)
 
 
 class RawGNNDataset(LazyDataset):
@@ -244,8 +230,12 @@ class RawGNNDataset(LazyDataset):
         flat: bool = False,
     ) -> None:
         raw = open_traces(traces, scores_file, score_threshold, higher_is, split, converted)
-        source = RawGraphs(
-            traces=raw, attn_threshold=attn_threshold, with_sequence=with_sequence, flat=flat
+        source = RawSamples(
+            traces=raw,
+            of_graphs=True,
+            attn_threshold=attn_threshold,
+            with_sequence=with_sequence,
+            flat=flat,
         )
         super().__init__(source, max_cache_batches=max_cache_batches)
 

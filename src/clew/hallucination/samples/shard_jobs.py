@@ -44,8 +44,11 @@ RECORD_BATCH_BYTES = 16 << 20
 # then.
 _REMAP_BYTES = 64 << 20
 UNLABELED = "it has no score in the scores file"
-_REFUSED = "the model refused to answer"
-_EXCLUDED = "a correction in the scores file excludes it"
+_REASONS = {
+    "": UNLABELED,
+    "refused": "the model refused to answer",
+    "excluded": "a correction in the scores file excludes it",
+}
 
 
 class ShardStoppedError(Exception):
@@ -207,12 +210,9 @@ class ShardJob:
 
     def _note_unlabeled(self) -> None:
         for row in np.flatnonzero(~self.shard.labeled).tolist():
-            if self.shard.refused[row]:
-                self._skip(row, _REFUSED, unlabeled=True, label="refused")
-            elif self.shard.excluded[row]:
-                self._skip(row, _EXCLUDED, unlabeled=True, label="excluded")
-            else:
-                self._skip(row, UNLABELED, unlabeled=True)
+            labels = {"refused": self.shard.refused, "excluded": self.shard.excluded}
+            label = next((name for name, rows in labels.items() if rows[row]), "")
+            self._skip(row, _REASONS[label], unlabeled=True, label=label)
 
     def _skip(self, row: int, reason: str, *, unlabeled: bool, label: str = "") -> None:
         self.skipped.append(
@@ -242,24 +242,6 @@ def _cut_by_size(sizes: np.ndarray, first: int) -> Iterator[tuple[int, int]]:
             start, total = row, 0
         total += size
     yield first + start, first + len(sizes)
-
-
-def plan_jobs(
-    source: TraceSource,
-    shards: Sequence[LabeledShard],
-    shape: SampleShape,
-    stores: Sequence[SampleStore],
-    spans: SpanLabels | None = None,
-) -> list[ShardJob]:
-    """One job for every trace shard whose samples are missing in some store."""
-    jobs = []
-    for shard in shards:
-        rows = np.flatnonzero(shard.labeled).tolist()
-        lacking = [store for store in stores if not store.has(shard.table, rows)]
-        if lacking:
-            job = ShardJob(source=source, shard=shard, shape=shape, stores=lacking, spans=spans)
-            jobs.append(job)
-    return jobs
 
 
 def run_jobs(

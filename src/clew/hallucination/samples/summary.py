@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int
 
 from clew.base.errors import StoreError
 from clew.hallucination.samples.columns import check_samples
-from clew.hallucination.samples.source import KINDS
+from clew.hallucination.samples.source import KINDS, lengths
 from clew.hallucination.samples.splits import SPLITS_FILE, Splits, read_splits
 from clew.hallucination.traces.schema import id_fields
 from clew.hallucination.traces.summary import Spread, StoreSummary, summarize_store
@@ -100,7 +99,7 @@ def _balance(
     stores: list[StoreReader], splits: Splits | None, splits_path: Path
 ) -> list[SplitBalance]:
     if splits is None:
-        return [_count("all", _read(stores[0], "label", _floats))]
+        return [_count("all", _read(stores[0], "label"))]
     for store in stores:
         _refuse_strangers(store, splits, splits_path)
     numbered = enumerate(SPLIT_NAMES)
@@ -108,7 +107,7 @@ def _balance(
 
 
 def _refuse_strangers(store: StoreReader, splits: Splits, splits_path: Path) -> None:
-    ids = _read(store, "global_example_id", _integers)
+    ids = _read(store, "global_example_id")
     if not np.array_equal(ids, splits.global_example_id):
         raise StoreError(
             f'"{splits_path}" does not list the samples of "{store.path}" (it has '
@@ -130,8 +129,8 @@ def _count(name: str, labels: np.ndarray) -> SplitBalance:
 
 
 def _graph_sizes(store: StoreReader) -> GraphSizes:
-    nodes = _read(store, "nodes", _lengths)
-    edges = _read(store, "edge_source", _lengths)
+    nodes = _read(store, "nodes", lengths)
+    edges = _read(store, "edge_source", lengths)
     of_layers = store.manifest.kind == "graphs"
     layers = store.manifest.setting("shape.layers") if of_layers else 1
     return GraphSizes(
@@ -147,22 +146,16 @@ def _list_fields(store: StoreReader) -> list[str]:
     return [name for name in store.shard(0).schema.names if name not in common]
 
 
-def _read(store: StoreReader, column: str, convert: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
+def _read(
+    store: StoreReader,
+    column: str,
+    convert: Callable[[pa.Array], np.ndarray] = lambda column: column.to_numpy(
+        zero_copy_only=False
+    ),
+) -> np.ndarray:
     chunks = [
         convert(chunk)
         for index in range(len(store.shards))
         for chunk in store.shard(index).read_column(column).chunks
     ]
     return np.concatenate(chunks) if chunks else np.zeros(0)
-
-
-def _lengths(column: pa.Array) -> Int[np.ndarray, " rows"]:
-    return column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-
-
-def _integers(column: pa.Array) -> Int[np.ndarray, " rows"]:
-    return column.to_numpy()
-
-
-def _floats(column: pa.Array) -> np.ndarray:
-    return column.to_numpy(zero_copy_only=False)

@@ -28,8 +28,7 @@ from clew.hallucination.labels import HigherIs
 from clew.hallucination.samples.datasets import PreprocessedSamples, SampleKind
 from clew.hallucination.samples.mixed import JoinedSamples, MixedAnswers
 from clew.hallucination.samples.raw import (
-    RawGraphs,
-    RawSequences,
+    RawSamples,
     RawTraces,
     convert_pattern,
 )
@@ -161,9 +160,10 @@ class RawData:
             higher_is=self.higher_is,
             split=split,
         )
-        if kind == "sequences":
-            return _lazy(RawSequences(traces=traces))
-        return _lazy(RawGraphs(traces=traces, with_sequence=True, flat=True))
+        of_graphs = kind == "graphs"
+        return _lazy(
+            RawSamples(traces=traces, of_graphs=of_graphs, with_sequence=of_graphs, flat=of_graphs)
+        )
 
     def refuse_missing(self, networks: list[NetworkKind]) -> None:
         """Raise InputError for networks other than the default ones: traces provide samples for

@@ -1,23 +1,14 @@
-"""Curves as panels: drawn here as SVG with the colors of the page's style; reports draw the same
-panels as PNGs with matplotlib."""
+"""Figures: curves in panels, values with intervals (a forest plot), matrices. Each is described
+once and drawn as SVG in the page's style; `png` draws the same SVG for slides and papers."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from clew.pages.markup import Html, tag
+from clew.pages.markup import Html, join, tag
 
-# Distinct for color-blind readers and in grayscale print. style.css has the same, and others
-# for dark screens.
-COLORS = {
-    "gray": "#7C828C",
-    "gold": "#C08A14",
-    "blue": "#1F5FA8",
-    "red": "#B8475A",
-    "green": "#3B7D65",
-}
 DASHES = ("", "6 3", "2 3", "9 3 2 3")
 WIDTH, HEIGHT, LOW_HEIGHT = 360, 300, 180
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 40, 42
@@ -26,8 +17,8 @@ _LEGEND_STEP = 96
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A curve. `color` is a name in COLORS, `dash` an index of DASHES. Elements with the same
-    `key` are highlighted together. A line that is not shown is pale gray, or hidden where the
+    """A curve. `color` is a color of the page's style, `dash` an index of DASHES. Elements with the
+    same `key` are highlighted together. A line that is not shown is pale gray, or hidden where the
     panel says so, until its key is picked."""
 
     x: np.ndarray
@@ -73,11 +64,6 @@ class Panel:
     is_low: bool = False
     has_whole_steps: bool = False  # epochs and layers are counted, not measured
     hides_others: bool = False  # lines that are not shown are hidden, not gray
-
-    def visible_lines(self) -> list[Line]:
-        """The lines of a printed figure, in drawing order."""
-        kept = [line for line in self.lines if line.is_shown or not self.hides_others]
-        return sorted(kept, key=lambda line: line.is_shown)
 
 
 def nice_ticks(low: float, high: float, *, count: int = 5, is_whole: bool = False) -> list[float]:
@@ -131,31 +117,66 @@ class _Frame:
         return "".join(parts)
 
 
-def draw_panel(panel: Panel) -> Html:
+def draw_panel(panel: Panel, titles: Mapping[str, str] | None = None) -> Html:
+    """Draw the panel. With `titles` by key, the lines that are shown are named below it: where the
+    page does not name them beside it."""
     frame = _Frame(panel)
     behind = sorted(panel.lines, key=lambda line: line.is_shown)
+    named = [line for line in panel.lines if line.is_shown and line.key in (titles or {})]
+    below = [
+        _key(
+            (titles or {})[str(line.key)],
+            line.color,
+            line.dash,
+            x=LEFT,
+            y=frame.height + 6 + 16 * row,
+        )
+        for row, line in enumerate(named)
+    ]
     return tag(
         "svg",
         tag("text", panel.title, x=LEFT, y=14, class_="panel-title"),
         _axes(panel, frame),
         tag("g", [_guide(guide, frame) for guide in panel.guides], class_="guides"),
         tag("g", [_line(line, frame) for line in behind], class_="lines"),
-        [_dot(dot, frame) for dot in panel.dots],
+        [
+            tag(
+                "circle",
+                cx=frame.x(dot.x),
+                cy=frame.y(dot.y),
+                r=5,
+                class_=f"mark {dot.color}",
+                data_tip=dot.tip,
+            )
+            for dot in panel.dots
+        ],
         _legend(panel, frame),
-        viewBox=f"0 0 {WIDTH} {frame.height}",
-        class_=_classes("panel", panel.hides_others and "sparse"),
+        below,
+        viewBox=f"0 0 {WIDTH} {frame.height + 18 * len(below)}",
+        class_="panel sparse" if panel.hides_others else "panel",
         role="img",
         aria_label=f"{panel.title}: {panel.y_label} over {panel.x_label}",
     )
 
 
+def draw_panels(panels: Sequence[Panel]) -> Html:
+    return tag("div", [draw_panel(panel) for panel in panels], class_="panels")
+
+
+def in_columns(figures: Sequence[Html], most: int) -> list[Html]:
+    """The figures of a picture, row by row in at most so many columns."""
+    return [join(figures[place::most]) for place in range(min(most, len(figures)))]
+
+
 def _axes(panel: Panel, frame: _Frame) -> Html:
     xs = nice_ticks(*panel.x_range, count=6, is_whole=panel.has_whole_steps)
-    ys = nice_ticks(*panel.y_range, count=3 if panel.is_low else 5)
+    ys = [(y, frame.y(y)) for y in nice_ticks(*panel.y_range, count=3 if panel.is_low else 5)]
+    low = frame.bottom + 15
     return tag(
         "g",
-        [_level(value, frame) for value in ys],
-        [_x_tick(value, frame) for value in xs],
+        [tag("line", x1=LEFT, x2=frame.right, y1=y, y2=y, class_="grid") for _, y in ys],
+        [tag("text", f"{v:g}", x=LEFT - 6, y=y + 3.5, class_="tick end") for v, y in ys],
+        [tag("text", f"{v:g}", x=frame.x(v), y=low, class_="tick middle") for v in xs],
         tag("line", x1=LEFT, x2=frame.right, y1=frame.bottom, y2=frame.bottom, class_="base"),
         tag("text", panel.x_label, x=frame.right, y=frame.height - 8, class_="axis end"),
         tag("text", panel.y_label, x=LEFT, y=TOP - 9, class_="axis"),
@@ -163,22 +184,11 @@ def _axes(panel: Panel, frame: _Frame) -> Html:
     )
 
 
-def _level(value: float, frame: _Frame) -> Html:
-    y = frame.y(value)
-    grid = tag("line", x1=LEFT, x2=frame.right, y1=y, y2=y, class_="grid")
-    return Html(grid + tag("text", f"{value:g}", x=LEFT - 6, y=y + 3.5, class_="tick end"))
-
-
-def _x_tick(value: float, frame: _Frame) -> Html:
-    x = frame.x(value)
-    return tag("text", f"{value:g}", x=x, y=frame.bottom + 15, class_="tick middle")
-
-
 def _guide(guide: Guide, frame: _Frame) -> Html:
     x, y = guide.label_at
     words = tag("text", guide.label, x=frame.x(x), y=frame.y(y) - 4, class_="guide-label")
     path = tag("path", d=frame.path(guide.x, guide.y), class_="guide")
-    return Html(path + words) if guide.label else path
+    return join(path, words if guide.label else None)
 
 
 def _line(line: Line, frame: _Frame) -> Html:
@@ -186,58 +196,36 @@ def _line(line: Line, frame: _Frame) -> Html:
     finger."""
     path = frame.path(line.x, line.y)
     dots = zip(line.x, line.y, strict=True) if line.has_dots else ()
+    shown, thin = " shown" if line.is_shown else "", " thin" if line.is_thin else ""
     return tag(
         "g",
         tag("path", d=path, class_="hit"),
         tag("path", d=path, class_="stroke", stroke_dasharray=DASHES[line.dash] or None),
         [tag("circle", cx=frame.x(x), cy=frame.y(y), r=2.6) for x, y in dots],
-        class_=_classes("curve", line.color, line.is_shown and "shown", line.is_thin and "thin"),
+        class_=f"curve {line.color}{shown}{thin}",
         data_key=line.key,
         data_tip=line.tip,
     )
 
 
-def _classes(*names: str | bool) -> str:
-    return " ".join(name for name in names if isinstance(name, str))
-
-
-def _dot(dot: Dot, frame: _Frame) -> Html:
-    return tag(
-        "circle",
-        cx=frame.x(dot.x),
-        cy=frame.y(dot.y),
-        r=5,
-        class_=f"mark {dot.color}",
-        data_tip=dot.tip,
-    )
-
-
 def _legend(panel: Panel, frame: _Frame) -> Html:
     start = frame.right - _LEGEND_STEP * len(panel.legend) + 14
-    return tag(
-        "g",
-        [
-            _key(words, color, dash, x=start + _LEGEND_STEP * place)
-            for place, (words, color, dash) in enumerate(panel.legend)
-        ],
-        class_="legend",
-    )
+    keys = [
+        _key(*entry, x=start + _LEGEND_STEP * place, y=TOP - 12.5)
+        for place, entry in enumerate(panel.legend)
+    ]
+    return tag("g", keys, class_="legend")
 
 
-def _key(words: str, color: str, dash: int, *, x: float) -> Html:
-    y = TOP - 12.5
-    stroke = tag(
-        "line", x1=x, x2=x + 20, y1=y, y2=y, stroke_dasharray=DASHES[dash] or None, class_="stroke"
-    )
+def _key(words: str, color: str, dash: int, *, x: float, y: float) -> Html:
+    dashes = DASHES[dash] or None
+    stroke = tag("line", x1=x, x2=x + 20, y1=y, y2=y, stroke_dasharray=dashes, class_="stroke")
     text = tag("text", words, x=x + 25, y=y + 3.5, class_="axis")
     return tag("g", stroke, text, class_=f"curve shown {color}")
 
 
-def draw_panels(panels: Sequence[Panel]) -> Html:
-    return tag("div", [draw_panel(panel) for panel in panels], class_="panels")
-
-
-_MIDDLE = "50%"
+# The parts of a printed forest plot, from the left: the labels, the intervals; the height of a row.
+_LABELS, _TRACK, _ROW = 290, 420, 26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,41 +248,92 @@ class IntervalRow:
 def draw_forest(
     rows: Sequence[IntervalRow], *, reference: float, words: str, is_grouped: bool = False
 ) -> Html:
-    """Draw a forest plot. `reference` is the chance level, `words` label the axis. With
-    `is_grouped`, every marked row starts a group."""
-    low, high = forest_range(rows, reference)
-    ticks = nice_ticks(low, high, count=6)
-    places = [(tick, _place(tick, low, high)) for tick in ticks]
+    """Draw a forest plot as HTML with narrow SVGs in percentages: the text keeps its size on a
+    phone. `reference` is the chance level, `words` label the axis. With `is_grouped`, every marked
+    row starts a group."""
+    ticks = _forest_ticks(rows, reference)
+    marked = [
+        tag("span", f"{tick:g}", style=f"left:{place}", class_="forest-tick")
+        for tick, place in ticks.items()
+    ]
+    axis = tag(
+        "div",
+        tag("div", class_="label"),
+        tag("div", marked, class_="ticks"),
+        tag("div", words, class_="value muted"),
+        class_="forest-row axis-row",
+        aria_hidden="true",
+    )
     return tag(
         "div",
-        [_forest_row(row, low, high, [place for _, place in places], reference) for row in rows],
-        _axis(places, words),
+        [_forest_row(row, rows, reference) for row in rows],
+        axis,
         class_="forest grouped" if is_grouped else "forest",
     )
 
 
-def forest_range(rows: Sequence[IntervalRow], reference: float) -> tuple[float, float]:
+def print_forest(rows: Sequence[IntervalRow], *, reference: float, words: str) -> Html:
+    """The same as one SVG of fixed width, with what the colors mean."""
+    series = dict.fromkeys((row.series, row.color) for row in rows if row.series)
+    step, bottom, beside = 700 / max(len(series), 4), _ROW * (len(rows) + 1), _LABELS + _TRACK + 14
+    keys = [
+        tag(
+            "g",
+            tag("circle", cx=_LABELS + step * place, cy=10, r=5, class_="point"),
+            tag("text", name, x=_LABELS + step * place + 12, y=14),
+            class_=color,
+        )
+        for place, (name, color) in enumerate(series)
+    ]
+    lines = [
+        tag(
+            "g",
+            tag("text", row.label or row.note, x=_LABELS - 12, y=y + 17, class_="label end"),
+            _track(row, rows, reference, x=_LABELS, y=y, width=_TRACK, height=_ROW),
+            tag("text", row.text, x=beside, y=y + 17, class_="value"),
+            class_=f"forest-row {row.color}{' best' if row.is_marked else ''}",
+        )
+        for y, row in zip(range(_ROW, bottom, _ROW), rows, strict=True)
+    ]
+    ticks = [
+        tag("text", f"{tick:g}", x=place, y=16, class_="middle")
+        for tick, place in _forest_ticks(rows, reference).items()
+    ]
+    return tag(
+        "svg",
+        keys,
+        lines,
+        tag("svg", ticks, x=_LABELS, y=bottom, width=_TRACK, height=_ROW),
+        tag("text", words, x=beside, y=bottom + 16),
+        viewBox=f"0 0 {_LABELS + _TRACK + 170} {bottom + _ROW}",
+        class_="forest",
+    )
+
+
+def _forest_range(rows: Sequence[IntervalRow], reference: float) -> tuple[float, float]:
     """The range of the axis: covers every interval and the reference, in steps of 0.05."""
-    values = [reference, *(value for row in rows for value in _values(row))]
+    found = [(row.value, row.hollow, *(row.interval or ())) for row in rows]
+    values = [reference, *(value for some in found for value in some if value is not None)]
     low, high = min(values), max(values)
     return max(int(low * 20 - 0.5) / 20, 0.0), min(int(high * 20 + 1.5) / 20, 1.0)
 
 
-def _values(row: IntervalRow) -> list[float]:
-    return [value for value in (row.value, row.hollow, *(row.interval or ())) if value is not None]
+def _forest_ticks(rows: Sequence[IntervalRow], reference: float) -> dict[float, str]:
+    """The numbers of the axis, and where they stand."""
+    low, high = _forest_range(rows, reference)
+    return {tick: _place(tick, low, high) for tick in nice_ticks(low, high, count=6)}
 
 
-def _place(value: float, low: float, high: float) -> float:
-    return 2 + 96 * (value - low) / (high - low)
+def _place(value: float, low: float, high: float) -> str:
+    return f"{2 + 96 * (value - low) / (high - low):.2f}%"
 
 
-def _forest_row(
-    row: IntervalRow, low: float, high: float, grid: Sequence[float], reference: float
-) -> Html:
+def _forest_row(row: IntervalRow, rows: Sequence[IntervalRow], reference: float) -> Html:
+    note = tag("small", row.note, class_="note") if row.note else None
     return tag(
         "div",
-        _label(row),
-        _track(row, low, high, grid, reference),
+        tag("div", tag("bdi", row.label), note, class_="label"),
+        _track(row, rows, reference),
         tag("div", row.text, class_="value"),
         class_=f"forest-row {row.color}{' best' if row.is_marked else ''}",
         data_key=row.key,
@@ -302,52 +341,28 @@ def _forest_row(
     )
 
 
-def _label(row: IntervalRow) -> Html:
-    note = tag("small", row.note, class_="note") if row.note else None
-    return tag("div", tag("bdi", row.label), note, class_="label")
-
-
-def _track(
-    row: IntervalRow, low: float, high: float, grid: Sequence[float], reference: float
-) -> Html:
-    def at(value: float) -> str:
-        return f"{_place(value, low, high):.2f}%"
-
-    lines = [_upright(f"{place:.2f}%", "grid") for place in grid]
+def _track(row: IntervalRow, rows: Sequence[IntervalRow], reference: float, **where: float) -> Html:
+    low, high = _forest_range(rows, reference)
+    grid = [(place, "grid") for place in _forest_ticks(rows, reference).values()]
+    lines = [
+        tag("line", x1=place, x2=place, y1="0", y2="100%", class_=name)
+        for place, name in [*grid, (_place(reference, low, high), "reference")]
+    ]
     marks = []
     if row.interval is not None:
-        first, last = map(at, row.interval)
-        marks.append(tag("line", x1=first, x2=last, y1=_MIDDLE, y2=_MIDDLE, class_="span"))
-    if row.hollow is not None:
-        marks.append(tag("circle", cx=at(row.hollow), cy=_MIDDLE, r=3.5, class_="hollow"))
-    if row.value is not None:
-        marks.append(tag("circle", cx=at(row.value), cy=_MIDDLE, r=5, class_="point"))
-    return tag("svg", lines, _upright(at(reference), "reference"), marks, aria_hidden="true")
-
-
-def _upright(place: str, name: str) -> Html:
-    return tag("line", x1=place, x2=place, y1="0", y2="100%", class_=name)
-
-
-def _axis(places: Sequence[tuple[float, float]], words: str) -> Html:
-    ticks = [
-        tag("span", f"{tick:g}", style=f"left:{place:.2f}%", class_="forest-tick")
-        for tick, place in places
-    ]
-    return tag(
-        "div",
-        tag("div", class_="label"),
-        tag("div", ticks, class_="ticks"),
-        tag("div", words, class_="value muted"),
-        class_="forest-row axis-row",
-        aria_hidden="true",
-    )
+        first, last = (_place(value, low, high) for value in row.interval)
+        marks.append(tag("line", x1=first, x2=last, y1="50%", y2="50%", class_="span"))
+    for value, radius, name in ((row.hollow, 3.5, "hollow"), (row.value, 5, "point")):
+        if value is not None:
+            at = _place(value, low, high)
+            marks.append(tag("circle", cx=at, cy="50%", r=radius, class_=name))
+    return tag("svg", lines, marks, aria_hidden="true", **where)
 
 
 _CELL, _CHARACTER, _LONGEST = 38, 6.3, 36
 _NOTED, _LINE = 82, 12  # the width of a cell with notes, and the height of each of their lines
 _SLANT = 0.71  # column names rise at 45 degrees
-DEEP = 0.8  # from here on the number is drawn in the paper's color
+_DEEP = 0.8  # from here on the number is drawn in the paper's color
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,8 +452,8 @@ def _cell(matrix: Matrix, row: int, column: int, *, x: float, y: float) -> Html:
         rx=3,
         style=f"fill-opacity:{depth:.2f}",
     )
-    words = short_number(value)
-    tone = "deep" if depth > DEEP else "pale"
+    words = _short_number(value)
+    tone = "deep" if depth > _DEEP else "pale"
     middle = x + width / 2
     text = tag("text", words, x=middle, y=y + 23, class_=f"cell middle {tone}")
     notes = [
@@ -448,7 +463,7 @@ def _cell(matrix: Matrix, row: int, column: int, *, x: float, y: float) -> Html:
     return tag("g", box, text, notes, class_="cell-box", data_tip=matrix.tips[row][column])
 
 
-def short_number(value: float) -> str:
+def _short_number(value: float) -> str:
     """Two decimals without the leading zero."""
     if not np.isfinite(value):
         return "\N{EN DASH}"

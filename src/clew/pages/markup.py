@@ -3,8 +3,10 @@ untrusted text never becomes markup."""
 
 import html
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.resources import files
 from typing import TypeAlias
 
@@ -72,8 +74,8 @@ def _short(value: float) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """A section of a report page. `lead` says what it shows, `reading` how to read it; `pictures`
-    are the names of the same figures as PNGs in figures/. A section with a `missing` reason has
-    nothing to show: it is hidden, and its reason is listed at the end of the page."""
+    are the figures as PNGs in figures/: by name, the columns of each. A section with a `missing`
+    reason has nothing to show: it is hidden, and its reason is listed at the end of the page."""
 
     name: str
     short: str  # its name in the contents
@@ -81,12 +83,39 @@ class Section:
     lead: str
     content: Html
     reading: str = ""
-    pictures: tuple[str, ...] = ()
+    pictures: Mapping[str, Sequence[Html]] = field(default_factory=dict)
     missing: str = ""
 
     def if_there(self, figure: object, reason: str) -> "Section":
         """This section, hidden with `reason` if `figure` is empty."""
         return self if figure else replace(self, missing=reason)
+
+
+def make_section(
+    package: str,
+    name: str,
+    content: Html,
+    *,
+    figure: object = True,
+    pictures: Mapping[str, Sequence[Html]] | None = None,
+    **values: object,
+) -> Section:
+    """A section with the texts of the package's sections.toml, in which the `values` are filled in;
+    hidden if `figure` is empty."""
+    texts = {key: text.format(**values) for key, text in _read_texts(package)[name].items()}
+    missing = texts.pop("missing", "")
+    return Section(
+        name=name,
+        content=content,
+        pictures=(pictures or {}) if figure else {},
+        missing="" if figure else missing,
+        **texts,
+    )
+
+
+@cache
+def _read_texts(package: str) -> dict[str, dict[str, str]]:
+    return tomllib.loads(files(package).joinpath("sections.toml").read_text("utf-8"))
 
 
 def wrap_page(

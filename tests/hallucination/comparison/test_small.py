@@ -56,7 +56,7 @@ def test_few_answers_have_no_mark_in_any_table(small: ComparisonResult) -> None:
     page = io.StringIO()
     print_comparison(Console(file=page, width=120), small.folder, small.results)
     assert all(mark not in page.getvalue() for mark in ("> ", "best on", "p < 0.05"))
-    report = make_page(read_comparison(small.folder), [])
+    report = make_page(read_comparison(small.folder))
     assert "There are too few answers to say which method is best." in report
     assert "best on validation" not in report and "winner" not in report.partition("</style>")[2]
 
@@ -130,7 +130,7 @@ def test_folds_are_named_in_the_report(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("clew.hallucination.comparison.methods.NETWORK_METHODS", [])
     data = write_data(tmp_path / "data", shards=1, rows=60)
     compare_methods(compare_config(data, tmp_path / "out", methods=("perplexity",), folds=4))
-    page = make_page(read_comparison(tmp_path / "out"), [])
+    page = make_page(read_comparison(tmp_path / "out"))
     assert "in 4 folds" in page.partition("</title>")[0]
 
 

@@ -55,7 +55,7 @@ def test_metrics_per_token_are_printed_and_in_the_report(
     print_comparison(console, folder / "out", results)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "recall, 5% FPR" in printed and "Token probe, from span labels" in printed
-    page = make_page(read_comparison(folder / "out"), [])
+    page = make_page(read_comparison(folder / "out"))
     section = Page(page).section("tokens")
     assert "Token probe, from answer labels" in section
 

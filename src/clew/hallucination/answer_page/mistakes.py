@@ -7,12 +7,12 @@ from clew.base.errors import ClewError
 from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.hallucination.answer_page.run import GENERATOR, ShowConfig, show_answer
 from clew.hallucination.answer_page.source import find_scores, find_traces
-from clew.hallucination.comparison.report.comparison import read_comparison
-from clew.hallucination.comparison.report.mistakes import (
+from clew.hallucination.comparison.report.answers import (
     ANSWERS_FOLDER,
     answer_page_path,
     listed_mistakes,
 )
+from clew.hallucination.comparison.report.comparison import read_comparison
 
 logger = logging.getLogger(__name__)
 

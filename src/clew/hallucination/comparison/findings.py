@@ -18,6 +18,7 @@ from clew.hallucination.comparison.measuring import (
 
 # With fewer answers of a class, 95% intervals contain the true value in about 92% of cases or less.
 _FEW = 30
+_CHANCE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ def _tell_best(best: Measured, labels: Labels, where: Where) -> str:
             f"AUROC on {where.chosen_on}, reaches {reached}."
         )
     found = f"The best method on {where.chosen_on}, {row['title']}, reaches {reached}"
+    if row["test_auroc_ci"][0] <= _CHANCE:
+        return f"{found}: it is not shown to detect hallucinated answers better than chance."
     versus = row["versus_perplexity"]
     if row["method"] == "perplexity":
         return f"{found}: no method beats perplexity there."

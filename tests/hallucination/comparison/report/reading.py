@@ -9,4 +9,4 @@ from tests.pages.reading import Page
 
 def read_page(folder: Path) -> Page:
     """Without the pictures beside it: these take seconds."""
-    return Page(make_page(read_comparison(folder), pictures=()))
+    return Page(make_page(read_comparison(folder)))

@@ -107,7 +107,7 @@ def test_missing_figures_are_dashes(folder: Path) -> None:
     bare[1] |= {"test_auroc": float("nan"), "test_auroc_ci": [None, None], "chosen": None}
     bare[2] |= {"family": "divination", "by_layer": {"validation": [None, 0.7], "test": []}}
     bare[3] |= {"by_layer": {"validation": [None]}, "versus_best": {"difference": None}}
-    change_results(folder, methods=bare)
+    change_results(folder, methods=bare, findings=None)
     page = Page(write_report(folder).read_text(encoding="utf-8"))
     assert "its test AUROC is unknown" in page.text
     assert "Mean entropy" in page.text
@@ -190,5 +190,5 @@ def test_odd_figures_of_sets_leave_empty_cells(tmp_path: Path, odd: Any) -> None
     names = {"sets": ["facts", "nq"], "titles": ["LSTM"], "methods": ["lstm"]}
     figures = dict.fromkeys(("auroc", "low", "high", "mean", "answers", "correct"), odd)
     change_results(folder, leave_one_out={**names, **figures}, transfer={**names, **figures})
-    page = make_page(read_comparison(folder), [])
+    page = make_page(read_comparison(folder))
     assert "LSTM on facts: not measured" in page

@@ -3,6 +3,7 @@ method's risk, and the training logs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.base.errors import StoreError
+from clew.pages.markup import make_section
 from clew.pages.numbers import History, as_dict, as_interval, as_number, read_results
 from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.text_files import read_csv
@@ -31,7 +33,9 @@ SCORES_FILE = "scores.arrow"
 _COLOR_OF = {"baseline": "gray", "no training": "gold", "probe": "blue", "network": "red"}
 FAMILIES = tuple(_COLOR_OF)
 CHANCE = 0.5  # the AUROC at chance level
+SIGNIFICANT = 0.05  # p-values below it
 FEWEST = 10  # answers of a class, below which nothing is said about significance
+report_section = partial(make_section, __package__)
 AGAIN = 'Run "clew compare" again with this output folder'
 
 

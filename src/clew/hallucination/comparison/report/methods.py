@@ -1,20 +1,30 @@
-"""The methods side by side: AUROC on one axis, and a sortable table of every metric and cost."""
+"""The methods side by side: AUROC on one axis, overall and by category and token, and a sortable
+table of every metric and cost."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from clew.hallucination.comparison.report.comparison import (
     CHANCE,
     FAMILIES,
+    SIGNIFICANT,
     Comparison,
     MethodResult,
     color_of,
+    report_section,
 )
-from clew.pages.figures import IntervalRow, draw_forest
+from clew.metrics import auroc, bootstrap_auroc
+from clew.pages.figures import IntervalRow, draw_forest, print_forest
 from clew.pages.markup import Child, Html, Section, join, tag
 from clew.pages.numbers import (
     as_dict,
+    as_interval,
     as_number,
     brief,
     counted,
@@ -22,44 +32,40 @@ from clew.pages.numbers import (
     duration,
     interval_text,
     p_text,
+    percent,
     signed,
     size,
 )
 
+_MOST, _UNNAMED, _OTHERS = 12, "(no category)", "(all other categories)"
+# With fewer answers of a class, a bootstrap interval can shrink to a point: it says nothing.
+_FEWEST_FOR_INTERVAL = 5
+_TOKEN_PROBE = "token_probe"
 
-def draw_method_rows(comparison: Comparison) -> tuple[IntervalRow, ...]:
-    return tuple(_interval_row(comparison, method) for method in comparison.methods)
 
-
-def draw_family_key(comparison: Comparison) -> Html:
-    """Which color is which family."""
+def rank_section(comparison: Comparison) -> Section:
+    rows = [_method_row(comparison, method) for method in comparison.methods]
     present = {method.family for method in comparison.methods}
-    families = [family for family in (*FAMILIES, "other") if family in present]
-    keys = [
-        tag("span", tag("i", class_="swatch"), family, class_=f"key {color_of(family)}")
-        for family in families
-    ]
+    families = [(name, color_of(name)) for name in (*FAMILIES, "other") if name in present]
     hollow = tag("span", tag("i", class_="swatch hollow"), "validation AUROC", class_="key")
-    return tag("p", keys, hollow, class_="keys")
+    forest = draw_forest(rows, reference=CHANCE, words="test AUROC")
+    printed = print_forest(rows, reference=CHANCE, words="test AUROC")
+    content = join(_draw_key(families, hollow), forest)
+    return report_section("methods", content, pictures={"methods": [printed]})
 
 
-def draw_method_key(methods: Sequence[MethodResult]) -> Html:
-    """Which color is which method, where one per family is shown."""
+def _draw_key(colors: Iterable[tuple[str, str]], *more: Html) -> Html:
+    """Which color is what."""
     keys = [
-        tag(
-            "span",
-            tag("i", class_="swatch"),
-            method.title,
-            class_=f"key {color_of(method.family)}",
-        )
-        for method in methods
+        tag("span", tag("i", class_="swatch"), name, class_=f"key {color}")
+        for name, color in colors
     ]
-    return tag("p", keys, class_="keys")
+    return tag("p", keys, *more, class_="keys")
 
 
-def _interval_row(comparison: Comparison, method: MethodResult) -> IntervalRow:
+def _method_row(comparison: Comparison, method: MethodResult) -> IntervalRow:
     text = f"{decimals(method.test_auroc)} {interval_text(method.interval)}".strip()
-    chosen = chosen_text(method.chosen)
+    chosen = _chosen_text(method.chosen)
     tip = f"{method.title}: test AUROC {text}, validation {decimals(method.val_auroc)}"
     return IntervalRow(
         label=method.title,
@@ -75,235 +81,224 @@ def _interval_row(comparison: Comparison, method: MethodResult) -> IntervalRow:
     )
 
 
-def chosen_text(chosen: dict[str, Any]) -> str:
+def _chosen_text(chosen: dict[str, Any]) -> str:
     """`{"layer": 18, "C": 0.01}` as "layer 18, C 0.01"."""
-    return ", ".join(f"{name} {_chosen_value(value)}" for name, value in chosen.items())
+    values = {name: f"{v:.4g}" if isinstance(v, float) else v for name, v in chosen.items()}
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _chosen_value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def rank_section(comparison: Comparison) -> Section:
-    rows = draw_method_rows(comparison)
-    forest = draw_forest(rows, reference=CHANCE, words="test AUROC")
-    return Section(
-        name="methods",
-        short="Methods",
-        title="AUROC of every method",
-        lead="How well each method ranks hallucinated answers above correct ones on the test "
-        "answers.",
-        content=join(draw_family_key(comparison), forest),
-        reading="A dot is the test AUROC, the bar its 95% bootstrap interval, the hollow dot "
-        "the validation AUROC, by which the best method was selected. 0.5 is chance, 1 "
-        "is perfect. The baselines (answer length, category, text) do not use the model: a "
-        "detector must beat them.",
-        pictures=("methods",),
+def categories_section(comparison: Comparison) -> Section:
+    """The best method, and perplexity if it is another, within each category."""
+    methods = [comparison.best]
+    perplexity = comparison.find("perplexity")
+    if perplexity is not None and perplexity is not comparison.best:
+        methods.append(perplexity)
+    methods = [method for method in methods if method in comparison.scored]
+    rows = draw_categories(comparison, methods)
+    key = _draw_key((method.title, color_of(method.family)) for method in methods)
+    forest = draw_forest(rows, reference=CHANCE, words="test AUROC", is_grouped=True)
+    printed = print_forest(rows, reference=CHANCE, words="test AUROC")
+    return report_section(
+        "categories",
+        join(key, forest),
+        figure=rows,
+        pictures={"categories": [printed]},
+        methods=" and ".join(method.title for method in methods),
+        fewest=_FEWEST_FOR_INTERVAL,
     )
+
+
+def draw_categories(comparison: Comparison, methods: list[MethodResult]) -> list[IntervalRow]:
+    """A row per category and method, the most frequent category first; none without categories."""
+    return [
+        _category_row(comparison, category, rows, method, is_first=method is methods[0])
+        for category, rows in _group_rows(comparison).items()
+        for method in methods
+    ]
+
+
+def _group_rows(comparison: Comparison) -> dict[str, np.ndarray]:
+    """Maps each category to the rows of its test answers; categories after the twelfth form one
+    group."""
+    named = comparison.test.texts["category"]
+    if not any(named):
+        return {}
+    names = [name or _UNNAMED for name in named]
+    common = [name for name, _ in Counter(names).most_common()]
+    common = common if len(common) <= _MOST + 1 else common[:_MOST]
+    groups = np.array([name if name in set(common) else _OTHERS for name in names], dtype=object)
+    order = [*common, _OTHERS] if _OTHERS in groups else common
+    return {name: np.flatnonzero(groups == name) for name in order}
+
+
+def _category_row(
+    comparison: Comparison, category: str, rows: np.ndarray, method: MethodResult, *, is_first: bool
+) -> IntervalRow:
+    labels, risks = comparison.test.labels[rows], comparison.test.risks[method.name][rows]
+    rarer = min(labels.sum(), len(labels) - labels.sum())
+    value = auroc(labels, risks) if rarer else None
+    has_interval = rarer >= _FEWEST_FOR_INTERVAL
+    interval = bootstrap_auroc(labels, risks, resamples=1000) if has_interval else None
+    shown = interval_text(interval) or "\N{EN DASH}"
+    text = "only one class" if value is None else f"{decimals(value)} {shown}"
+    told = f"{counted(len(rows), 'answer')}, {percent(float(labels.mean()))} hallucinated"
+    return IntervalRow(
+        label=category if is_first else "",
+        note="" if is_first else told,
+        color=color_of(method.family),
+        value=value,
+        interval=interval,
+        text=text,
+        tip=f"{category} ({told}): {method.title} {text}",
+        key=method.name,
+        is_marked=is_first,
+        series=method.title,
+    )
+
+
+def tokens_section(comparison: Comparison) -> Section:
+    """How well the risk of single tokens finds hallucinated spans."""
+    raw = comparison.part("tokens")
+    found = raw.get("rows")
+    rows = [as_dict(row) for row in found] if isinstance(found, list) else []
+    rate = as_number(raw.get("false_positive_rate")) or 0.0
+    measures = (
+        ("auroc", "AUROC per token", CHANCE),
+        ("recall", f"Recall at {percent(rate)} false positives", rate),
+    )
+    figures = []
+    for name, title, reference in measures:
+        forest = draw_forest([_token_row(r, name) for r in rows], reference=reference, words=title)
+        figures.append(tag("div", tag("h3", title), forest))
+    tokens, answers, hallucinated = (
+        int(as_number(raw.get(name)) or 0) for name in ("tokens", "answers", "hallucinated")
+    )
+    counts = (
+        f"{counted(tokens, 'token')} of {counted(answers, 'test answer')} "
+        f"{'has' if tokens == 1 else 'have'} a span label; {hallucinated:,} of them "
+        f"{'is' if hallucinated == 1 else 'are'} hallucinated."
+    )
+    return report_section("tokens", join(*figures), figure=rows, counts=counts)
+
+
+def _token_row(row: dict[str, Any], name: str) -> IntervalRow:
+    value, interval = as_number(row.get(name)), as_interval(row.get(f"{name}_ci"))
+    title = str(row.get("title", ""))
+    text = f"{decimals(value)} {interval_text(interval)}".strip()
+    is_probe = row.get("method") == _TOKEN_PROBE
+    return IntervalRow(
+        label=title,
+        color=color_of("probe" if is_probe else "no training"),
+        value=value,
+        interval=interval,
+        text=text,
+        tip=f"{title}: {text}",
+        is_marked=is_probe,
+    )
+
+
+class _Column(NamedTuple):
+    """A column of the table, as in columns.csv. `better` is 1 if higher is better, -1 if lower is,
+    otherwise 0."""
+
+    group: str
+    name: str
+    title: str
+    format: str
+    better: str
+    hint: str
+
+
+@cache
+def _read_columns() -> tuple[_Column, ...]:
+    text = (files(__package__) / "columns.csv").read_text("utf-8")
+    return tuple(_Column(*row) for row in list(csv.reader(text.splitlines()))[1:])
+
+
+_FORMATS: dict[str, Callable[[float | None], str]] = {
+    "decimals": decimals,
+    "brief": brief,
+    "duration": duration,
+    "milliseconds": lambda value: duration(None if value is None else value / 1000),
+    "size": size,
+}
 
 
 def table_section(comparison: Comparison) -> Section:
-    bold = " The best test value of each column is bold."
-    return Section(
-        name="table",
-        short="Table",
-        title="All metrics",
-        lead=f"Click a column heading to sort.{bold if comparison.has_enough_tests else ''}",
-        content=draw_table(comparison),
-        reading="F1 and accuracy use the threshold chosen on validation. Lower is better for the "
-        "calibration error (ECE) and the area under the risk-coverage curve (AURC). Differences "
-        "are tested with a paired bootstrap; those in gray are not statistically significant (p ≥ "
-        "0.05). With several seeds, a row is the seed with the median validation AUROC; the seeds "
-        "column has the mean and standard deviation over all of them.",
-    )
+    columns = [column for column in _read_columns() if _is_filled(comparison, column)]
+    rows = [_table_row(comparison, method, columns) for method in comparison.methods]
+    table = tag("table", _table_head(columns), tag("tbody", rows), class_="sortable")
+    bold = " The best test value of each column is bold." if comparison.has_enough_tests else ""
+    content = tag("div", table, class_="scroll wide", tabindex="0")
+    return report_section("table", content, bold=bold)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of the table. `better` is 1 if higher is better, -1 if lower is, otherwise 0."""
-
-    name: str
-    title: str
-    text: Callable[[float | None], str] = decimals
-    better: int = 0
-    hint: str = ""
-
-
-def _milliseconds(value: float | None) -> str:
-    return duration(None if value is None else value / 1000)
-
-
-_GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
-    (
-        "AUROC",
-        (
-            Column(
-                name="test_auroc", title="test", better=1, hint="with its 95% bootstrap interval"
-            ),
-            Column(name="val_auroc", title="validation", hint="used to select the best method"),
-            Column(name="test_auroc_mean", title="seeds", hint="mean ± standard deviation"),
-        ),
-    ),
-    (
-        "test split",
-        (
-            Column(
-                name="test_auprc",
-                title="AUPRC",
-                better=1,
-                hint="area under the precision-recall curve",
-            ),
-            Column(name="test_f1", title="F1", better=1, hint="at the validation threshold"),
-            Column(name="test_accuracy", title="accuracy", better=1, hint="at the same threshold"),
-            Column(
-                name="test_ece",
-                title="ECE",
-                better=-1,
-                hint="calibration error over 10 bins of as many answers each; lower is better",
-            ),
-            Column(
-                name="test_aurc",
-                title="AURC",
-                better=-1,
-                hint="area under the risk-coverage curve; lower is better",
-            ),
-        ),
-    ),
-    (
-        "AUROC difference from",
-        (
-            Column(name="versus_best", title="the best", hint="paired bootstrap"),
-            Column(name="versus_perplexity", title="perplexity", hint="paired bootstrap"),
-        ),
-    ),
-    (
-        "cost",
-        (
-            Column(name="parameters", title="parameters", text=brief),
-            Column(name="train_seconds", title="training", text=duration),
-            Column(
-                name="ms_per_answer",
-                title="scoring",
-                text=_milliseconds,
-                hint="time per answer, without capture and preprocessing",
-            ),
-            Column(
-                name="bytes_per_answer",
-                title="input",
-                text=size,
-                hint="data that the method reads per answer",
-            ),
-        ),
-    ),
-)
-
-
-_SIGNIFICANT = 0.05
-Groups = tuple[tuple[str, tuple[Column, ...]], ...]
-
-
-def draw_table(comparison: Comparison) -> Html:
-    groups = _filled_groups(comparison)
-    winners = {column: _winner(comparison, column) for _, columns in groups for column in columns}
-    rows = [_row(comparison, method, winners) for method in comparison.methods]
-    table = tag("table", _head(groups), tag("tbody", rows), class_="sortable")
-    return tag("div", table, class_="scroll wide", tabindex="0")
-
-
-def _filled_groups(comparison: Comparison) -> Groups:
-    """The groups of columns, without columns in which no method has a value; test AUROC always
-    stays."""
-    filled = (
-        (name, tuple(column for column in columns if _is_filled(comparison, column)))
-        for name, columns in _GROUPS
-    )
-    return tuple((name, columns) for name, columns in filled if columns)
-
-
-def _is_filled(comparison: Comparison, column: Column) -> bool:
+def _is_filled(comparison: Comparison, column: _Column) -> bool:
+    """Whether any method has a value there; test AUROC always stays."""
     if column.name == "test_auroc_mean":  # with a single seed, it would repeat the test AUROC
         return any((method.figure("seeds") or 0) > 1 for method in comparison.methods)
     values = [_value(method, column) for method in comparison.methods]
     return column.name == "test_auroc" or any(value is not None for value in values)
 
 
-def _head(groups: Groups) -> Html:
-    above = [tag("th", name, colspan=len(columns), scope="colgroup") for name, columns in groups]
-    below = [_head_cell("method", "", is_text=True)]
-    below += [_head_cell(column.title, column.hint) for _, columns in groups for column in columns]
+def _table_head(columns: list[_Column]) -> Html:
+    groups = Counter(column.group for column in columns)
+    above = [tag("th", name, colspan=count, scope="colgroup") for name, count in groups.items()]
+    names = [("method", "", "name"), *((c.title, c.hint, "number") for c in columns)]
+    below = [
+        tag(
+            "th", tag("button", title, type="button", data_tip=hint or None), scope="col", class_=of
+        )
+        for title, hint, of in names
+    ]
     return tag("thead", tag("tr", tag("td"), above, class_="groups"), tag("tr", below))
 
 
-def _head_cell(title: str, hint: str, *, is_text: bool = False) -> Html:
-    button = tag("button", title, type="button", data_tip=hint or None)
-    return tag("th", button, scope="col", class_="name" if is_text else "number")
-
-
-def _row(comparison: Comparison, method: MethodResult, winners: dict[Column, float | None]) -> Html:
-    cells = [_cell(method, column, winner) for column, winner in winners.items()]
+def _table_row(comparison: Comparison, method: MethodResult, columns: list[_Column]) -> Html:
     is_best = method is comparison.best and comparison.has_best
-    name = _name_cell(method, f"best on {comparison.chosen_on}" if is_best else None)
+    badge = tag("span", f"best on {comparison.chosen_on}", class_="badge") if is_best else None
+    chosen = _chosen_text(method.chosen)
+    below = tag("small", chosen, dir="auto") if chosen else None
+    title = tag("span", tag("i", class_="swatch"), tag("bdi", method.title), class_="title")
+    name = tag("th", title, badge, below, scope="row", class_="name", data_value=method.title)
+    cells = []
+    for column in columns:
+        value = _value(method, column)
+        is_winner = value is not None and value == _winner(comparison, column)
+        told = "" if value is None else f"{value:.6g}"
+        content = _content(method, column, value)
+        of = "number winner" if is_winner else "number"
+        cells.append(tag("td", content, class_=of, data_value=told))
     classes = f"{color_of(method.family)}{' best' if is_best else ''}"
     return tag("tr", name, cells, class_=classes, data_key=method.name)
 
 
-def _name_cell(method: MethodResult, words: str | None) -> Html:
-    badge = tag("span", words, class_="badge") if words else None
-    chosen = chosen_text(method.chosen)
-    below = tag("small", chosen, dir="auto") if chosen else None
-    title = tag("span", tag("i", class_="swatch"), tag("bdi", method.title), class_="title")
-    return tag("th", title, badge, below, scope="row", class_="name", data_value=method.title)
-
-
-def _cell(method: MethodResult, column: Column, winner: float | None) -> Html:
-    value = _value(method, column)
-    content = _content(method, column, value)
-    is_winner = value is not None and value == winner
-    classes = "number winner" if is_winner else "number"
-    return tag("td", content, class_=classes, data_value="" if value is None else f"{value:.6g}")
-
-
-def _value(method: MethodResult, column: Column) -> float | None:
+def _value(method: MethodResult, column: _Column) -> float | None:
     raw = method.row.get(column.name)
     return as_number(as_dict(raw).get("difference") if isinstance(raw, dict) else raw)
 
 
-def _content(method: MethodResult, column: Column, value: float | None) -> Child:
-    if column.name == "test_auroc":
-        return join(column.text(value), _below(interval_text(method.interval)))
-    if column.name == "test_auroc_mean":
-        return _seeds(method, value)
-    if column.name.startswith("versus_"):
-        return _difference(as_dict(method.row.get(column.name)), value)
-    return column.text(value)
-
-
-def _seeds(method: MethodResult, mean: float | None) -> Html:
-    if mean is None:
-        return join(decimals(None))
-    spread, seeds = method.figure("test_auroc_std"), method.figure("seeds")
-    beside = f" ± {spread:.3f}" if spread is not None else ""
-    return join(f"{mean:.3f}{beside}", _below(counted(int(seeds), "seed") if seeds else ""))
-
-
-def _difference(raw: dict[str, Any], value: float | None) -> Html:
-    """A difference with its p-value, pale if it is not statistically significant."""
-    p_value = as_number(raw.get("p_value"))
-    text = tag("span", signed(value), class_=None if _is_significant(p_value) else "insignificant")
-    return join(text, _below(p_text(p_value)))
-
-
-def _is_significant(p_value: float | None) -> bool:
-    return p_value is not None and p_value < _SIGNIFICANT
-
-
-def _below(text: str) -> Html | None:
-    return tag("small", text) if text else None
-
-
-def _winner(comparison: Comparison, column: Column) -> float | None:
+def _winner(comparison: Comparison, column: _Column) -> float | None:
     values = [_value(method, column) for method in comparison.methods]
     known = [value for value in values if value is not None]
-    if not column.better or not known or not comparison.has_enough_tests:
+    if column.better == "0" or not known or not comparison.has_enough_tests:
         return None
-    return max(known) if column.better > 0 else min(known)
+    return max(known) if column.better == "1" else min(known)
+
+
+def _content(method: MethodResult, column: _Column, value: float | None) -> Child:
+    """The text of a cell, and what stands below it."""
+    shown: Child = _FORMATS[column.format](value)
+    below = ""
+    if column.name == "test_auroc":
+        below = interval_text(method.interval)
+    elif column.name == "test_auroc_mean" and value is not None:
+        spread, seeds = method.figure("test_auroc_std"), method.figure("seeds")
+        shown = f"{value:.3f} ± {spread:.3f}" if spread is not None else f"{value:.3f}"
+        below = counted(int(seeds), "seed") if seeds else ""
+    elif column.name.startswith("versus_"):  # pale if it is not statistically significant
+        p_value = as_number(as_dict(method.row.get(column.name)).get("p_value"))
+        is_sure = p_value is not None and p_value < SIGNIFICANT
+        shown = tag("span", signed(value), class_=None if is_sure else "insignificant")
+        below = p_text(p_value)
+    return join(shown, tag("small", below) if below else None)

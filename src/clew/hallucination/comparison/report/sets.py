@@ -7,38 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.comparison.report.comparison import Comparison
-from clew.pages.figures import Matrix, draw_matrix
-from clew.pages.markup import Html, Section, join, tag
+from clew.hallucination.comparison.report.comparison import Comparison, report_section
+from clew.pages.figures import Matrix, draw_matrix, in_columns
+from clew.pages.markup import Section, join, tag
 from clew.pages.numbers import as_dict, as_number, counted, decimals
 
 _SHOWN_AT_FIRST = 4
 _MEAN = "mean"
-_ONE_SET = (
-    'Only one question set was compared. For transfer, run "clew compare" on several folders of '
-    "samples of the same model."
-)
 
 
 def left_out_section(comparison: Comparison) -> Section:
-    matrix = draw_left_out(comparison)
+    matrix = _left_out(comparison)
     words = "AUROC of every method on sets it was not trained on"
-    return Section(
-        name="left_out",
-        short="Unseen sets",
-        title="On question sets that were not trained on",
-        lead="Every question set is tested with all of its answers by detectors that were trained "
-        "on the other sets.",
-        content=draw_matrix(matrix, words=words) if matrix else join(),
-        reading="A cell is the AUROC on one set, with its 95% interval, the number of answers and "
-        "how many of them are correct; pale is chance. Layers, thresholds and calibration were "
-        "chosen on the validation splits of the other sets. The mean counts every set the same; "
-        "its interval resamples answers, so it does not say how the AUROC varies between sets.",
-        pictures=("left_out",),
-    ).if_there(matrix, _ONE_SET)
+    drawn = draw_matrix(matrix, words=words) if matrix else join()
+    return report_section("left_out", drawn, figure=matrix, pictures={"left_out": [drawn]})
 
 
-def draw_left_out(comparison: Comparison) -> Matrix | None:
+def _left_out(comparison: Comparison) -> Matrix | None:
     """A row per method, best on validation first; a column for the mean and one per set."""
     raw = as_dict(comparison.raw.get("leave_one_out"))
     names, titles = _names(raw, "sets"), _names(raw, "titles")
@@ -61,79 +46,49 @@ def draw_left_out(comparison: Comparison) -> Matrix | None:
 
 
 def transfer_section(comparison: Comparison) -> Section:
-    matrices = draw_transfer(comparison)
-    shown, folded = split_shown(matrices)
-    more = tag("summary", f"{counted(len(folded), 'more method')}")
-    section = Section(
-        name="transfer",
-        short="Transfer",
-        title="Transfer between pairs of question sets",
-        lead="Trained on one question set, tested on another.",
-        content=join(
-            _heat_maps(shown), tag("details", more, _heat_maps(folded)) if folded else None
-        ),
-        reading="Rows are training sets, columns test sets. A cell is the test AUROC with its 95% "
-        "interval, the number of answers and how many of them are correct; pale is chance. On the "
-        "diagonal, a method is tested on the test split of its own set; elsewhere on all answers "
-        "of a set that it was not trained on.",
-        pictures=("transfer",),
-    )
-    return section.if_there(matrices, _ONE_SET)
-
-
-def _heat_maps(matrices: tuple[tuple[str, Matrix], ...]) -> Html:
     figures = [
         tag("div", tag("h3", title), draw_matrix(matrix, words=f"Transfer of {title}"))
-        for title, matrix in matrices
+        for title, matrix in _transfer(comparison)
     ]
-    return tag("div", figures, class_="heat-maps")
+    shown, folded = (
+        tag("div", some, class_="heat-maps")
+        for some in (figures[:_SHOWN_AT_FIRST], figures[_SHOWN_AT_FIRST:])
+    )
+    more = len(figures) - _SHOWN_AT_FIRST
+    rest = (
+        tag("details", tag("summary", counted(more, "more method")), folded) if more > 0 else None
+    )
+    printed = in_columns(figures, 3)
+    content = join(shown, rest)
+    return report_section("transfer", content, figure=figures, pictures={"transfer": printed})
 
 
-def draw_transfer(comparison: Comparison) -> tuple[tuple[str, Matrix], ...]:
+def _transfer(comparison: Comparison) -> list[tuple[str, Matrix]]:
     """Titles and matrices, the best on validation first, then by mean AUROC; none where only one
     store was compared."""
     raw = as_dict(comparison.raw.get("transfer"))
     train, test = (_names(raw, side) or _names(raw, "stores") for side in ("train_on", "test_on"))
     methods = raw.get("methods")
     if not (train and test and isinstance(raw.get("auroc"), list) and isinstance(methods, list)):
-        return ()
+        return []
     shape = (len(train), len(test))
     counts = [_numbers(raw.get(name), shape) for name in ("answers", "correct")]
     tips = [[f"trained on {row}, tested on {column}" for column in test] for row in train]
-    found = [
-        (str(name), _matrix(train, test, _figures(raw, place, shape), counts, tips))
-        for place, name in enumerate(methods)
-    ]
+    tables = [_listed(raw.get(name)) for name in ("auroc", "low", "high")]
+    found = []
+    for place, name in enumerate(methods):
+        own = [_numbers(table[place] if place < len(table) else None, shape) for table in tables]
+        found.append((str(name), _matrix(train, test, own, counts, tips)))
     known = [(name, matrix) for name, matrix in found if np.isfinite(matrix.values).any()]
     known.sort(key=lambda pair: (pair[0] != comparison.best.name, -np.nanmean(pair[1].values)))
-    return tuple((_title(comparison, raw, name), matrix) for name, matrix in known)
-
-
-def split_shown(
-    matrices: tuple[tuple[str, Matrix], ...],
-) -> tuple[tuple[tuple[str, Matrix], ...], tuple[tuple[str, Matrix], ...]]:
-    """Those shown at first, and those folded."""
-    return matrices[:_SHOWN_AT_FIRST], matrices[_SHOWN_AT_FIRST:]
+    titles = dict(zip(methods, raw.get("titles") or (), strict=False))
+    titles |= {method.name: method.title for method in comparison.methods}
+    return [(str(titles.get(name, name)), matrix) for name, matrix in known]
 
 
 def _names(raw: dict[str, Any], name: str) -> tuple[str, ...]:
     names = raw.get(name)
     return tuple(map(str, names)) if isinstance(names, list) else ()
-
-
-def _title(comparison: Comparison, raw: dict[str, Any], name: str) -> str:
-    method = comparison.find(name)
-    titles = dict(zip(raw["methods"], raw.get("titles") or (), strict=False))
-    return method.title if method else str(titles.get(name, name))
-
-
-def _figures(raw: dict[str, Any], place: int, shape: tuple[int, int]) -> list[np.ndarray]:
-    """AUROC and interval of one method."""
-    tables = (raw.get(name) for name in ("auroc", "low", "high"))
-    return [
-        _numbers(table[place] if isinstance(table, list) and place < len(table) else None, shape)
-        for table in tables
-    ]
 
 
 def _numbers(table: Any, shape: tuple[int, int]) -> np.ndarray:

@@ -79,7 +79,7 @@ def _print_picture(console: Console, picture: "Picture") -> None:
 
 
 def _print_answer(console: Console, shown: "ShownAnswer") -> None:
-    from clew.hallucination.answer_page.cards import (
+    from clew.hallucination.answer_page.picture import (
         accepted_text,
         describe_source,
         tell_verdict,

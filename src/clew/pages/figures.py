@@ -89,21 +89,29 @@ def padded_range(values: Iterable[float], *, share: float = 0.05) -> tuple[float
     return low - room, high + room
 
 
-class _Frame:
+class Frame:
     """Maps values to picture coordinates."""
 
-    def __init__(self, panel: Panel) -> None:
-        self.height = LOW_HEIGHT if panel.is_low else HEIGHT
-        self.right, self.bottom = WIDTH - RIGHT, self.height - BOTTOM
-        self._x, self._y = panel.x_range, panel.y_range
+    def __init__(
+        self,
+        x_range: tuple[float, float],
+        y_range: tuple[float, float],
+        *,
+        left: float,
+        right: float,
+        top: float,
+        bottom: float,
+    ) -> None:
+        self.left, self.right, self.top, self.bottom = left, right, top, bottom
+        self._x, self._y = x_range, y_range
 
     def x(self, value: float) -> float:
         low, high = self._x
-        return LEFT + (value - low) / (high - low) * (self.right - LEFT)
+        return self.left + (value - low) / (high - low) * (self.right - self.left)
 
     def y(self, value: float) -> float:
         low, high = self._y
-        return self.bottom - (value - low) / (high - low) * (self.bottom - TOP)
+        return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
 
     def path(self, x: Iterable[float], y: Iterable[float]) -> str:
         """The SVG path of a curve, interrupted at non-finite values."""
@@ -120,7 +128,9 @@ class _Frame:
 def draw_panel(panel: Panel, titles: Mapping[str, str] | None = None) -> Html:
     """Draw the panel. With `titles` by key, the lines that are shown are named below it: where the
     page does not name them beside it."""
-    frame = _Frame(panel)
+    height = LOW_HEIGHT if panel.is_low else HEIGHT
+    sides = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": height - BOTTOM}
+    frame = Frame(panel.x_range, panel.y_range, **sides)
     behind = sorted(panel.lines, key=lambda line: line.is_shown)
     named = [line for line in panel.lines if line.is_shown and line.key in (titles or {})]
     below = [
@@ -129,7 +139,7 @@ def draw_panel(panel: Panel, titles: Mapping[str, str] | None = None) -> Html:
             line.color,
             line.dash,
             x=LEFT,
-            y=frame.height + 6 + 16 * row,
+            y=height + 6 + 16 * row,
         )
         for row, line in enumerate(named)
     ]
@@ -152,7 +162,7 @@ def draw_panel(panel: Panel, titles: Mapping[str, str] | None = None) -> Html:
         ],
         _legend(panel, frame),
         below,
-        viewBox=f"0 0 {WIDTH} {frame.height + 18 * len(below)}",
+        viewBox=f"0 0 {WIDTH} {height + 18 * len(below)}",
         class_="panel sparse" if panel.hides_others else "panel",
         role="img",
         aria_label=f"{panel.title}: {panel.y_label} over {panel.x_label}",
@@ -163,35 +173,37 @@ def draw_panels(panels: Sequence[Panel]) -> Html:
     return tag("div", [draw_panel(panel) for panel in panels], class_="panels")
 
 
-def in_columns(figures: Sequence[Html], most: int) -> list[Html]:
-    """The figures of a picture, row by row in at most so many columns."""
-    return [join(figures[place::most]) for place in range(min(most, len(figures)))]
+def in_rows(figures: Sequence[Html], columns: int) -> list[Sequence[Html]]:
+    """The figures of a picture, row by row."""
+    return [figures[start : start + columns] for start in range(0, len(figures), columns)]
 
 
-def _axes(panel: Panel, frame: _Frame) -> Html:
+def _axes(panel: Panel, frame: Frame) -> Html:
     xs = nice_ticks(*panel.x_range, count=6, is_whole=panel.has_whole_steps)
     ys = [(y, frame.y(y)) for y in nice_ticks(*panel.y_range, count=3 if panel.is_low else 5)]
-    low = frame.bottom + 15
     return tag(
         "g",
         [tag("line", x1=LEFT, x2=frame.right, y1=y, y2=y, class_="grid") for _, y in ys],
         [tag("text", f"{v:g}", x=LEFT - 6, y=y + 3.5, class_="tick end") for v, y in ys],
-        [tag("text", f"{v:g}", x=frame.x(v), y=low, class_="tick middle") for v in xs],
+        [
+            tag("text", f"{v:g}", x=frame.x(v), y=frame.bottom + 15, class_="tick middle")
+            for v in xs
+        ],
         tag("line", x1=LEFT, x2=frame.right, y1=frame.bottom, y2=frame.bottom, class_="base"),
-        tag("text", panel.x_label, x=frame.right, y=frame.height - 8, class_="axis end"),
+        tag("text", panel.x_label, x=frame.right, y=frame.bottom + 34, class_="axis end"),
         tag("text", panel.y_label, x=LEFT, y=TOP - 9, class_="axis"),
         class_="axes",
     )
 
 
-def _guide(guide: Guide, frame: _Frame) -> Html:
+def _guide(guide: Guide, frame: Frame) -> Html:
     x, y = guide.label_at
     words = tag("text", guide.label, x=frame.x(x), y=frame.y(y) - 4, class_="guide-label")
     path = tag("path", d=frame.path(guide.x, guide.y), class_="guide")
     return join(path, words if guide.label else None)
 
 
-def _line(line: Line, frame: _Frame) -> Html:
+def _line(line: Line, frame: Frame) -> Html:
     """Draw a curve. The wide path below it is invisible: it is the target for the mouse or a
     finger."""
     path = frame.path(line.x, line.y)
@@ -208,7 +220,7 @@ def _line(line: Line, frame: _Frame) -> Html:
     )
 
 
-def _legend(panel: Panel, frame: _Frame) -> Html:
+def _legend(panel: Panel, frame: Frame) -> Html:
     start = frame.right - _LEGEND_STEP * len(panel.legend) + 14
     keys = [
         _key(*entry, x=start + _LEGEND_STEP * place, y=TOP - 12.5)

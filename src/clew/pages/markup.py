@@ -74,7 +74,7 @@ def _short(value: float) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """A section of a report page. `lead` says what it shows, `reading` how to read it; `pictures`
-    are the figures as PNGs in figures/: by name, the columns of each. A section with a `missing`
+    are the figures as PNGs in figures/: by name, the rows of each. A section with a `missing`
     reason has nothing to show: it is hidden, and its reason is listed at the end of the page."""
 
     name: str
@@ -83,7 +83,7 @@ class Section:
     lead: str
     content: Html
     reading: str = ""
-    pictures: Mapping[str, Sequence[Html]] = field(default_factory=dict)
+    pictures: Mapping[str, Sequence[Sequence[Html]]] = field(default_factory=dict)
     missing: str = ""
 
     def if_there(self, figure: object, reason: str) -> "Section":
@@ -97,7 +97,7 @@ def make_section(
     content: Html,
     *,
     figure: object = True,
-    pictures: Mapping[str, Sequence[Html]] | None = None,
+    pictures: Mapping[str, Sequence[Sequence[Html]]] | None = None,
     **values: object,
 ) -> Section:
     """A section with the texts of the package's sections.toml, in which the `values` are filled in;

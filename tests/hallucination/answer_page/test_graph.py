@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.hallucination.answer_page.graph import build_graph, fold_rows
+from clew.hallucination.answer_page.picture import AttentionGraph, fold_rows
 from clew.hallucination.traces import TraceBatchLoader
 
 
@@ -13,7 +13,11 @@ def test_edges_and_shares_match_the_attention_maps(full_store: Path) -> None:
     trace = TraceBatchLoader(full_store).get_trace_by_global_id(4)
     assert trace is not None
     border, tokens = trace["prompt_length"], len(trace["tokens"])
-    graph = build_graph(trace["edge_source"], trace["edge_weight"].astype(np.float32), border)
+    graph = AttentionGraph(
+        sources=trace["edge_source"],
+        weights=trace["edge_weight"].astype(np.float32),
+        prompt_length=border,
+    )
     rows = fold_rows(tokens, border, 500)
     for layer in range(3):
         mean = trace["attentions"][layer].astype(np.float32).mean(0)
@@ -28,8 +32,7 @@ def test_edges_and_shares_match_the_attention_maps(full_store: Path) -> None:
         assert share.itself == pytest.approx(itself.mean(), abs=2e-3)
         assert share.prompt == pytest.approx(stored[:, 1:border].sum(1).mean(), abs=5e-3)
         assert share.unstored == pytest.approx(1 - stored.sum(1).mean(), abs=5e-3)
-        parts = (share.first, share.prompt, share.answer, share.itself, share.unstored)
-        assert sum(parts) == pytest.approx(1, abs=1e-5)
+        assert sum(share) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_edges_of_folded_tokens_meet_in_their_row() -> None:
     weights[0, 99] = 0.25
     weights[0, 60:70] = 0.1
     rows = fold_rows(100, 95, 20)
-    edges = build_graph(sources, weights, 95).edges(0, rows)
+    edges = AttentionGraph(sources=sources, weights=weights, prompt_length=95).edges(0, rows)
     # The edges within the folded row are not seen; what it attends to is the mean of its tokens.
     assert edges.weight.tolist() == [0.5]
     assert int(edges.source[0]) in rows.folded and rows.token[edges.target[0]] == 99
@@ -71,5 +74,7 @@ def test_edges_of_folded_tokens_meet_in_their_row() -> None:
 def test_folded_row_attends_to_the_mean_of_its_tokens() -> None:
     sources = np.zeros((1, 100, 1), np.uint16)
     weights = np.full((1, 100, 1), 0.5, np.float32)
-    edges = build_graph(sources, weights, 95).edges(0, fold_rows(100, 95, 20))
+    edges = AttentionGraph(sources=sources, weights=weights, prompt_length=95).edges(
+        0, fold_rows(100, 95, 20)
+    )
     np.testing.assert_allclose(edges.weight, 0.5)

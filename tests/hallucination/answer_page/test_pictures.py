@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 from clew.base.errors import InputError
-from clew.hallucination.answer_page.figure import render_png
-from clew.hallucination.answer_page.graph import build_graph
-from clew.hallucination.answer_page.page import render_page
+from clew.hallucination.answer_page.page import render_page, render_png
+from clew.hallucination.answer_page.picture import AttentionGraph
 from clew.hallucination.answer_page.store import Judged
 from clew.hallucination.legacy.convert import convert_folder
 from tests.hallucination.answer_page.making import make_picture, write_scores
@@ -81,7 +80,7 @@ def test_png_draws_any_text_and_long_lists_at_a_readable_size(
         question=NASTY * 40,
         texts=(NASTY,) * tokens,
         prompt_length=2000,
-        graph=build_graph(sources, weights, 2000),
+        graph=AttentionGraph(sources=sources, weights=weights, prompt_length=2000),
         logprobs=logprobs,
         entropies=-logprobs,
     )

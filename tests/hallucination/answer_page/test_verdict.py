@@ -8,7 +8,7 @@ import torch
 
 from clew import TraceBatchLoader
 from clew.base.errors import InputError, StoreError
-from clew.hallucination.answer_page.mistakes import show_mistakes
+from clew.hallucination.answer_page.run import show_mistakes
 from clew.hallucination.answer_page.verdict import read_verdicts
 from clew.hallucination.comparison.report import write_report
 from clew.hallucination.detectors.tokens import TokenProbe

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Float32
 
-from clew.hallucination.answer_page.picture import Band, Latent, MeanPath, unit_length
 from clew.hallucination.answer_page.store import Judged, Kind, iter_shards
 from clew.hallucination.traces import TraceBatchLoader
 
@@ -17,6 +16,40 @@ _FIT_BYTES = 64 << 20
 # For states scaled to variance 1; chosen once, on answers of the embedded model.
 _RIDGE = 0.1
 _FEWEST_PER_LABEL = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanPath:
+    """Where answers with a label (None: all) lie in the plane: mean and standard deviation."""
+
+    kind: Kind | None
+    answers: int
+    center: Float32[np.ndarray, "layers 2"]
+    spread: Float32[np.ndarray, "layers 2"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Quartiles of a probe's output for one label by layer: -1 is correct, +1 hallucinated."""
+
+    kind: Kind
+    answers: int
+    quartiles: Float32[np.ndarray, "3 layers"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latent:
+    """Everything that the panels of hidden states draw besides the answers themselves."""
+
+    paths: tuple[Float32[np.ndarray, "layers 2"] | None, ...]  # of the shown answers
+    means: tuple[MeanPath, ...]
+    explained: tuple[float, float]
+    fitted_on: int
+    excluded: int
+    places: tuple[Float32[np.ndarray, " layers"] | None, ...]  # of the shown answers
+    bands: tuple[Band, ...]
+    lookback_mean: Float32[np.ndarray, "layers heads"] | None
+    lookback_deviation: Float32[np.ndarray, "layers heads"] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +125,15 @@ def _choose(
     loader: TraceBatchLoader, judged: Judged | None, excluded: Sequence[int], limit: int
 ) -> tuple[list[int], list[bool]]:
     if judged is None:
-        ids = [trace_id for trace_id in _all_numbers(loader) if trace_id not in excluded]
+        columns = (shard.read_column("global_example_id") for shard in iter_shards(loader))
+        ids = [number for column in columns for number in column.to_pylist()]
+        ids = [number for number in ids if number not in excluded]
         chosen = _spread(np.array(ids, np.int64), limit)
         return chosen, [False] * len(chosen)
     groups = [judged.numbers_of("correct"), judged.numbers_of("hallucinated")]
     groups = [numbers[~np.isin(numbers, excluded)] for numbers in groups]
     correct, hallucinated = (_spread(numbers, limit // 2) for numbers in groups)
     return correct + hallucinated, [False] * len(correct) + [True] * len(hallucinated)
-
-
-def _all_numbers(loader: TraceBatchLoader) -> list[int]:
-    shards = iter_shards(loader)
-    return [i for shard in shards for i in shard.read_column("global_example_id").to_pylist()]
 
 
 def _spread(numbers: np.ndarray, count: int) -> list[int]:
@@ -154,13 +184,15 @@ def _place(
     held_out = np.arange(len(hallucinated)) % 3 == 2
     values = [_fit_layer(sample, layer, held_out, shown) for layer in range(sample.states.shape[1])]
     others = np.stack([value[0] for value in values], axis=1)
-    bands = [_band(kind, others[hallucinated[held_out] == flag]) for kind, flag in _KINDS]
+    kinds: tuple[tuple[Kind, bool], ...] = (("correct", False), ("hallucinated", True))
+    bands = []
+    for kind, flag in kinds:
+        some = others[hallucinated[held_out] == flag]
+        quartiles = np.quantile(some, (0.25, 0.5, 0.75), axis=0).astype(np.float32)
+        bands.append(Band(kind=kind, answers=len(some), quartiles=quartiles))
     places = np.stack([value[1] for value in values], axis=1)
     known = iter(places)
     return tuple(bands), tuple(None if s is None else next(known) for s in shown)
-
-
-_KINDS: tuple[tuple[Kind, bool], ...] = (("correct", False), ("hallucinated", True))
 
 
 def _fit_layer(
@@ -180,6 +212,10 @@ def _fit_layer(
     return others, probe.predict((mine - center) / scale)
 
 
-def _band(kind: Kind, places: np.ndarray) -> Band:
-    quartiles = np.quantile(places, (0.25, 0.5, 0.75), axis=0).astype(np.float32)
-    return Band(kind=kind, answers=len(places), quartiles=quartiles)
+def unit_length(states: Float[np.ndarray, "*rows dim"]) -> Float32[np.ndarray, "*rows dim"]:
+    """Scale states to unit length: norms grow tenfold over the layers, but direction is what
+    separates answers."""
+    wide = np.asarray(states, np.float32)
+    # In two steps: the squares of large states would overflow.
+    wide = wide / np.maximum(np.abs(wide).max(-1, keepdims=True), 1e-20)
+    return wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-20)

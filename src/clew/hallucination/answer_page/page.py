@@ -1,23 +1,48 @@
-"""The picture as one self-contained HTML page: inline SVG, style and script."""
+"""The picture as one self-contained HTML page (inline SVG, style and script), and as a PNG of the
+same figures at one layer."""
 
 import json
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from clew.base.typed_json import without_nan
-from clew.hallucination.answer_page.cards import (
+from clew.hallucination.answer_page.figures import (
     draw_arcs,
-    draw_card,
-    draw_probabilities,
+    draw_heads,
+    draw_paths,
+    draw_places,
+    kind_class,
+)
+from clew.hallucination.answer_page.picture import (
+    Picture,
+    ShownAnswer,
+    accepted_text,
+    describe_probabilities,
+    describe_source,
     graph_data,
+    percent_text,
+    tell_verdict,
     views_of,
 )
-from clew.hallucination.answer_page.heads import draw_heads
-from clew.hallucination.answer_page.picture import Picture
-from clew.hallucination.answer_page.plots import draw_paths, draw_places
-from clew.pages.markup import Html, tag, with_settings
+from clew.hallucination.traces.token_texts import shorten, visible_text
+from clew.pages.markup import Child, Html, join, tag, with_settings
 from clew.version import __version__
 
+_HIGH_ENTROPY = 4.0  # nats; at this entropy the bar is full
+_LONGEST_CONTEXT = 240
+_PIXELS = 1.25  # of the PNG per pixel of the page
+# The tokens of the PNG: letters of one, width of a letter, height of a line, lines, and width.
+_LONGEST, _LETTER, _LINE, _MOST_LINES, _WIDTH = 24, 7.5, 48, 12, 540
+_RULINGS = {
+    (True, "hallucinated"): "Correctly flagged.",
+    (True, "correct"): "Flagged: a false alarm.",
+    (True, None): "Flagged as hallucinated.",
+    (False, "hallucinated"): "Not flagged: a missed hallucination.",
+    (False, "correct"): "Correctly not flagged.",
+    (False, None): "Not flagged.",
+}
 _FITTED = " The probes were fitted without the answers shown and without those in the bands."
 
 
@@ -41,10 +66,68 @@ def render_page(picture: Picture, generator: str) -> str:
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
 
 
+def render_png(picture: Picture, generator: str) -> bytes:
+    """A PNG as tall as its figures; long token lists are folded, as on the page."""
+    from clew.pages.png import draw_png  # matplotlib is slow to import
+
+    cards = [_draw_card(answer) for answer in picture.answers]
+    tokens = [_print_tokens(answer) for answer in picture.answers]
+    arcs = [draw_arcs(a, picture.layer) if a.graph else Html() for a in picture.answers]
+    heads = [draw_heads(a, picture) if a.lookback is not None else Html() for a in picture.answers]
+    latent = _draw_latent(picture)
+    if len(cards) > 1:
+        rows = [cards, tokens, arcs, latent, heads]
+    else:
+        rows = [cards, [join(tokens, arcs), join(latent, heads)]]
+    title = tag("h1", f"{picture.title}, layer {picture.layer}")
+    return draw_png(
+        rows,
+        pixels=_PIXELS,
+        head=join(title, tag("p", picture.origin, class_="quiet")),
+        style=_read("style.css"),
+        software=generator,
+    )
+
+
+def _print_tokens(answer: ShownAnswer) -> Html:
+    """The tokens as boxes line by line, while there is room: what the page lays out as HTML."""
+    if answer.logprobs is None or not len(answer.logprobs):
+        return Html()
+    chances = np.exp(answer.logprobs).tolist()
+    doubts = [1 - chance for chance in chances] if answer.risks is None else answer.risks.tolist()
+    boxes: list[Html] = []
+    x, y = 0.0, 0
+    for text, chance, doubt in zip(answer.answer_texts, chances, doubts, strict=True):
+        words = shorten(visible_text(text), _LONGEST)
+        wide = max(38, 12 + _LETTER * len(words))
+        if x + wide > _WIDTH:
+            x, y = 0.0, y + _LINE
+        if y == _LINE * _MOST_LINES:
+            y -= _LINE
+            break
+        boxes.append(_print_token(words, chance, doubt, x, y, wide))
+        x += wide + 4
+    more = len(chances) - len(boxes)
+    rest = f" (without the last {more:,} tokens)" if more else ""
+    told = tag("h3", f"Token probabilities{rest}. {describe_probabilities(answer)}")
+    return join(told, tag("svg", boxes, viewBox=f"0 0 {_WIDTH} {y + _LINE}", class_="chips"))
+
+
+def _print_token(words: str, chance: float, doubt: float, x: float, y: float, wide: float) -> Html:
+    bar, shade = (wide - 10) * chance, f"fill-opacity:{0.75 * doubt:.2f}"
+    return tag(
+        "g",
+        tag("rect", x=x, y=y, width=wide, height=_LINE - 6, class_="doubt", style=shade),
+        tag("text", words, x=x + 5, y=y + 15),
+        tag("rect", x=x + 5, y=y + 20, width=bar, height=4, class_="chance"),
+        tag("text", percent_text(chance), x=x + 5, y=y + 37, class_="tick"),
+    )
+
+
 def _sections(picture: Picture) -> list[Html | None]:
     return [
         _header(picture),
-        tag("div", [draw_card(answer) for answer in picture.answers], class_="columns"),
+        tag("div", [_draw_card(answer) for answer in picture.answers], class_="columns"),
         _probabilities(picture),
         _toolbar(picture),
         tag(
@@ -68,7 +151,7 @@ def _probabilities(picture: Picture) -> Html | None:
         "Token probabilities",
         "The bar is the token's probability; the darker the background, the less likely the token. "
         "The thin line below is the entropy in nats.",
-        tag("div", [draw_probabilities(answer) for answer in picture.answers], class_="columns"),
+        tag("div", [_draw_probabilities(answer) for answer in picture.answers], class_="columns"),
     )
 
 
@@ -127,17 +210,22 @@ def _latent(picture: Picture) -> Html | None:
     latent = picture.latent
     if latent is None:
         return None
-    panels = [draw_paths(picture, latent)]
-    if latent.bands:
-        panels.append(draw_places(picture, latent))
     return _section(
         "Hidden states across layers",
         f"The hidden state of the last token at every layer, scaled to length 1. The plane "
         f"explains {sum(latent.explained):.0%} of the variance over {latent.fitted_on:,} answers; "
         f"shading shows the spread of other answers.{_FITTED if latent.bands else ''}",
-        tag("div", panels, class_="columns"),
+        tag("div", _draw_latent(picture), class_="columns"),
         class_="latent",
     )
+
+
+def _draw_latent(picture: Picture) -> list[Html]:
+    latent = picture.latent
+    if latent is None:
+        return []
+    places = [draw_places(picture, latent)] if latent.bands else []
+    return [draw_paths(picture, latent), *places]
 
 
 def _heads(picture: Picture) -> Html | None:
@@ -172,10 +260,10 @@ def _footer(picture: Picture) -> Html:
 
 def _page_data(picture: Picture) -> dict[str, Any]:
     graphs = [
-        graph_data(answer, rows)
+        graph_data(answer, view)
         for answer in picture.answers
         if answer.graph
-        for rows in views_of(answer)
+        for view in views_of(answer)
     ]
     return {"layer": picture.layer, "graphs": graphs}
 
@@ -188,3 +276,97 @@ def _as_script_data(data: dict[str, Any]) -> Html:
 
 def _read(name: str) -> Html:
     return Html(files("clew.hallucination.answer_page").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _draw_card(answer: ShownAnswer) -> Html:
+    facts = [
+        ("question", answer.question),
+        ("answer", answer.answer or "(empty)"),
+        ("accepted", accepted_text(answer)),
+    ]
+    return tag(
+        "article",
+        tag("p", _chip(answer), f" {describe_source(answer)}", class_="quiet"),
+        tag("dl", _context(answer), [_fact(*fact) for fact in facts], _verdict(answer)),
+        class_=f"card {kind_class(answer.kind)}",
+    )
+
+
+def _context(answer: ShownAnswer) -> Html | None:
+    """The text that the question is about; a long one unfolds."""
+    text = answer.context
+    if not text:
+        return None
+    if len(text) <= _LONGEST_CONTEXT:
+        return _fact("context", text)
+    start = f"{text[:_LONGEST_CONTEXT].rstrip()} ..."
+    return _fact("context", tag("details", tag("summary", start), text))
+
+
+def _fact(name: str, *content: Child) -> Html:
+    return tag("div", tag("dt", name), tag("dd", *content))
+
+
+def _verdict(answer: ShownAnswer) -> Html | None:
+    """The risk on a line from 0 to 1, with the threshold."""
+    verdict = answer.verdict
+    if verdict is None:
+        return None
+    line = tag(
+        "span",
+        tag("i", class_="threshold", style=f"left:{100 * verdict.threshold:.1f}%"),
+        tag("i", class_="risk", style=f"left:{100 * verdict.risk:.1f}%"),
+        class_="gauge",
+        role="img",
+        aria_label=f"risk {verdict.risk:.2f} of 1, threshold {verdict.threshold:.2f}",
+    )
+    return _fact(
+        "detector",
+        tag("b", _RULINGS[verdict.is_flagged, answer.kind]),
+        " ",
+        tell_verdict(answer),
+        line,
+    )
+
+
+def _chip(answer: ShownAnswer) -> Html:
+    words = answer.kind or "no label"
+    score = "" if answer.score is None else f" (score {answer.score:.2f})"
+    hint = None if answer.score is None else "score of the label: 1 = correct, 0 = hallucinated"
+    return tag("b", words + score, class_="chip", title=hint)
+
+
+def _draw_probabilities(answer: ShownAnswer) -> Html:
+    if answer.logprobs is None:
+        missing = tag("p", "The token probabilities are not stored.", class_="quiet")
+        return tag("div", missing)
+    entropies = answer.entropies if answer.entropies is not None else np.zeros(len(answer.logprobs))
+    chances = np.exp(answer.logprobs)
+    risks = [None] * len(chances) if answer.risks is None else answer.risks.tolist()
+    tokens = zip(answer.answer_texts, chances.tolist(), entropies.tolist(), risks, strict=True)
+    chips = tag(
+        "div", [_token(place, *token) for place, token in enumerate(tokens)], class_="tokens"
+    )
+    shaded = "" if answer.risks is None else " Tokens are shaded by their risk."
+    summary = tag("p", f"{describe_probabilities(answer)}{shaded}", class_="summary")
+    return tag("div", summary, chips, class_=kind_class(answer.kind))
+
+
+def _token(place: int, text: str, chance: float, entropy: float, risk: float | None) -> Html:
+    # A token that continues a word is joined to the one before it.
+    joined = " joined" if place and text[:1].isalnum() else ""
+    height = min(1.0, entropy / _HIGH_ENTROPY)
+    doubt = 1 - chance if risk is None else risk
+    told = "" if risk is None else f"risk {risk:.2f}, "
+    tints = {"doubt": f"{doubt:.2f}", "chance": f"{chance:.3f}", "entropy": f"{height:.3f}"}
+    return tag(
+        "span",
+        tag("span", visible_text(text), class_="text"),
+        tag("i", class_="bar"),
+        tag("i", class_="line"),
+        tag("small", percent_text(chance)),
+        class_=f"token{joined}",
+        style=";".join(f"--{name}:{value}" for name, value in tints.items()),
+        title=f"{told}probability {chance:.4f}, log-probability "
+        f"{np.log(max(chance, 1e-30)):.2f}, entropy {entropy:.2f} nats",
+    )

@@ -1,19 +1,26 @@
-"""What a picture shows: one or two answers with the arrays that are drawn, and what they are
-compared with."""
+"""What a picture shows: one or two answers with the arrays that are drawn, which token attends to
+which, and what the answers are compared with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float32, Int
 
-from clew.hallucination.answer_page.graph import AttentionGraph, build_graph
+from clew.hallucination.answer_page.latent import Latent, unit_length
 from clew.hallucination.answer_page.store import Kind
 from clew.hallucination.traces.schema import CONTEXT
+from clew.hallucination.traces.token_texts import shorten, visible_text
 
 # Tokens of the prompt that are shown where it is folded.
 _MOST_OF_PROMPT, _END_OF_PROMPT = 60, 16
+# Weaker edges are invisible; the captions say what share of the attention is not drawn.
+_FAINTEST = 0.005
+_MAX_EDGES = 1500
+_MOST_ACCEPTED = 8
+_PAGE_ROWS, _LONGEST = 200, 24  # rows of an attention graph, and letters of a token in it
+_WHOLE = 1000  # weights are stored as integer thousandths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +34,115 @@ class Verdict:
     @property
     def is_flagged(self) -> bool:
         return self.risk > self.threshold
+
+
+class DrawnEdges(NamedTuple):
+    """Edges of one layer between rows of the picture; `target` attends to `source`."""
+
+    source: Int[np.ndarray, " edges"]
+    target: Int[np.ndarray, " edges"]
+    weight: Float32[np.ndarray, " edges"]
+
+
+class AttentionShares(NamedTuple):
+    """Where the attention of the answer's tokens goes in one layer; sums to 1."""
+
+    first: float  # the first token, the attention sink
+    prompt: float
+    answer: float
+    itself: float
+    unstored: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionGraph:
+    """The strongest attention weights of every token in every layer, averaged over heads."""
+
+    sources: Int[np.ndarray, "layers tokens k"]
+    weights: Float32[np.ndarray, "layers tokens k"]
+    prompt_length: int
+
+    @property
+    def tokens(self) -> int:
+        return self.weights.shape[1]
+
+    def edges(self, layer: int, rows: "Rows") -> DrawnEdges:
+        """The edges of a layer between rows, strongest first; none from a token to itself."""
+        target = np.broadcast_to(np.arange(self.tokens)[:, None], self.sources[layer].shape)
+        source, weight = self.sources[layer].astype(np.int64), self.weights[layer]
+        kept = (weight > 0) & (source < target)
+        # Tokens of one row are averaged, so that the weights of a row sum to at most 1.
+        weight = weight / np.bincount(rows.of_token)[rows.of_token][:, None]
+        return _merge(rows.of_token[source[kept]], rows.of_token[target[kept]], weight[kept])
+
+    def shares(self, layer: int) -> AttentionShares:
+        """Means over the answer's tokens, or over all tokens without an answer."""
+        start = self.prompt_length if self.prompt_length < self.tokens else 0
+        source, weight = self.sources[layer, start:].astype(np.int64), self.weights[layer, start:]
+        target = np.arange(start, self.tokens)[:, None]
+        itself, first = source == target, (source == 0) & (target > 0)
+        prompt = ~itself & ~first & (source < self.prompt_length)
+        answer = ~itself & ~first & (source >= self.prompt_length)
+        count = max(1, len(weight))
+        parts = [float((weight * part).sum()) / count for part in (first, prompt, answer, itself)]
+        return AttentionShares(*parts, max(0.0, 1.0 - sum(parts)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of the picture. `token[r]` is the row's token, -1 where tokens are folded."""
+
+    token: Int[np.ndarray, " rows"]
+    of_token: Int[np.ndarray, " tokens"]
+    folded: dict[int, int]  # row -> how many tokens it stands for
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+
+def fold_rows(tokens: int, prompt_length: int, limit: int, question: range | None = None) -> Rows:
+    """One row per token, but at most about `limit`. With `question`, the prompt shows its first
+    token and these. Otherwise the middle of a long prompt is folded; so is the middle of a long
+    answer."""
+    hidden = np.zeros(tokens, bool)
+    if question is None:
+        _hide_middle(hidden[:prompt_length], max(limit - (tokens - prompt_length), limit // 3))
+    else:
+        _hide_around(hidden[:prompt_length], question)
+    shown = prompt_length - int(hidden[:prompt_length].sum())
+    _hide_middle(hidden[prompt_length:], max(limit - shown, limit - limit // 3))
+    # A run of folded tokens is one row: a new row begins where a token is kept or a run begins.
+    begins = ~hidden | np.concatenate([[True], ~hidden[:-1]])
+    begins[prompt_length : prompt_length + 1] = True
+    of_token = np.cumsum(begins) - 1
+    starts = np.flatnonzero(begins)
+    token = np.where(hidden[starts], -1, starts)
+    counts = np.bincount(of_token, minlength=len(starts))
+    folded = {int(row): int(counts[row]) for row in np.flatnonzero(token < 0)}
+    return Rows(token=token, of_token=of_token, folded=folded)
+
+
+def _hide_middle(hidden: np.ndarray, room: int) -> None:
+    if len(hidden) > room:
+        head = max(1, room // 4)
+        hidden[head : len(hidden) - max(1, room - head - 1)] = True
+
+
+def _hide_around(hidden: np.ndarray, kept: range) -> None:
+    """Hide the prompt around the kept tokens. A single token stays, since a folded row would take
+    as much room."""
+    for start, stop in ((1, kept.start), (kept.stop, len(hidden))):
+        if stop - start > 1:
+            hidden[start:stop] = True
+
+
+def _merge(source: np.ndarray, target: np.ndarray, weight: np.ndarray) -> DrawnEdges:
+    """Edges between the same rows become one; the faintest are dropped."""
+    pairs, place = np.unique(np.stack([source, target]), axis=1, return_inverse=True)
+    total = np.bincount(place.reshape(-1), weight, minlength=pairs.shape[1]).astype(np.float32)
+    kept = (pairs[0] != pairs[1]) & (total >= _FAINTEST)
+    order = np.flatnonzero(kept)[np.argsort(-total[kept], kind="stable")][:_MAX_EDGES]
+    return DrawnEdges(pairs[0, order], pairs[1, order], total[order])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +239,6 @@ def read_answer(
     )
 
 
-def unit_length(states: Float[np.ndarray, "*rows dim"]) -> Float32[np.ndarray, "*rows dim"]:
-    """Scale states to unit length: norms grow tenfold over the layers, but direction is what
-    separates answers."""
-    wide = np.asarray(states, np.float32)
-    # In two steps: the squares of large states would overflow.
-    wide = wide / np.maximum(np.abs(wide).max(-1, keepdims=True), 1e-20)
-    return wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-20)
-
-
 def _array(trace: Mapping[str, Any], name: str, notes: list[str], effect: str) -> Any:
     value = trace.get(name)
     if value is None:
@@ -155,41 +262,7 @@ def _read_graph(trace: Mapping[str, Any], border: int, notes: list[str]) -> Atte
     if sources is None or not weights.size:
         notes.append(f'the trace has no "edge_source": {effect}')
         return None
-    return build_graph(sources, weights, border)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeanPath:
-    """Where answers with a label (None: all) lie in the plane: mean and standard deviation."""
-
-    kind: Kind | None
-    answers: int
-    center: Float32[np.ndarray, "layers 2"]
-    spread: Float32[np.ndarray, "layers 2"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Band:
-    """Quartiles of a probe's output for one label by layer: -1 is correct, +1 hallucinated."""
-
-    kind: Kind
-    answers: int
-    quartiles: Float32[np.ndarray, "3 layers"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Latent:
-    """Everything that the panels of hidden states draw besides the answers themselves."""
-
-    paths: tuple[Float32[np.ndarray, "layers 2"] | None, ...]  # of the shown answers
-    means: tuple[MeanPath, ...]
-    explained: tuple[float, float]
-    fitted_on: int
-    excluded: int
-    places: tuple[Float32[np.ndarray, " layers"] | None, ...]  # of the shown answers
-    bands: tuple[Band, ...]
-    lookback_mean: Float32[np.ndarray, "layers heads"] | None
-    lookback_deviation: Float32[np.ndarray, "layers heads"] | None
+    return AttentionGraph(sources=sources, weights=weights, prompt_length=border)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,3 +286,86 @@ class Picture:
     def origin(self) -> str:
         model = f", captured from {self.model}" if self.model else ""
         return f"{self.store}{model}"
+
+
+class View(NamedTuple):
+    """An attention graph as it is shown: `start` is the row where the answer starts, the number of
+    rows when it is empty."""
+
+    rows: Rows
+    start: int
+    texts: list[str]
+
+
+def views_of(answer: ShownAnswer) -> list[View]:
+    """With the prompt folded to the question and, if that hides anything, with the whole prompt."""
+    assert answer.graph is not None
+    tokens, border = answer.graph.tokens, answer.prompt_length
+    short, whole = (
+        fold_rows(tokens, border, _PAGE_ROWS, question)
+        for question in (answer.question_tokens, None)
+    )
+    views = []
+    for rows in (short, whole) if len(whole) > len(short) else (short,):
+        texts = [
+            f"… {rows.folded[row]:,} tokens …"
+            if row in rows.folded
+            else shorten(visible_text(answer.texts[token]), _LONGEST)
+            for row, token in enumerate(rows.token)
+        ]
+        start = len(rows) if border >= tokens else int(rows.of_token[border])
+        views.append(View(rows, start, texts))
+    return views
+
+
+def graph_data(answer: ShownAnswer, view: View) -> dict[str, Any]:
+    """What the script needs: the edges of every layer, flat (source, target, thousandths)."""
+    graph = answer.graph
+    assert graph is not None
+    edges, shares = [], []
+    for layer in range(len(graph.weights)):
+        source, target, weight = graph.edges(layer, view.rows)
+        thousandths = np.rint(weight * _WHOLE).astype(int)
+        edges.append(np.stack([source, target, thousandths], axis=1).reshape(-1).tolist())
+        shares.append([round(part, 3) for part in graph.shares(layer)])
+    return {"texts": view.texts, "start": view.start, "edges": edges, "shares": shares}
+
+
+def tell_verdict(answer: ShownAnswer) -> str:
+    verdict = answer.verdict
+    assert verdict is not None
+    side = "above" if verdict.is_flagged else "not above"
+    return (
+        f"{verdict.method}: risk {verdict.risk:.2f}, {side} the threshold of "
+        f"{verdict.threshold:.2f}."
+    )
+
+
+def accepted_text(answer: ShownAnswer) -> str:
+    more = len(answer.accepted) - _MOST_ACCEPTED
+    words = "; ".join(answer.accepted[:_MOST_ACCEPTED]) or "(unknown)"
+    return f"{words} and {more:,} more" if more > 0 else words
+
+
+def describe_source(answer: ShownAnswer) -> str:
+    """Number, question id, category and stop reason, on one line."""
+    parts = [f"answer {answer.number}", answer.question_id]
+    parts += [answer.category] if answer.category else []
+    parts += [f"stop reason: {answer.stop_reason}"] if answer.stop_reason else []
+    return " · ".join(parts)
+
+
+def describe_probabilities(answer: ShownAnswer) -> str:
+    """The answer in one sentence; empty when its probabilities are not stored."""
+    if answer.logprobs is None or answer.perplexity is None:
+        return ""
+    least = int(np.argmin(answer.logprobs))
+    word = visible_text(answer.answer_texts[least])
+    chance = percent_text(float(np.exp(answer.logprobs[least])))
+    return f"Perplexity {answer.perplexity:.2f}; least likely token: “{word}” ({chance})."
+
+
+def percent_text(share: float) -> str:
+    if 0 < share < 0.01:
+        return "<1%"
+    return f"{min(share, 0.99 if share < 1 else 1.0):.0%}"

@@ -1,16 +1,26 @@
-"""Shows one answer: finds it, gathers what is drawn, writes the pictures."""
+"""Shows one answer, or the mistakes of a comparison: finds it, gathers what is drawn, writes the
+pictures."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clew.base.errors import InputError
+from clew.base.errors import ClewError, InputError
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.base.texts import counted
 from clew.hallucination.answer_page.latent import describe_latent
 from clew.hallucination.answer_page.picture import Picture, ShownAnswer, read_answer
-from clew.hallucination.answer_page.store import Judged, find_answer, judge_answers, open_traces
+from clew.hallucination.answer_page.store import (
+    Judged,
+    find_answer,
+    find_scores,
+    find_traces,
+    judge_answers,
+    open_traces,
+)
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.hallucination.traces.token_texts import read_token_texts
 from clew.storage.writing import replace_file
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
 
 GENERATOR = "clew show"
 NOBODY = "none"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +93,48 @@ def show_answer(config: ShowConfig) -> ShowResult:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, _WRITERS[path.suffix.lower()](picture))
     return ShowResult(picture=picture, paths=tuple(paths))
+
+
+def show_mistakes(
+    folder: Path, preprocessed_dir: Path, reporter: Reporter | None = None
+) -> list[Path]:
+    """Write a page per mistake into the comparison's folder; call it before `write_report`, which
+    links the pages that exist.
+
+    `preprocessed_dir` holds the samples that were tested on. The traces they were made from are
+    looked for nearby; without them, there are no pages. An answer that cannot be drawn is logged
+    and skipped. Raises StoreError when the folder holds no finished comparison."""
+    from clew.hallucination.comparison.report.answers import (
+        ANSWERS_FOLDER,
+        answer_page_path,
+        listed_mistakes,
+    )
+    from clew.hallucination.comparison.report.comparison import read_comparison
+
+    for page in (folder / ANSWERS_FOLDER).glob("answer-*.html"):
+        if GENERATOR.encode() in page.read_bytes()[:2048]:
+            page.unlink()  # of an earlier comparison, with other risks
+    numbers = listed_mistakes(read_comparison(folder))
+    traces, scores = find_traces(preprocessed_dir), find_scores(preprocessed_dir)
+    if traces is None or not numbers:
+        return []
+    reporter = reporter or log_event
+    drawn: list[Path] = []
+    with report_work(reporter, WorkStarted(noun="answer pages", planned=len(numbers))):
+        for number in numbers:
+            config = ShowConfig(
+                store=traces,
+                answer=str(number),
+                out=(folder / answer_page_path(number),),
+                scores_file=scores,
+                comparison=folder,
+            )
+            try:
+                drawn += show_answer(config).paths
+            except ClewError as error:
+                logger.warning("answer %s has no page: %s", number, error)
+            reporter(WorkAdvanced())
+    return drawn
 
 
 def _gather(config: ShowConfig, loader: TraceBatchLoader, trace: Trace) -> Picture:
@@ -211,7 +264,7 @@ def _write_html(picture: Picture) -> bytes:
 
 
 def _write_png(picture: Picture) -> bytes:
-    from clew.hallucination.answer_page.figure import render_png
+    from clew.hallucination.answer_page.page import render_png
 
     return render_png(picture, GENERATOR)
 

@@ -1,11 +1,11 @@
-"""The traces that are shown: finds an answer by its number or its question's id, joins the answers
-with their labels, and chooses which two to show side by side."""
+"""The traces that are shown: finds the store that samples were made from, an answer by its number
+or its question's id, and its label; chooses which two answers to show side by side."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -13,20 +13,16 @@ from rapidfuzz import fuzz, process
 
 from clew.base.errors import Call, InputError, StoreError
 from clew.base.texts import counted
-from clew.hallucination.answer_page.source import (
-    SAMPLE_FOLDERS,
-    near,
-    source_name,
-    trace_stores_in,
-)
 from clew.hallucination.labels import read_scores, refuse_other_answers, require_scores
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.hallucination.traces.schema import check_traces
 from clew.storage import ShardReader, StoreReader, read_manifest
+from clew.storage.hashing import hash_file
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.range_shard import RangeShard
 
 _NAMED = 5
+_SAMPLE_FOLDERS = ("sequences", "graphs", "answers", "heads")
 Kind = Literal["correct", "hallucinated"]
 
 
@@ -101,19 +97,19 @@ def _explain_unknown(loader: TraceBatchLoader) -> str:
 
 
 def _refuse_folder_of_stores(path: Path) -> None:
-    if any((path / name / MANIFEST_NAME).exists() for name in SAMPLE_FOLDERS):
+    if any((path / name / MANIFEST_NAME).exists() for name in _SAMPLE_FOLDERS):
         raise InputError(
             f'"{path}" contains training samples, not traces: {_where_traces_are(path)}'
         )
-    traces = trace_stores_in(path)
+    traces = _trace_stores_in(path)
     if traces:
         raise InputError(f'"{path}" is not a store, but contains one: use "{traces[0]}".')
 
 
 def _where_traces_are(path: Path) -> str:
     """Which folder to give instead: one nearby, or at least the name stored with the samples."""
-    name = source_name(path)
-    found = [store for folder in near(path) for store in trace_stores_in(folder)]
+    name = _source_name(path)
+    found = [store for folder in _near(path) for store in _trace_stores_in(folder)]
     found.sort(key=lambda store: store.name != name)
     if found and (name is None or found[0].name == name):
         return f'give the folder with the traces, "{found[0]}".'
@@ -210,3 +206,59 @@ def _read_columns(loader: TraceBatchLoader, names: Sequence[str]) -> list[list]:
         for column, name in zip(columns, names, strict=True):
             column += shard.read_column(name).to_pylist()
     return columns
+
+
+def find_traces(samples: Path) -> Path | None:
+    """The store of traces nearby that holds every shard the samples were made from."""
+    sources = _sample_settings(samples).get("sources")
+    if not isinstance(sources, list) or not sources:
+        return None
+    wanted = {source.get("sha256") for source in sources if isinstance(source, dict)}
+    found = (store for folder in _near(samples) for store in _trace_stores_in(folder))
+    return next((store for store in found if wanted <= _shard_hashes(store)), None)
+
+
+def find_scores(samples: Path) -> Path | None:
+    """The scores file nearby that the samples were labeled with."""
+    scores = _sample_settings(samples).get("scores")
+    name, wanted = (_text(scores, key) for key in ("file", "sha256"))
+    if name is None or wanted is None:
+        return None
+    paths = (folder / Path(name).name for folder in _near(samples))
+    return next((path for path in paths if path.is_file() and hash_file(path) == wanted), None)
+
+
+def _source_name(samples: Path) -> str | None:
+    """The name of the store that the samples were made from."""
+    return _text(_sample_settings(samples).get("source"), "store")
+
+
+def _near(path: Path) -> list[Path]:
+    return [path, path.absolute().parent, path.absolute().parent.parent]
+
+
+def _trace_stores_in(folder: Path) -> list[Path]:
+    found = []
+    for manifest in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
+        try:
+            if read_manifest(manifest.parent).kind == "traces":
+                found.append(manifest.parent)
+        except StoreError:
+            continue  # not a store, or a damaged one
+    return found
+
+
+def _sample_settings(samples: Path) -> dict[str, Any]:
+    for folder in (samples, *(samples / name for name in _SAMPLE_FOLDERS)):
+        if (folder / MANIFEST_NAME).exists():
+            return dict(read_manifest(folder).settings)
+    return {}
+
+
+def _shard_hashes(store: Path) -> set[str]:
+    return {shard.sha256 for shard in read_manifest(store).shards}
+
+
+def _text(value: Any, key: str) -> str | None:
+    text = value.get(key) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else None

@@ -174,7 +174,7 @@ def run_comparison(
     where: "Spread | None" = None,
 ) -> "ComparisonResult":
     """Compare, and write the report with a page per mistake that it lists."""
-    from clew.hallucination.answer_page.mistakes import show_mistakes
+    from clew.hallucination.answer_page.run import show_mistakes
     from clew.hallucination.comparison import compare_methods
     from clew.hallucination.comparison.report import write_report
 

@@ -9,7 +9,7 @@ import torch
 
 from clew.base.errors import StoreError
 from clew.engine.model_files import read_model, write_model
-from clew.hallucination.answer_page.picture import unit_length
+from clew.hallucination.answer_page.latent import unit_length
 from clew.hallucination.detectors.similar_answers import (
     KNOWN_FILE,
     KnownAnswers,

@@ -218,7 +218,7 @@ def agreement_section(comparison: Comparison) -> Section:
         high=1.0,
     )
     drawn = draw_matrix(matrix, words="Rank correlation between the methods' risks")
-    return report_section("agreement", drawn, pictures={"agreement": [drawn]})
+    return report_section("agreement", drawn, pictures={"agreement": [[drawn]]})
 
 
 def rank_correlations(risks: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from clew.pages.figures import (
     Panel,
     draw_panel,
     draw_panels,
-    in_columns,
+    in_rows,
     padded_range,
 )
 from clew.pages.markup import Html, Section, join, tag
@@ -159,7 +159,7 @@ def curves_section(comparison: Comparison) -> Section:
     panels = draw_curves(comparison)
     titles = {method.name: method.title for method in comparison.methods}
     printed = {
-        name: [draw_panel(panel, titles)] for name, panel in zip(_NAMES, panels, strict=False)
+        name: [[draw_panel(panel, titles)]] for name, panel in zip(_NAMES, panels, strict=False)
     }
     pooled = " The curves are over all sets together, so their area differs from the mean AUROC."
     return report_section(
@@ -336,7 +336,7 @@ def _highest(history: History) -> str:
 
 def layers_section(comparison: Comparison) -> Section:
     panels = draw_layers(comparison)
-    printed = in_columns([draw_panel(panel) for panel in panels], 3)
+    printed = in_rows([draw_panel(panel) for panel in panels], 3)
     content = draw_panels(panels)
     return report_section("layers", content, figure=panels, pictures={"layers": printed})
 
@@ -350,5 +350,5 @@ def losses_section(comparison: Comparison) -> Section:
         "training",
         tag("div", networks, class_="panels"),
         figure=networks,
-        pictures={"losses": in_columns(networks, 4)},
+        pictures={"losses": in_rows(networks, 4)},
     )

@@ -51,7 +51,7 @@ def rank_section(comparison: Comparison) -> Section:
     forest = draw_forest(rows, reference=CHANCE, words="test AUROC")
     printed = print_forest(rows, reference=CHANCE, words="test AUROC")
     content = join(_draw_key(families, hollow), forest)
-    return report_section("methods", content, pictures={"methods": [printed]})
+    return report_section("methods", content, pictures={"methods": [[printed]]})
 
 
 def _draw_key(colors: Iterable[tuple[str, str]], *more: Html) -> Html:
@@ -102,7 +102,7 @@ def categories_section(comparison: Comparison) -> Section:
         "categories",
         join(key, forest),
         figure=rows,
-        pictures={"categories": [printed]},
+        pictures={"categories": [[printed]]},
         methods=" and ".join(method.title for method in methods),
         fewest=_FEWEST_FOR_INTERVAL,
     )

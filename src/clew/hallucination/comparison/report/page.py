@@ -75,7 +75,7 @@ def write_report(folder: Path) -> Path:
 
     comparison = read_comparison(folder)
     sections = make_sections(comparison)
-    drawn = {name: columns for one in sections for name, columns in one.pictures.items()}
+    drawn = {name: rows for one in sections for name, rows in one.pictures.items()}
     (folder / FIGURES_FOLDER).mkdir(exist_ok=True)
     for name in PICTURES:  # those that an earlier report had are removed
         path = folder / FIGURES_FOLDER / f"{name}.png"

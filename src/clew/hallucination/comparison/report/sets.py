@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clew.hallucination.comparison.report.comparison import Comparison, report_section
-from clew.pages.figures import Matrix, draw_matrix, in_columns
+from clew.pages.figures import Matrix, draw_matrix, in_rows
 from clew.pages.markup import Section, join, tag
 from clew.pages.numbers import as_dict, as_number, counted, decimals
 
@@ -20,7 +20,7 @@ def left_out_section(comparison: Comparison) -> Section:
     matrix = _left_out(comparison)
     words = "AUROC of every method on sets it was not trained on"
     drawn = draw_matrix(matrix, words=words) if matrix else join()
-    return report_section("left_out", drawn, figure=matrix, pictures={"left_out": [drawn]})
+    return report_section("left_out", drawn, figure=matrix, pictures={"left_out": [[drawn]]})
 
 
 def _left_out(comparison: Comparison) -> Matrix | None:
@@ -58,7 +58,7 @@ def transfer_section(comparison: Comparison) -> Section:
     rest = (
         tag("details", tag("summary", counted(more, "more method")), folded) if more > 0 else None
     )
-    printed = in_columns(figures, 3)
+    printed = in_rows(figures, 3)
     content = join(shown, rest)
     return report_section("transfer", content, figure=figures, pictures={"transfer": printed})
 

@@ -4,13 +4,13 @@ nearest known answers."""
 from collections.abc import Sequence
 from typing import Any
 
-from clew.hallucination.answer_page.cards import (
+from clew.hallucination.answer_page.picture import (
+    ShownAnswer,
     accepted_text,
     describe_probabilities,
     graph_data,
     views_of,
 )
-from clew.hallucination.answer_page.picture import ShownAnswer
 from clew.hallucination.detectors.similar_answers import KnownAnswers
 from clew.hallucination.traces.token_texts import visible_text
 
@@ -70,7 +70,7 @@ def _describe_graphs(answer: ShownAnswer) -> list[dict[str, Any]]:
     """With the prompt folded and, if that hides anything, with the whole prompt."""
     if answer.graph is None:
         return []
-    return [graph_data(answer, rows) for rows in views_of(answer)]
+    return [graph_data(answer, view) for view in views_of(answer)]
 
 
 def _describe_course(

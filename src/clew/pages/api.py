@@ -77,37 +77,30 @@ def busy(waiting: int) -> ApiError:
 
 
 def loading() -> ApiError:
-    return ApiError(
-        503,
-        "The model is still loading. Try again in a moment.",
-        code="loading",
-        headers={"Retry-After": "2"},
-    )
+    return _later("The model is still loading. Try again in a moment.", "loading", 2)
 
 
 def shutting_down() -> ApiError:
-    return ApiError(
-        503,
-        "The server is shutting down.",
-        code="shutting_down",
-        headers={"Retry-After": "5", "Connection": "close"},
-    )
-
-
-def failed() -> ApiError:
-    return ApiError(
-        500, "The server has failed to answer. Its log says why.", code="internal_error"
-    )
+    error = _later("The server is shutting down.", "shutting_down", 5)
+    error.headers["Connection"] = "close"
+    return error
 
 
 def out_of_memory() -> ApiError:
-    return ApiError(
-        503,
+    message = (
         "Memory ran out while this request was answered. Try again later, or with a smaller "
-        "request.",
-        code="out_of_memory",
-        headers={"Retry-After": "5"},
+        "request."
     )
+    return _later(message, "out_of_memory", 5)
+
+
+def failed() -> ApiError:
+    message = "The server has failed to answer. Its log says why."
+    return ApiError(500, message, code="internal_error")
+
+
+def _later(message: str, code: str, seconds: int) -> ApiError:
+    return ApiError(503, message, code=code, headers={"Retry-After": str(seconds)})
 
 
 def describe_refusal(refusal: RefusedError) -> tuple[bytes, bytes]:

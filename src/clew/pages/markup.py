@@ -102,7 +102,7 @@ def make_section(
 ) -> Section:
     """A section with the texts of the package's sections.toml, in which the `values` are filled in;
     hidden if `figure` is empty."""
-    texts = {key: text.format(**values) for key, text in _read_texts(package)[name].items()}
+    texts = section_texts(package, name, **values)
     missing = texts.pop("missing", "")
     return Section(
         name=name,
@@ -111,6 +111,11 @@ def make_section(
         missing="" if figure else missing,
         **texts,
     )
+
+
+def section_texts(package: str, name: str, **values: object) -> dict[str, str]:
+    """What the package's sections.toml says about a section, with the `values` filled in."""
+    return {key: text.format(**values) for key, text in _read_texts(package)[name].items()}
 
 
 @cache

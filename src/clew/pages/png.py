@@ -52,7 +52,8 @@ def draw_png(
     sheet = style if style is not None else (files("clew.pages") / "style.css").read_text("utf-8")
     drawing = _Drawing(f"h1, h2, h3 {{ font-weight: 700; }} {sheet}")
     markup = "".join(cell for row in rows for cell in row)
-    column_width = max(map(float, re.findall(r'viewBox="0 0 ([\d.]+)', markup)))
+    widths = re.findall(r'viewBox="0 0 ([\d.]+)', markup)
+    column_width = max(map(float, widths), default=540.0)
     step = column_width + 2 * _GAP
     width = step * max(map(len, rows)) - 2 * _GAP + 2 * _MARGIN
     top = drawing.lay(head, _MARGIN, _MARGIN, width - 2 * _MARGIN) if head else _MARGIN

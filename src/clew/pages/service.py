@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 
 _LOADING = "clew-loading"
+# The files of an API's page: their types, and those that every page has.
+_TYPES = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
+_SHARED = ("api.css", "api.js")
 _LOOPBACK = frozenset({HOST, "localhost", "::1"})
 
 
@@ -299,15 +302,18 @@ class Front:
         self._page = page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from fastapi import Response
+
         if self.app is not None:
             await self.app(scope, receive, send)
-        elif scope["path"] == "/healthz":
-            await _send_json(send, 200, {"status": "loading"})
+            return
+        error = loading()
+        response = reply(error.body(), error.status, error.headers)
+        if scope["path"] == "/healthz":
+            response = reply({"status": "loading"})
         elif (found := self._page.read(scope["path"])) is not None:
-            await _send(send, 200, *found)
-        else:
-            error = loading()
-            await _send_json(send, error.status, error.body(), error)
+            response = Response(found[0], media_type=found[1])
+        await response(scope, receive, send)
 
 
 class Watch:
@@ -347,23 +353,3 @@ async def wait_until_left(receive: Receive) -> None:
     """Returns when the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         await asyncio.sleep(0)
-
-
-async def _send_json(
-    send: Send, status: int, content: object, error: ApiError | None = None
-) -> None:
-    headers = error.headers if error else {}
-    await _send(send, status, json.dumps(content).encode(), "application/json", headers)
-
-
-async def _send(
-    send: Send, status: int, body: bytes, kind: str, more: Mapping[str, str] | None = None
-) -> None:
-    given = {"Content-Type": kind, "Content-Length": str(len(body)), **(more or {})}
-    headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-_TYPES = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
-_SHARED = ("api.css", "api.js")

@@ -33,11 +33,11 @@ def kind_class(kind: str | None) -> str:
     return kind or "unknown"
 
 
-def draw_arcs(answer: ShownAnswer, layer: int) -> Html:
-    """A figure per view; the page shows one of them."""
+def draw_arcs(answer: ShownAnswer, layer: int, most_rows: int = 200) -> Html:
+    """A figure per view, of about so many rows at most; the page shows one of them."""
     if answer.graph is None:
         return tag("div", tag("p", "The attention of this answer is not stored.", class_="quiet"))
-    views = views_of(answer)
+    views = views_of(answer, most_rows)
     names = ("short", "whole") if len(views) > 1 else ("only",)
     pairs = zip(views, names, strict=True)
     return tag("div", [_draw_view(answer, view, layer, name) for view, name in pairs])
@@ -132,7 +132,8 @@ def draw_paths(picture: Picture, latent: Latent) -> Html:
     paths = [path for path in latent.paths if path is not None]
     near = [mean.center + side * mean.spread for mean in latent.means for side in (-1, 1)]
     points = np.concatenate([*paths, *near])
-    frame = Frame(*(padded_range(values) for values in points.T.tolist()), **_SIDES)
+    x_range, y_range = (padded_range(values) for values in points.T.tolist())
+    frame = Frame(x_range, y_range, **_SIDES)
     first, second = latent.explained
     means = []
     for mean in latent.means:
@@ -196,7 +197,7 @@ def _plot(title: str, *parts: Child) -> Html:
 
 
 def _own_lines(
-    frame: Frame, picture: Picture, lines: Sequence[list[tuple[float, float]] | None]
+    frame: Frame, picture: Picture, lines: Sequence[Sequence[tuple[float, float]] | None]
 ) -> list[Html]:
     """The lines of the answers that are shown, with a dot per layer."""
     found = []

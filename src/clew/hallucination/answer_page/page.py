@@ -3,7 +3,6 @@ same figures at one layer."""
 
 import json
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
@@ -27,12 +26,13 @@ from clew.hallucination.answer_page.picture import (
     views_of,
 )
 from clew.hallucination.traces.token_texts import shorten, visible_text
-from clew.pages.markup import Child, Html, join, tag, with_settings
+from clew.pages.markup import Child, Html, join, section_texts, tag, with_settings
 from clew.version import __version__
 
 _HIGH_ENTROPY = 4.0  # nats; at this entropy the bar is full
 _LONGEST_CONTEXT = 240
 _PIXELS = 1.25  # of the PNG per pixel of the page
+_ROWS = 120  # of an attention graph in the PNG
 # The tokens of the PNG: letters of one, width of a letter, height of a line, lines, and width.
 _LONGEST, _LETTER, _LINE, _MOST_LINES, _WIDTH = 24, 7.5, 48, 12, 540
 _RULINGS = {
@@ -60,7 +60,7 @@ def render_page(picture: Picture, generator: str) -> str:
     body = tag(
         "body",
         tag("main", *_sections(picture), class_="two" if len(picture.answers) > 1 else "one"),
-        tag("script", _as_script_data(_page_data(picture)), type="application/json", id="data"),
+        tag("script", _script_data(picture), type="application/json", id="data"),
         tag("script", _read("page.js")),
     )
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
@@ -72,7 +72,7 @@ def render_png(picture: Picture, generator: str) -> bytes:
 
     cards = [_draw_card(answer) for answer in picture.answers]
     tokens = [_print_tokens(answer) for answer in picture.answers]
-    arcs = [draw_arcs(a, picture.layer) if a.graph else Html() for a in picture.answers]
+    arcs = [draw_arcs(a, picture.layer, _ROWS) if a.graph else Html() for a in picture.answers]
     heads = [draw_heads(a, picture) if a.lookback is not None else Html() for a in picture.answers]
     latent = _draw_latent(picture)
     if len(cards) > 1:
@@ -125,34 +125,37 @@ def _print_token(words: str, chance: float, doubt: float, x: float, y: float, wi
 
 
 def _sections(picture: Picture) -> list[Html | None]:
+    answers, layer, latent = picture.answers, picture.layer, picture.latent
+    tokens = arcs = states = heads = None
+    if any(answer.logprobs is not None for answer in answers):
+        tokens = _section("probabilities", [_draw_probabilities(answer) for answer in answers])
+    if any(answer.graph for answer in answers):
+        arcs = _section("attention", [draw_arcs(answer, layer) for answer in answers])
+    if latent is not None:
+        states = _section(
+            "latent",
+            _draw_latent(picture),
+            share=sum(latent.explained),
+            answers=latent.fitted_on,
+            fitted=_FITTED if latent.bands else "",
+        )
+    if any(answer.lookback is not None for answer in answers):
+        heads = _section("heads", [draw_heads(answer, picture) for answer in answers])
     return [
-        _header(picture),
-        tag("div", [_draw_card(answer) for answer in picture.answers], class_="columns"),
-        _probabilities(picture),
+        tag("header", tag("h1", picture.title), tag("p", picture.origin)),
+        tag("div", [_draw_card(answer) for answer in answers], class_="columns"),
+        tokens,
         _toolbar(picture),
-        tag(
-            "div",
-            _attention(picture),
-            tag("div", _latent(picture), _heads(picture)),
-            class_="layered",
-        ),
+        tag("div", arcs, tag("div", states, heads), class_="layered"),
         _footer(picture),
     ]
 
 
-def _header(picture: Picture) -> Html:
-    return tag("header", tag("h1", picture.title), tag("p", picture.origin))
-
-
-def _probabilities(picture: Picture) -> Html | None:
-    if all(answer.logprobs is None for answer in picture.answers):
-        return None
-    return _section(
-        "Token probabilities",
-        "The bar is the token's probability; the darker the background, the less likely the token. "
-        "The thin line below is the entropy in nats.",
-        tag("div", [_draw_probabilities(answer) for answer in picture.answers], class_="columns"),
-    )
+def _section(name: str, figures: list[Html], **values: object) -> Html:
+    texts = section_texts(str(__package__), name, **values)
+    words = tag("p", texts["lead"], class_="words")
+    columns = tag("div", figures, class_="columns")
+    return tag("section", tag("h2", texts["title"]), words, columns, class_=name)
 
 
 def _toolbar(picture: Picture) -> Html | None:
@@ -188,61 +191,12 @@ def _checkbox(name: str, words: str) -> Html:
     return tag("label", tag("input", type="checkbox", id=name), f" {words}", class_="check")
 
 
-def _attention(picture: Picture) -> Html | None:
-    if not any(answer.graph for answer in picture.answers):
-        return None
-    return _section(
-        "Attention",
-        "Tokens in reading order, with the prompt folded to the question. An arc leads from a "
-        "token of the answer up to one that it attends to, averaged over heads; wider and darker "
-        "is stronger. Colored arcs lead into the prompt, dark ones stay within the answer. Hover "
-        "over a token to see only its own arcs; click to keep them.",
-        tag(
-            "div",
-            [draw_arcs(answer, picture.layer) for answer in picture.answers],
-            class_="columns",
-        ),
-        class_="attention",
-    )
-
-
-def _latent(picture: Picture) -> Html | None:
-    latent = picture.latent
-    if latent is None:
-        return None
-    return _section(
-        "Hidden states across layers",
-        f"The hidden state of the last token at every layer, scaled to length 1. The plane "
-        f"explains {sum(latent.explained):.0%} of the variance over {latent.fitted_on:,} answers; "
-        f"shading shows the spread of other answers.{_FITTED if latent.bands else ''}",
-        tag("div", _draw_latent(picture), class_="columns"),
-        class_="latent",
-    )
-
-
 def _draw_latent(picture: Picture) -> list[Html]:
     latent = picture.latent
     if latent is None:
         return []
     places = [draw_places(picture, latent)] if latent.bands else []
     return [draw_paths(picture, latent), *places]
-
-
-def _heads(picture: Picture) -> Html | None:
-    if all(answer.lookback is None for answer in picture.answers):
-        return None
-    return _section(
-        "Lookback ratio of every head",
-        "The share of a head's attention that the answer's tokens give to the prompt rather than "
-        "to the answer so far (1: all on the prompt).",
-        tag("div", [draw_heads(answer, picture) for answer in picture.answers], class_="columns"),
-        class_="heads",
-    )
-
-
-def _section(title: str, words: str, content: Html, class_: str | None = None) -> Html:
-    heading = tag("h2", title)
-    return tag("section", heading, tag("p", words, class_="words"), content, class_=class_)
 
 
 def _footer(picture: Picture) -> Html:
@@ -258,19 +212,16 @@ def _footer(picture: Picture) -> Html:
     )
 
 
-def _page_data(picture: Picture) -> dict[str, Any]:
+def _script_data(picture: Picture) -> Html:
+    """JSON that is safe inside a <script> element."""
     graphs = [
         graph_data(answer, view)
         for answer in picture.answers
         if answer.graph
         for view in views_of(answer)
     ]
-    return {"layer": picture.layer, "graphs": graphs}
-
-
-def _as_script_data(data: dict[str, Any]) -> Html:
-    """JSON that is safe inside a <script> element."""
-    text = json.dumps(without_nan(data), separators=(",", ":"), allow_nan=False)
+    data = without_nan({"layer": picture.layer, "graphs": graphs})
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Html(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
 

@@ -19,7 +19,7 @@ _MOST_OF_PROMPT, _END_OF_PROMPT = 60, 16
 _FAINTEST = 0.005
 _MAX_EDGES = 1500
 _MOST_ACCEPTED = 8
-_PAGE_ROWS, _LONGEST = 200, 24  # rows of an attention graph, and letters of a token in it
+_LONGEST = 24  # letters of a token in an attention graph
 _WHOLE = 1000  # weights are stored as integer thousandths
 
 
@@ -85,7 +85,7 @@ class AttentionGraph:
         answer = ~itself & ~first & (source >= self.prompt_length)
         count = max(1, len(weight))
         parts = [float((weight * part).sum()) / count for part in (first, prompt, answer, itself)]
-        return AttentionShares(*parts, max(0.0, 1.0 - sum(parts)))
+        return AttentionShares._make([*parts, max(0.0, 1.0 - sum(parts))])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,12 +297,12 @@ class View(NamedTuple):
     texts: list[str]
 
 
-def views_of(answer: ShownAnswer) -> list[View]:
+def views_of(answer: ShownAnswer, most_rows: int = 200) -> list[View]:
     """With the prompt folded to the question and, if that hides anything, with the whole prompt."""
     assert answer.graph is not None
     tokens, border = answer.graph.tokens, answer.prompt_length
     short, whole = (
-        fold_rows(tokens, border, _PAGE_ROWS, question)
+        fold_rows(tokens, border, most_rows, question)
         for question in (answer.question_tokens, None)
     )
     views = []

@@ -2,7 +2,6 @@
 pictures."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 GENERATOR = "clew show"
 NOBODY = "none"
+_ENDINGS = (".html", ".png")
 logger = logging.getLogger(__name__)
 
 
@@ -51,9 +51,9 @@ class ShowConfig:
 
     def __post_init__(self) -> None:
         for path in self.out:
-            if path.suffix.lower() not in _WRITERS:
+            if path.suffix.lower() not in _ENDINGS:
                 raise InputError(
-                    f"it must end in {' or '.join(_WRITERS)}, which determines the format.",
+                    f"it must end in {' or '.join(_ENDINGS)}, which determines the format.",
                     setting="out",
                     value=path,
                 )
@@ -77,7 +77,7 @@ class ShowResult:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page in a frame of its own."""
-        page = escape(_write_html(self.picture).decode())
+        page = escape(_render(self.picture, ".html").decode())
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 900px; border: 0"></iframe>'
 
 
@@ -91,7 +91,7 @@ def show_answer(config: ShowConfig) -> ShowResult:
     picture = _gather(config, loader, trace)
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, _WRITERS[path.suffix.lower()](picture))
+        replace_file(path, _render(picture, path.suffix.lower()))
     return ShowResult(picture=picture, paths=tuple(paths))
 
 
@@ -257,16 +257,9 @@ def _refuse_foreign(path: Path) -> None:
         )
 
 
-def _write_html(picture: Picture) -> bytes:
-    from clew.hallucination.answer_page.page import render_page
+def _render(picture: Picture, ending: str) -> bytes:
+    from clew.hallucination.answer_page.page import render_page, render_png
 
+    if ending == ".png":
+        return render_png(picture, GENERATOR)
     return render_page(picture, GENERATOR).encode()
-
-
-def _write_png(picture: Picture) -> bytes:
-    from clew.hallucination.answer_page.page import render_png
-
-    return render_png(picture, GENERATOR)
-
-
-_WRITERS: dict[str, Callable[[Picture], bytes]] = {".html": _write_html, ".png": _write_png}

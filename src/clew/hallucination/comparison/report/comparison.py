@@ -203,7 +203,12 @@ def read_comparison(folder: Path) -> Comparison:
     """Read a comparison folder. Raises StoreError if it holds no finished comparison, or a damaged
     one."""
     raw = _read_results(folder / RESULTS_FILE)
-    methods = tuple(sorted(map(_method, raw["methods"]), key=_by_test_auroc))
+    methods = tuple(
+        sorted(
+            map(_method, raw["methods"]),
+            key=lambda method: -(-1.0 if method.test_auroc is None else method.test_auroc),
+        )
+    )
     return Comparison(
         folder=folder,
         methods=methods,
@@ -241,10 +246,6 @@ def _method(row: dict[str, Any]) -> MethodResult:
         family=family if family in FAMILIES else "other",
         row=row,
     )
-
-
-def _by_test_auroc(method: MethodResult) -> float:
-    return -(method.test_auroc if method.test_auroc is not None else -1.0)
 
 
 def _best(raw: dict[str, Any], methods: tuple[MethodResult, ...]) -> MethodResult:

@@ -3,6 +3,7 @@ the others in gray or hidden until they are picked), AUROC by layer, and the net
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,9 @@ _MOST_BINS, _FEWEST_BINS, _ANSWERS_PER_BIN, _LEAST_ANSWERS = 10, 4, 15, 5
 _LEAST_COVERAGE = 0.02
 _NAMES = ("roc", "risk_coverage", "calibration")
 _SPLITS = (("validation", 0), ("test", 2))
-_LOSSES = (("training", "train_loss", 0), ("validation", "val_loss", 1))
+Curves = tuple[tuple[str, str, int], ...]  # words, column of the log, dash
+_LOSSES: Curves = ((", training loss", "train_loss", 0), (", validation loss", "val_loss", 1))
+_AUROC: Curves = ((": best validation AUROC {best}", "val_auroc", 1),)
 Points = tuple[np.ndarray, np.ndarray]
 
 
@@ -255,83 +258,51 @@ def _chosen_layer(
     return (Dot(x=layer, y=value, color=color, tip=tip),)
 
 
-def draw_losses(comparison: Comparison) -> tuple[tuple[Panel, Panel], ...]:
+def _draw_losses(comparison: Comparison) -> list[Html]:
     """Two panels per network with a log: its losses, and below its validation AUROC."""
-    pairs = [
-        (method, seeds)
-        for method in comparison.methods
-        if (seeds := _with_epochs(comparison.histories.get(method.name, {})))
-    ]
-    return tuple((_loss_panel(*pair), _auroc_panel(*pair)) for pair in pairs)
+    found = []
+    for method in comparison.methods:
+        logs = comparison.histories.get(method.name, {})
+        seeds = {seed: history for seed, history in logs.items() if history}
+        if seeds:
+            losses = _epoch_panel(method, seeds, _LOSSES, "loss")
+            color = color_of(method.family)
+            legend = (("training", color, 0), ("validation", color, 1))
+            losses = replace(losses, title=method.title, legend=legend)
+            aurocs = replace(_epoch_panel(method, seeds, _AUROC, "validation AUROC"), is_low=True)
+            found.append(tag("div", draw_panel(losses), draw_panel(aurocs)))
+    return found
 
 
-def _with_epochs(seeds: dict[str, History]) -> dict[str, History]:
-    return {seed: history for seed, history in seeds.items() if history}
-
-
-def _loss_panel(method: MethodResult, seeds: dict[str, History]) -> Panel:
-    color = color_of(method.family)
-    lines = tuple(
-        _log_line(history, column, color, dash, tip=f"{method.title}, seed {seed}, {name} loss")
-        for seed, history in seeds.items()
-        for name, column, dash in _LOSSES
-    )
-    return Panel(
-        title=method.title,
-        x_label="epoch",
-        y_label="loss",
-        x_range=_epochs(lines),
-        y_range=padded_range(value for line in lines for value in line.y),
-        lines=lines,
-        legend=tuple((name, color, dash) for name, _, dash in _LOSSES),
-        has_whole_steps=True,
-    )
-
-
-def _auroc_panel(method: MethodResult, seeds: dict[str, History]) -> Panel:
-    lines = tuple(
-        _log_line(
-            history,
-            "val_auroc",
-            color_of(method.family),
-            1,
-            tip=f"{method.title}, seed {seed}: best validation AUROC {_highest(history)}",
-        )
-        for seed, history in seeds.items()
-    )
+def _epoch_panel(
+    method: MethodResult, seeds: dict[str, History], curves: Curves, y_label: str
+) -> Panel:
+    lines = []
+    for seed, history in seeds.items():
+        epochs = [row.get("epoch") or place for place, row in enumerate(history, start=1)]
+        known = [value for row in history if (value := row.get("val_auroc")) is not None]
+        best = decimals(max(known, default=None))
+        for words, column, dash in curves:
+            line = Line(
+                x=np.array(epochs, dtype=float),
+                y=_numbers(row.get(column) for row in history),
+                color=color_of(method.family),
+                dash=dash,
+                tip=f"{method.title}, seed {seed}{words.format(best=best)}",
+                is_thin=True,
+                has_dots=len(history) == 1,
+            )
+            lines.append(line)
+    last = max(float(line.x.max()) for line in lines)
     return Panel(
         title="",
         x_label="epoch",
-        y_label="validation AUROC",
-        x_range=_epochs(lines),
+        y_label=y_label,
+        x_range=(1.0, last) if last > 1 else (0.5, 1.5),
         y_range=padded_range(value for line in lines for value in line.y),
-        lines=lines,
-        is_low=True,
+        lines=tuple(lines),
         has_whole_steps=True,
     )
-
-
-def _log_line(history: History, column: str, color: str, dash: int, *, tip: str) -> Line:
-    epochs = [row.get("epoch") or place for place, row in enumerate(history, start=1)]
-    return Line(
-        x=np.array(epochs, dtype=float),
-        y=_numbers(row.get(column) for row in history),
-        color=color,
-        dash=dash,
-        tip=tip,
-        is_thin=True,
-        has_dots=len(history) == 1,
-    )
-
-
-def _epochs(lines: Iterable[Line]) -> tuple[float, float]:
-    last = max((float(line.x.max()) for line in lines), default=1.0)
-    return (1.0, last) if last > 1 else (0.5, 1.5)
-
-
-def _highest(history: History) -> str:
-    known = [value for row in history if (value := row.get("val_auroc")) is not None]
-    return decimals(max(known, default=None))
 
 
 def layers_section(comparison: Comparison) -> Section:
@@ -342,13 +313,7 @@ def layers_section(comparison: Comparison) -> Section:
 
 
 def losses_section(comparison: Comparison) -> Section:
-    networks = [
-        tag("div", draw_panel(losses), draw_panel(aurocs))
-        for losses, aurocs in draw_losses(comparison)
-    ]
-    return report_section(
-        "training",
-        tag("div", networks, class_="panels"),
-        figure=networks,
-        pictures={"losses": in_rows(networks, 4)},
-    )
+    networks = _draw_losses(comparison)
+    content = tag("div", networks, class_="panels")
+    pictures = {"losses": in_rows(networks, 4)}
+    return report_section("training", content, figure=networks, pictures=pictures)

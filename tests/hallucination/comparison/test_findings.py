@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew.hallucination.comparison.findings import Where, find_sentences
-from clew.hallucination.comparison.rows import Labels, Measured
+from clew.hallucination.comparison.findings import Labels, Measured, Where, find_sentences
 from clew.metrics import PlattScale
 
 BOTH = np.tile([0, 1], 40)

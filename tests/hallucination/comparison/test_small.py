@@ -10,14 +10,14 @@ from rich.console import Console
 
 from clew.cli.compare import print_comparison
 from clew.hallucination.comparison import ComparisonResult, compare_methods
-from clew.hallucination.comparison.families import Contest, tell_contest, tell_graphs
+from clew.hallucination.comparison.findings import tell_contest, tell_graphs
 from clew.hallucination.comparison.measuring import Labels, Measured, over_seeds
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page
 from clew.metrics import PlattScale, auroc
 from tests.hallucination.comparison.making import Told, compare_config, write_data
 
-GRAPHS = Contest(subject="Networks on graphs", rest="method without graphs")
+GRAPHS = ("Networks on graphs", "method without graphs")
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +104,10 @@ def test_sentence_on_a_family_rests_on_seeds_and_on_learning(
     probe = [0.5 * test + random.standard_normal(300)]
     ours = measured("gnn", graph, test, epoch=epoch, family="network")
     other = measured("probe", probe, test, family="probe")
-    told = tell_contest(GRAPHS, [ours], [other], labels)
+    told = tell_contest(*GRAPHS, [ours], [other], labels)
     assert told is not None and said in told
     few = Labels(validation=test[:12], test=test, kept=labels.kept)
-    assert tell_contest(GRAPHS, [ours], [other], few) is None
+    assert tell_contest(*GRAPHS, [ours], [other], few) is None
 
 
 def test_difference_that_depends_on_the_seed_is_no_difference() -> None:
@@ -118,7 +118,7 @@ def test_difference_that_depends_on_the_seed_is_no_difference() -> None:
     ours = [shift * test + random.standard_normal(400) for shift in shifts]
     others = [1.0 * test + random.standard_normal(400) for _ in shifts]
     told = tell_contest(
-        GRAPHS,
+        *GRAPHS,
         [measured("gnn", ours, test, family="network")],
         [measured("lstm", others, test, family="network")],
         labels,

@@ -407,12 +407,14 @@ def draw_matrix(matrix: Matrix, *, words: str) -> Html:
     left, (top, right) = 14 + _length(matrix.rows), _rise(matrix.columns, cell_width)
     width = left + cell_width * len(matrix.columns) + right
     height = top + cell_height * len(matrix.rows) + 4
+    names = []
+    for place, name in enumerate(matrix.columns):
+        x, y = left + cell_width * (place + 0.5) + 3, top - 8
+        turned = f"rotate(-45 {x:.1f} {y:.1f})"
+        names.append(tag("text", _cut(name), x=x, y=y, transform=turned, class_="name"))
     picture = tag(
         "svg",
-        [
-            _column_name(name, left + cell_width * (place + 0.5) + 3, top)
-            for place, name in enumerate(matrix.columns)
-        ],
+        names,
         [_matrix_row(matrix, row, left, top) for row in range(len(matrix.rows))],
         viewBox=f"0 0 {width:.0f} {height:.0f}",
         width=width,
@@ -432,12 +434,6 @@ def _rise(names: Sequence[str], cell_width: float) -> tuple[float, float]:
     """How far the slanted names extend upwards, and the last one to the right."""
     beyond = _SLANT * _length(names[-1:]) - cell_width / 2 + 12
     return 22 + _SLANT * _length(names), max(0.0, beyond)
-
-
-def _column_name(name: str, x: float, top: float) -> Html:
-    y = top - 8
-    turned = f"rotate(-45 {x:.1f} {y:.1f})"
-    return tag("text", _cut(name), x=x, y=y, transform=turned, class_="name")
 
 
 def _matrix_row(matrix: Matrix, row: int, left: float, top: float) -> Html:

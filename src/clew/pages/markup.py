@@ -138,17 +138,24 @@ def wrap_page(
         tag("div", id="tip", role="status", hidden=True),
         tag("script", _package_text("page.js")),
     )
-    return join(Html("<!doctype html>\n"), tag("html", _head(title, style), body, lang="en"))
+    return join(
+        Html("<!doctype html>\n"),
+        tag(
+            "html", html_head(title, join(_package_text("style.css"), Html(style))), body, lang="en"
+        ),
+    )
 
 
-def _head(title: str, style: str) -> Html:
+def html_head(title: str, style: Html, generator: str | None = None) -> Html:
+    """The head of a self-contained page, for light and dark screens of any width."""
     return tag(
         "head",
         tag("meta", charset="utf-8"),
+        tag("meta", name="generator", content=generator) if generator else None,
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", title),
-        tag("style", _package_text("style.css"), Html(style)),
+        tag("style", style),
     )
 
 

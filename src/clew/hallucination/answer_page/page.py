@@ -26,7 +26,7 @@ from clew.hallucination.answer_page.picture import (
     views_of,
 )
 from clew.hallucination.traces.token_texts import shorten, visible_text
-from clew.pages.markup import Child, Html, join, section_texts, tag, with_settings
+from clew.pages.markup import Child, Html, html_head, join, section_texts, tag, with_settings
 from clew.version import __version__
 
 _HIGH_ENTROPY = 4.0  # nats; at this entropy the bar is full
@@ -48,15 +48,7 @@ _FITTED = " The probes were fitted without the answers shown and without those i
 
 def render_page(picture: Picture, generator: str) -> str:
     """The whole page. All texts from the store are escaped."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="generator", content=generator),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{picture.title} - {picture.store}"),
-        tag("style", _read("style.css")),
-    )
+    head = html_head(f"{picture.title} - {picture.store}", _read("style.css"), generator)
     body = tag(
         "body",
         tag("main", *_sections(picture), class_="two" if len(picture.answers) > 1 else "one"),

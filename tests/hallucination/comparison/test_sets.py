@@ -123,7 +123,7 @@ def test_kept_detector_is_trained_on_all_sets_and_knows_its_figures(
 def test_report_names_the_sets(made: ComparisonResult) -> None:
     page = make_page(read_comparison(made.folder))
     assert "on question sets not trained on: facts, elements and trivia</title>" in page
-    assert "On question sets that it was not trained on" in page
+    assert "over 3 question sets that it was not trained on" in page
     assert 'id="left_out"' in page and "150 (" in page
     assert "Nothing was chosen on the test answers" not in page
 

@@ -57,7 +57,7 @@ def test_few_answers_have_no_mark_in_any_table(small: ComparisonResult) -> None:
     print_comparison(Console(file=page, width=120), small.folder, small.results)
     assert all(mark not in page.getvalue() for mark in ("> ", "best on", "p < 0.05"))
     report = make_page(read_comparison(small.folder))
-    assert "There are too few answers to say which method is best." in report
+    assert "There are too few answers to choose a best method." in report
     assert "best on validation" not in report and "winner" not in report.partition("</style>")[2]
 
 

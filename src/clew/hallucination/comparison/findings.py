@@ -73,11 +73,11 @@ def _tell_best(best: Measured, labels: Labels, where: Where) -> str:
             f"AUROC on {where.chosen_on}, reaches {reached}."
         )
     found = f"The best method on {where.chosen_on}, {row['title']}, reaches {reached}"
-    if low <= _CHANCE:
-        return f"{found}: it is not shown to detect hallucinated answers better than chance."
     versus = row["versus_perplexity"]
     if row["method"] == "perplexity":
         return f"{found}: no method beats perplexity there."
+    if low <= _CHANCE:
+        return f"{found}: it is not shown to detect hallucinated answers better than chance."
     if versus is None:
         return f"{found}; perplexity was not evaluated."
     if versus["p_value"] is None:

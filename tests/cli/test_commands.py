@@ -43,13 +43,14 @@ MODULES = (
 )
 OF_PATTERNS = [
     import_module(f"clew.cli.patterns.{name}")
-    for name in (
-        *("create", "evaluate", "export", "flow", "identify", "import_", "info", "list_"),
-        *("recognize", "review", "serve", "similar", "train"),
-    )
+    for name in ("cleaning", "flow", "photos", "sets", "training")
 ]
 COMMANDS: dict[str, Command] = {
-    module.COMMAND.words: module.COMMAND for module in (*MODULES, *OF_PATTERNS)
+    command.words: command
+    for command in (
+        *(module.COMMAND for module in MODULES),
+        *(command for module in OF_PATTERNS for command, _ in module.COMMANDS),
+    )
 }
 FUNCTIONS = [getattr(steps, name) for steps in (workflow, photo_workflow) for name in steps.__all__]
 # Columns that are left for a help text.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clew.cli.patterns.figures import print_doubt
+from clew.cli.patterns.training import print_doubt
 
 DOUBT = 'not clearly better than always predicting "dog" (60.0%): more photos'
 

@@ -1,4 +1,4 @@
-"""The group `clew patterns`: one file per command, as in the folder above."""
+"""The group `clew patterns`."""
 
 import typer
 
@@ -7,22 +7,7 @@ from clew.cli.help import HelpGroup
 
 def build_group() -> typer.Typer:
     """The group with all its commands, in the order in which people need them."""
-    from clew.cli.patterns import (
-        clean,
-        create,
-        evaluate,
-        export,
-        flow,
-        identify,
-        import_,
-        info,
-        list_,
-        recognize,
-        review,
-        serve,
-        similar,
-        train,
-    )
+    from clew.cli.patterns import cleaning, flow, photos, sets, training
 
     group = typer.Typer(
         cls=HelpGroup,
@@ -31,7 +16,7 @@ def build_group() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    of_sets = (flow, create, import_, list_, info, clean, similar)
-    for command in (*of_sets, train, evaluate, identify, recognize, review, serve, export):
-        command.register(group)
+    for module in (flow, sets, cleaning, training, photos):
+        for command, run in module.COMMANDS:
+            command.register(group, run)
     return group

@@ -1,24 +1,27 @@
-"""clew patterns flow"""
+"""clew patterns flow: all steps at once."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 
 from clew.base.errors import SettingsMismatchError
 from clew.cli.commands import Call, Command
-from clew.cli.patterns.figures import print_reached
-from clew.cli.patterns.hints import command_text
-from clew.cli.patterns.identify import (
+from clew.cli.patterns.photos import (
     describe_identification,
     identify_and_print,
+    run_review,
     say_how_to_review,
 )
-from clew.cli.patterns.import_ import import_and_print, say_next
-from clew.cli.patterns.review import run_review
-from clew.cli.patterns.train import STOP_MESSAGE, epochs_text, print_training, say_unchanged
+from clew.cli.patterns.sets import command_text, import_and_print, say_next
+from clew.cli.patterns.training import (
+    STOP_MESSAGE,
+    epochs_text,
+    print_reached,
+    print_training,
+    say_unchanged,
+)
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serve import check_web
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from clew.patterns.review import ReviewConfig
     from clew.patterns.training import PatternsConfig
 
-COMMAND = Command(
+_FLOW = Command(
     function=run_flow,
     name="patterns flow",
     example="clew patterns flow animals --from my_photos --identify holiday_photos --web",
@@ -41,11 +44,7 @@ COMMAND = Command(
 )
 
 
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
-
-
-def run(call: Call) -> None:
+def _run_flow(call: Call) -> None:
     from clew.patterns import flow
     from clew.patterns.workflow.sets import read_flow
 
@@ -120,3 +119,6 @@ class _ShownSteps:
     def _head(self, title: str) -> None:
         self._console.print()
         self._console.print(title, style="bold")
+
+
+COMMANDS = ((_FLOW, _run_flow),)

@@ -1,8 +1,8 @@
-"""clew patterns clean"""
+"""clew patterns clean and similar: problems in the photos themselves."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from clew.base.texts import counted, for_terminal
@@ -13,13 +13,14 @@ from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serve import check_web, serve_until_done
 from clew.cli.signals import long_run
-from clew.patterns.workflow import clean_photos
+from clew.patterns.workflow import clean_photos, find_similar
 
 if TYPE_CHECKING:
     from clew.patterns.cleaning.findings import Finding
     from clew.patterns.cleaning.session import Cleaning, CleanPlace, CleanResult
 
-COMMAND = Command(
+
+_CLEAN = Command(
     function=clean_photos,
     name="patterns clean",
     example="clew patterns clean my_photos --web",
@@ -36,11 +37,7 @@ COMMAND = Command(
 _SHOWN = 3  # findings of each kind
 
 
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
-
-
-def run(call: Call) -> None:
+def _run_clean(call: Call) -> None:
     settings = dict(call.settings)
     page = {name: settings[name] for name in ("web", "port", "browser")}
     check_web(page["web"])
@@ -55,10 +52,10 @@ def run(call: Call) -> None:
             print_line(call.console, f"undone: {change.action} {change.source}")
         return
     _print_findings(call.console, result)
-    _print_places(call.progress, result)
+    _print_clean_places(call.progress, result)
     place = _place(call)
     if page["web"] and len(result):
-        _serve(call.console, place, result, port=page["port"], browser=page["browser"])
+        _serve_cleaning(call.console, place, result, port=page["port"], browser=page["browser"])
     elif len(result):
         print_line(call.progress, f"decide about each of them with: {_web(place)}")
 
@@ -114,13 +111,13 @@ def _print_some(console: Console, found: "list[Finding]") -> None:
     console.print(table)
 
 
-def _print_places(console: Console, result: "CleanResult") -> None:
+def _print_clean_places(console: Console, result: "CleanResult") -> None:
     print_line(console, f"lists: {result.json_file} and {result.list_file}")
     if result.report.exists():
         print_line(console, f"report: {result.report}")
 
 
-def _serve(
+def _serve_cleaning(
     console: Console, place: "CleanPlace", result: "CleanResult", *, port: int, browser: bool
 ) -> None:
     from clew.patterns.cleaning.session import open_clean_page, open_cleaning
@@ -134,10 +131,10 @@ def _serve(
             try:
                 serve_until_done(console, server, browser=browser)
             finally:
-                _print_end(console, cleaning)
+                _print_cleaned(console, cleaning)
 
 
-def _print_end(console: Console, cleaning: "Cleaning") -> None:
+def _print_cleaned(console: Console, cleaning: "Cleaning") -> None:
     counts = cleaning.counts()
     left = sum(cleaning.count_open().values())
     rest = f"; {left:,} left, continue with: {call_text(cleaning.again_call)}" if left else ""
@@ -146,3 +143,34 @@ def _print_end(console: Console, cleaning: "Cleaning") -> None:
         print_line(console, f"removed photos are in {cleaning.removed}; --undo N brings them back")
     if any(counts[name] for name in ("relabeled", "moved", "removed")):
         print_line(console, f"train on the cleaned photos with: {call_text(cleaning.next_call)}")
+
+
+_SIMILAR = Command(
+    function=find_similar,
+    name="patterns similar",
+    example="clew patterns similar bird.jpg --data my_photos",
+    spelling=Spelling(metavars={"image": "IMAGE"}),
+    has_json=True,
+    has_threads=True,
+    is_resumable=True,
+)
+
+
+def _run_similar(call: Call) -> None:
+    message = "what was computed is saved; run the same command again to resume"
+    with long_run(call.progress, message) as stop, Renderer(call.progress) as reporter:
+        found = find_similar(**call.settings, reporter=reporter, should_stop=stop)
+    if call.as_json:
+        call.print_json([asdict(photo) for photo in found])
+        return
+    table = make_table()
+    for heading in ("photo", "class"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("similarity", justify="right")
+    for photo in found:
+        words = (photo.name, photo.label, f"{photo.similarity:.2f}")
+        table.add_row(*(for_terminal(word) for word in words))
+    call.console.print(table)
+
+
+COMMANDS = ((_CLEAN, _run_clean), (_SIMILAR, _run_similar))

@@ -1,0 +1,225 @@
+"""clew patterns train and evaluate."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from clew.base.texts import counted, duration_text, for_terminal, tenth_percent
+from clew.cli.commands import Call, Command
+from clew.cli.options import CACHE, HARDWARE, Spelling
+from clew.cli.patterns.sets import command_text
+from clew.cli.printing import make_table, print_line
+from clew.cli.renderer import Renderer, excluded_text
+from clew.cli.signals import long_run
+from clew.patterns.library.folders import LIBRARY
+from clew.patterns.workflow import evaluate, train
+
+if TYPE_CHECKING:
+    from clew.patterns.flow import ClassifierResult
+    from clew.patterns.library.pattern_set import PatternSet
+
+
+_TRAIN = Command(
+    function=train,
+    name="patterns train",
+    example="clew patterns train --data photos --output-dir trained",
+    groups={
+        "Photos": ("data", "library", "split", "image_size", "cache"),
+        "Output": ("out", "overwrite", "log_to"),
+        "Network": ("network", "pretrained", "from_scratch", "start_from"),
+        "Training": (
+            *("epochs", "minutes", "lr", "patience", "weight_decay", "warmup", "focal_loss"),
+            *("label_smoothing", "class_weights", "seed"),
+        ),
+        "Augmentation": ("augment", "rand_augment", "mixup", "crop", "flip"),
+        **HARDWARE,
+        **CACHE,
+    },
+    spelling=Spelling(words=("name",), metavars={"split": "A/B/C", "rand_augment": "N,M"}),
+    has_json=True,
+    is_resumable=True,
+)
+STOP_MESSAGE = "everything is saved after this step"
+
+
+def _run_train(call: Call) -> None:
+    from clew.engine.processes import is_first_process
+
+    call.progress.quiet |= not is_first_process()
+    with (
+        long_run(call.progress, STOP_MESSAGE, overwrite=call.settings["overwrite"]) as stop,
+        Renderer(call.progress) as reporter,
+    ):
+        result = train(**call.settings, reporter=reporter, should_stop=stop)
+    if not is_first_process():
+        return
+    if call.as_json:
+        call.print_json(result.raw)
+        return
+    if not result.is_new and result.pattern_set is not None:
+        why = "no photos have been added or removed and no new settings passed"
+        say_unchanged(call.progress, result.pattern_set, why)
+        return
+    reporter.say(epochs_text(result.raw, is_new=reporter.has_trained))
+    print_training(call.console, call.progress, result)
+    _say_next(call.progress, result)
+
+
+def print_training(console: Console, progress: Console, result: "ClassifierResult") -> None:
+    progress.print()
+    print_reached(console, result.raw)
+    print_doubt(progress, result.raw)
+    print_places(console, result)
+
+
+def epochs_text(results: dict[str, Any], *, is_new: bool) -> str:
+    return (
+        f"{'' if is_new else 'already trained: '}best epoch {results['best_epoch']} of "
+        f"{results['epochs_run']}, {duration_text(results['seconds'])}, "
+        f"{results['images_per_second']:,.0f} photos/s"
+    )
+
+
+def say_unchanged(console: Console, pattern_set: "PatternSet", why: str) -> None:
+    again = command_text("train", pattern_set.name, "--overwrite", library=pattern_set.library)
+    print_line(
+        console,
+        f"nothing to do: {why} since {pattern_set.latest_model()} was trained. "
+        f"To train a new model from scratch: {again}",
+    )
+
+
+def _say_next(console: Console, result: "ClassifierResult") -> None:
+    """Print the next commands, ready to paste."""
+    made = result.pattern_set
+    which = ("--model", result.model) if made is None else ("--name", made.name)
+    commands = {
+        "identify photos": ("identify", "FOLDER", *which),
+        "evaluate it": ("evaluate", *which, "--data", "DIR"),
+        "open its page": ("serve", *which),
+        "export it": ("export", *which, "--out", "model.onnx"),
+    }
+    console.print("next:")
+    for what, (command, *words) in commands.items():
+        text = command_text(str(command), *words, library=LIBRARY if made is None else made.library)
+        print_line(console, f"  {what + ':':<18}{text}")
+
+
+_WEAKEST = 5
+
+
+def print_reached(console: Console, results: dict[str, Any]) -> None:
+    """Accuracy with its confidence interval, and the classes with the lowest recall."""
+    low, high = results["test_accuracy_ci"]
+    right = round(results["test_accuracy"] * results["test_photos"])
+    console.print(
+        Text.assemble(
+            (f"test accuracy {tenth_percent(results['test_accuracy'])}", "bold"),
+            f" (95% confidence interval {tenth_percent(low)} to {tenth_percent(high)}): {right:,} "
+            f"of {counted(results['test_photos'], 'photo')} correct",
+        )
+    )
+    table = _weakest_table(results)
+    if table.rows:
+        console.print(table)
+
+
+def print_doubt(console: Console, results: dict[str, Any]) -> None:
+    """Warn about a classifier that may be no better than a constant guess."""
+    largest = max(results["per_class"], key=lambda row: row["test"])
+    share = largest["test"] / results["test_photos"]
+    if results["test_accuracy"] == 1 or results["test_accuracy_ci"][0] > share:
+        return
+    print_line(
+        console,
+        f'not clearly better than always predicting "{largest["class"]}" '
+        f"({tenth_percent(share)}): more photos, more --epochs or a larger --network may help",
+    )
+
+
+def print_places(console: Console, result: "ClassifierResult") -> None:
+    """Print the paths of the report and of results.json. If there is no report, an earlier note
+    said why."""
+    from clew.storage.places import open_place
+
+    if open_place(result.path).stat(result.report.name) is not None:
+        print_line(console, f"report: {result.report}")
+    print_line(console, f"all metrics: {result.path / 'results.json'}")
+
+
+def _weakest_table(results: dict[str, Any]) -> Table:
+    table = make_table()
+    table.add_column("lowest recall", overflow="fold")
+    table.add_column("recall", justify="right", no_wrap=True)
+    table.add_column("most often predicted as", overflow="fold")
+    rows = [row for row in results["per_class"] if row["recall"] is not None and row["recall"] < 1]
+    for row in sorted(rows, key=lambda row: row["recall"])[:_WEAKEST]:
+        right = f"{tenth_percent(row['recall'])} of {row['test']:,}"
+        other = _taken_for(results, row["class"])
+        table.add_row(*(for_terminal(text) for text in (row["class"], right, other)))
+    return table
+
+
+def _taken_for(results: dict[str, Any], name: str) -> str:
+    """The class that most of the misclassified photos were predicted as, and how many."""
+    place = results["classes"].index(name)
+    wrong = {
+        other: count
+        for other, count in zip(results["classes"], results["confusion"][place], strict=True)
+        if other != name and count
+    }
+    most = max(wrong, key=lambda other: wrong[other])
+    return f"{most} ({wrong[most]:,})"
+
+
+_EVALUATE = Command(
+    function=evaluate,
+    name="patterns evaluate",
+    example="clew patterns evaluate --model trained --data other_photos",
+    spelling=Spelling(words=()),
+    has_json=True,
+    has_threads=True,
+)
+
+
+def _run_evaluate(call: Call) -> None:
+    with (
+        long_run(call.progress, "nothing will be written") as stop,
+        Renderer(call.progress) as reporter,
+    ):
+        result = evaluate(**call.settings, reporter=reporter, should_stop=stop)
+    if call.as_json:
+        call.print_json(result.raw)
+        return
+    _print_photos(call.console, result)
+    call.progress.print()
+    print_reached(call.console, result.raw)
+    _print_before(call.console, result)
+    print_places(call.console, result)
+
+
+def _print_photos(console: Console, result: "ClassifierResult") -> None:
+    data = result.raw["data"]
+    lines = [f"evaluated on {counted(data['photos'], 'photo')} from {data['folder']}"]
+    if data["excluded"]:
+        where = result.path / "excluded.csv"
+        lines.append(f"excluded: {excluded_text(data['excluded'])}: see {where} for the reasons")
+    if data["all_seen"]:
+        counts = ", ".join(f"{count:,} {split}" for split, count in data["seen"].items())
+        lines.append(
+            f"warning: all of these photos were used to train or select the classifier ({counts}), "
+            "so these metrics say nothing about new photos: evaluate on other photos."
+        )
+    for line in lines:
+        print_line(console, line)
+
+
+def _print_before(console: Console, result: "ClassifierResult") -> None:
+    before = result.raw["trained_test_accuracy"]
+    if isinstance(before, float):
+        console.print(f"accuracy on its own test split: {tenth_percent(before)}")
+
+
+COMMANDS = ((_TRAIN, _run_train), (_EVALUATE, _run_evaluate))

@@ -22,7 +22,7 @@ from clew.pages.numbers import as_number
 from clew.patterns.identification.results import read_identified, read_settings
 from clew.patterns.library.journal import Journal, write_listing
 from clew.patterns.library.pattern_set import PatternSet, _summarize_run
-from clew.patterns.review.notes import Notes
+from clew.patterns.review.journal import DecisionJournal
 from clew.patterns.trained.model import read_results as read_finished
 from clew.storage.reading import read_json
 from tests.engine.hostile_models import ODD_VALUES, paths_of, replaced
@@ -74,6 +74,7 @@ REVIEW = {
         }
     ],
 }
+DECISION = {"number": 1, "action": "skipped", "step": "done", "source": "/a", "digest": "d"}
 RUNS = {"runs": [{"model": "lstm"}], "data": {"train": {"correct": 3}}, "settings": {}}
 SET = {"format": "clew patterns", "version": 1, "name": "a", "created": "now"}
 
@@ -82,6 +83,11 @@ def _read_runs(path: Path) -> object:
     file = ResultsFile(path.parent)
     file.find("lstm")
     return file.refuse_other_data({"train": {"correct": 4}}, ["lstm"])
+
+
+def _open_old_review(path: Path) -> object:
+    path.with_suffix(".jsonl").unlink(missing_ok=True)
+    return DecisionJournal(path.with_suffix(".jsonl"))
 
 
 def _summarize(path: Path) -> object:
@@ -94,7 +100,8 @@ READERS: dict[str, tuple[str, Any, Callable[[Path], object]]] = {
     "summary": ("results.json", TRAINED, _summarize),
     "identified": ("identified.json", IDENTIFIED, read_identified),
     "identified settings": ("identified.json", IDENTIFIED, read_settings),
-    "review": ("review.json", REVIEW, Notes),
+    "review": ("review.json", REVIEW, _open_old_review),
+    "decision": ("review.jsonl", DECISION, DecisionJournal),
     "detectors": ("results.json", RUNS, _read_runs),
     "set": ("set.json", SET, lambda path: PatternSet.at(path.parent).created()),
     "tracking": (

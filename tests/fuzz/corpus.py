@@ -18,7 +18,6 @@ from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.detector_folder import load_detector
 from clew.hallucination.detectors.training.train import train_detectors
 from clew.hallucination.samples.preprocess import preprocess_store
-from clew.patterns.cleaning.changes import open_changes
 from clew.patterns.networks.pretrained import pretrained_lite0
 from tests.builders import save_tiny_model, write_questions
 from tests.hallucination.comparison.making import compare_config, write_set
@@ -27,6 +26,7 @@ from tests.hallucination.detectors.training.making import small_run
 from tests.hallucination.legacy import old_files
 from tests.hallucination.samples.making.making import tiny_preprocess, write_scores
 from tests.hallucination.workflow.test_calibrate import write_risks
+from tests.patterns.cleaning.making import clean_all
 from tests.patterns.identification.making import save_color_model
 from tests.patterns.networks.making import write_random_lite0
 from tests.patterns.review.making import identify, make_set
@@ -97,13 +97,12 @@ def _make_calibration(folder: Path) -> None:
 def _make_journal(folder: Path) -> None:
     """Photos of which some were moved or removed, and one was put back."""
     data = Path(shutil.copytree(folder / "classes", folder / "cleaned" / "photos"))
-    names = sorted(str(path.relative_to(data)) for path in data.rglob("*") if path.is_file())
-    with open_changes(data, folder / "cleaned" / "clean") as changes:
-        changes.remove(names[0], ("a",))
-        changes.put_into(names[1], "red", ("b",))
-        changes.keep(names[2], ("c",))
-        changes.remove(names[3], ("d",))
-        changes.undo()
+    with clean_all(data, folder / "cleaned" / "clean") as cleaning:
+        cleaning.remove(0)
+        cleaning.relabel(1, "another class")
+        cleaning.keep(2)
+        cleaning.remove(3)
+        cleaning.undo()
 
 
 def _make_weights(cache: Path) -> None:

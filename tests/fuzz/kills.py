@@ -27,25 +27,23 @@ from tests.fuzz.corpus import CAPTURE
 
 def move_photos_and_undo(corpus: Path, out: Path) -> None:
     """Every photo to another place, then all of them back; none is lost at any time."""
-    from clew.patterns.cleaning.changes import open_changes
+    from tests.patterns.cleaning.making import clean_all
 
     data = out / "photos"
     if not data.exists():
         shutil.copytree(corpus / "classes", out / "copy", dirs_exist_ok=True)
         (out / "copy").rename(data)
-    names = sorted(str(path.relative_to(corpus / "classes")) for path in _find_photos(corpus))
-    with open_changes(data, out / "clean") as changes:
+    with clean_all(data, out / "clean") as cleaning:
         assert contents(out) == contents(corpus / "classes"), "a photo is lost, or there twice"
-        known = {change.source for change in changes}
-        for number, name in enumerate(() if (out / "moved").exists() else names):
-            if name not in known and number % 2:
-                changes.remove(name, (name,))
-            elif name not in known:
-                changes.put_into(name, "another class", (name,))
+        for number, finding in enumerate(() if (out / "moved").exists() else cleaning.findings):
+            if number % 2:
+                cleaning.remove(number)
+            elif finding.label != "another class":
+                cleaning.relabel(number, "another class")
         assert contents(out) == contents(corpus / "classes"), "a photo is lost, or there twice"
         (out / "moved").touch()
-        while changes.undo() is not None:
-            pass
+        while len(cleaning.decisions.journal):
+            cleaning.undo()
     print("all are back")  # noqa: T201
 
 

@@ -92,7 +92,7 @@ def test_signal_stops_review_page_cleanly(animals: PatternSet, number: int, code
         out, err = process.communicate(timeout=HANGS_SECONDS)
     assert process.returncode == code and err == ""
     again = "continue with: clew patterns review animals --web"
-    assert f"1 skipped; 2 left, {again}\n" in out and (animals.folder / "review.json").exists()
+    assert f"1 skipped; 2 left, {again}\n" in out and (animals.folder / "review.jsonl").exists()
 
 
 def test_ctrl_c_at_the_terminal_keeps_the_decisions(

@@ -1,5 +1,7 @@
 """Real photos for the tests: pieces of the two that scikit-learn has, and findings about them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from clew.patterns.cleaning.findings import Finding, Findings
+from clew.patterns.cleaning.session import Cleaning, CleanPlace, open_cleaning
 
 SIDE = 120
 _SOURCES = ("china.jpg", "flower.jpg")
@@ -61,6 +64,15 @@ def make_findings(data: Path, *findings: Finding, split_folders: bool = False) -
         excluded={},
         split_folders=split_folders,
     )
+
+
+@contextmanager
+def clean_all(data: Path, out: Path) -> Iterator[Cleaning]:
+    """A session with a finding about every photo, in the order of their names."""
+    findings = [make_finding(name) for name in list_files(data)]
+    place = CleanPlace.of_folder(data, out)
+    with open_cleaning(place, make_findings(data, *findings)) as cleaning:
+        yield cleaning
 
 
 def list_files(folder: Path) -> list[str]:

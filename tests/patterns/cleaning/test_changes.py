@@ -1,17 +1,22 @@
 """The journal of changes: what a kill interrupts is completed, and everything can be undone."""
 
+import errno
 import json
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from clew.base.errors import InputError, StoreError, StoreLockedError
-from clew.patterns.cleaning import changes as module
-from clew.patterns.cleaning.changes import CHANGES, Changes, open_changes
-from tests.patterns.cleaning.making import list_files, write_set
+from clew.patterns.cleaning.session import CHANGES, Cleaning
+from tests.patterns.cleaning.making import clean_all, list_files, make_finding, write_set
 
-KEY = ("label", "digest")
+# The findings of `clean_all` are about these photos.
+PHOTOS = ["flower/0.png", "flower/1.png", "temple/0.png", "temple/1.png"]
+FIRST, SECOND = PHOTOS.index("temple/0.png"), PHOTOS.index("temple/1.png")
+Open = Callable[[], AbstractContextManager[Cleaning]]
 
 
 @pytest.fixture
@@ -20,113 +25,176 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def changes(data: Path, tmp_path: Path) -> Changes:
-    return Changes(data, tmp_path / "photos-clean")
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "photos-clean"
 
 
-def test_changes_are_undone_one_by_one(data: Path, changes: Changes) -> None:
-    before = {name: (data / name).read_bytes() for name in list_files(data)}
-    changes.remove("temple/0.png", KEY)
-    moved = changes.put_into("temple/1.png", "flower", ("label", "other"))
-    changes.keep("flower/0.png", ("outlier", "x"))
-    assert moved.target == "flower/1-2.png"  # no photo is overwritten
-    assert list_files(data) == ["flower/0.png", "flower/1-2.png", "flower/1.png"]
-    assert list_files(changes.removed) == ["temple/0.png"]
-    undone = [changes.undo() for _ in range(4)]
-    assert [one and one.action for one in undone] == ["keep", "relabel", "remove", None]
-    assert {name: (data / name).read_bytes() for name in list_files(data)} == before
-    assert not changes.removed.exists()
+@pytest.fixture
+def clean(data: Path, out: Path) -> Open:
+    return lambda: clean_all(data, out)
 
 
-def test_earlier_sessions_can_be_undone(data: Path, changes: Changes) -> None:
-    changes.remove("temple/0.png", KEY)
-    again = Changes(data, changes.folder)
-    assert [change.source for change in again] == ["temple/0.png"]
-    again.undo()
-    assert (data / "temple/0.png").is_file() and len(Changes(data, changes.folder)) == 0
+def read_all(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in list_files(folder)}
+
+
+def test_changes_are_undone_one_by_one(data: Path, clean: Open) -> None:
+    before = read_all(data)
+    with clean() as cleaning:
+        cleaning.remove(FIRST)
+        cleaning.relabel(SECOND, "flower")
+        cleaning.keep(0)
+        # no photo is overwritten
+        assert list_files(data) == ["flower/0.png", "flower/1-2.png", "flower/1.png"]
+        removed = cleaning.decisions.removed
+        assert list_files(removed) == ["temple/0.png"]
+        assert [cleaning.undo().action for _ in range(3)] == ["keep", "relabel", "remove"]
+        with pytest.raises(InputError, match="nothing to undo"):
+            cleaning.undo()
+    assert read_all(data) == before and not removed.exists()
+
+
+def test_earlier_sessions_can_be_undone(data: Path, clean: Open) -> None:
+    with clean() as cleaning:
+        cleaning.remove(FIRST)
+    with clean() as again:
+        assert [change.source for change in again.decisions.journal] == ["temple/0.png"]
+        again.undo()
+    with clean() as cleaning:
+        assert (data / "temple/0.png").is_file() and len(cleaning.decisions.journal) == 0
 
 
 @pytest.mark.parametrize("step", ["link", "unlink"])
 @pytest.mark.parametrize("is_undo", [False, True])
 def test_change_that_a_kill_interrupted_is_completed(
-    data: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch, step: str, is_undo: bool
+    data: Path, clean: Open, monkeypatch: pytest.MonkeyPatch, step: str, is_undo: bool
 ) -> None:
     photo = (data / "temple/0.png").read_bytes()
-    if is_undo:
-        changes.remove("temple/0.png", KEY)
 
     def die(*_: object, **__: object) -> None:
         raise SystemExit
 
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
-        patched.setattr(*((os, "link", die) if step == "link" else (Path, "unlink", die)))
-        changes.undo() if is_undo else changes.remove("temple/0.png", KEY)
-    again = Changes(data, changes.folder)
-    is_removed = (step == "unlink") != is_undo
-    assert len(again) == is_removed and not again.started()
-    assert (data / "temple/0.png").exists() != is_removed
-    places = [data / "temple/0.png", again.removed / "temple/0.png"]
-    assert [place.read_bytes() for place in places if place.exists()] == [photo]
+    with clean() as cleaning:
+        if is_undo:
+            cleaning.remove(FIRST)
+        with monkeypatch.context() as patched, pytest.raises(SystemExit):
+            patched.setattr(*((os, "link", die) if step == "link" else (Path, "unlink", die)))
+            cleaning.undo() if is_undo else cleaning.remove(FIRST)
+    with clean() as again:
+        journal = again.decisions.journal
+        assert len(journal) == (not is_undo) and not journal.interrupted()
+        places = [data / "temple/0.png", again.decisions.removed / "temple/0.png"]
+    assert [place.exists() for place in places] == [is_undo, not is_undo]
+    assert places[not is_undo].read_bytes() == photo
 
 
 def test_photo_goes_to_another_disk(
-    data: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch
+    data: Path, clean: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
-        raise OSError(module.errno.EXDEV, "Invalid cross-device link")
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     photo = (data / "temple/0.png").read_bytes()
-    monkeypatch.setattr(os, "link", refuse)
-    changes.remove("temple/0.png", KEY)
-    assert (changes.removed / "temple/0.png").read_bytes() == photo
-    assert list_files(changes.removed) == ["temple/0.png"]
+    with clean() as cleaning:
+        monkeypatch.setattr(os, "link", refuse)
+        cleaning.remove(FIRST)
+        removed = cleaning.decisions.removed
+    assert read_all(removed) == {"temple/0.png": photo}
 
 
-def test_link_stays_a_link(data: Path, changes: Changes, tmp_path: Path) -> None:
+def test_photo_that_cannot_leave_its_folder_is_not_copied(
+    data: Path, clean: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: object) -> None:
+        if path == data / "temple/0.png":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        os.unlink(path)
+
+    with clean() as cleaning:
+        monkeypatch.setattr(Path, "unlink", refuse)
+        with pytest.raises(InputError, match="cannot be removed from its folder"):
+            cleaning.remove(FIRST)
+        assert list_files(data) == PHOTOS and not cleaning.decisions.removed.exists()
+        assert len(cleaning.decisions.journal) == 0 and cleaning.is_open(FIRST)
+
+
+def test_link_stays_a_link(data: Path, clean: Open, tmp_path: Path) -> None:
     (tmp_path / "real.png").write_bytes((data / "temple/0.png").read_bytes())
     (data / "temple/link.png").symlink_to("../../real.png")
-    changes.put_into("temple/link.png", "flower", KEY)
-    assert (data / "flower/link.png").resolve() == tmp_path / "real.png"
-    changes.undo()
+    with clean() as cleaning:
+        names = [finding.name for finding in cleaning.findings]
+        cleaning.relabel(names.index("temple/link.png"), "flower")
+        assert (data / "flower/link.png").resolve() == tmp_path / "real.png"
+        cleaning.undo()
     assert os.readlink(data / "temple/link.png") == "../../real.png"
 
 
-def test_undo_overwrites_no_photo(data: Path, changes: Changes) -> None:
-    changes.remove("temple/0.png", KEY)
-    (data / "temple/0.png").write_bytes(b"another one")
-    with pytest.raises(InputError, match="another file is at"):
-        changes.undo()
-    assert (data / "temple/0.png").read_bytes() == b"another one" and len(changes) == 1
+def test_undo_overwrites_no_photo(data: Path, clean: Open) -> None:
+    with clean() as cleaning:
+        cleaning.remove(FIRST)
+        (data / "temple/0.png").write_bytes(b"another one")
+        with pytest.raises(InputError, match="is now a different file"):
+            cleaning.undo()
+        assert len(cleaning.decisions.journal) == 1
+    assert (data / "temple/0.png").read_bytes() == b"another one"
 
 
 @pytest.mark.parametrize("name", ["../secret.png", "/etc/hosts.png", "temple/notes.txt", "no.png"])
-def test_only_photos_of_the_folder_are_changed(changes: Changes, name: str) -> None:
-    with pytest.raises(InputError):
-        changes.remove(name, KEY)
+def test_only_photos_of_the_folder_are_changed(clean: Open, name: str) -> None:
+    with clean() as cleaning:
+        cleaning.findings = (make_finding(f"x/{name}", digest="x"),)
+        object.__setattr__(cleaning.findings[0], "name", name)
+        with pytest.raises(InputError):
+            cleaning.remove(0)
+        assert len(cleaning.decisions.journal) == 0
 
 
-def test_edited_journal_moves_nothing(data: Path, changes: Changes) -> None:
-    changes.remove("temple/0.png", KEY)
-    path = changes.folder / CHANGES
-    line = json.loads(path.read_text().splitlines()[-1]) | {"source": "../../outside.png"}
-    path.write_text(json.dumps(line) + "\n")
-    with pytest.raises(StoreError, match="the journal of changes, cannot be read"):
-        Changes(data, changes.folder)
+@pytest.mark.parametrize("edit", [{"source": "../../outside.png"}, {"target": "a.sh"}])
+def test_edited_journal_moves_nothing(clean: Open, out: Path, edit: dict[str, str]) -> None:
+    with clean() as cleaning:
+        cleaning.remove(FIRST)
+    line = json.loads((out / CHANGES).read_text().splitlines()[-1]) | edit
+    (out / CHANGES).write_text(json.dumps(line) + "\n")
+    with pytest.raises(StoreError, match="the journal of decisions, cannot be read"), clean():
+        pass
 
 
-def test_line_that_a_kill_cut_off_is_ignored(data: Path, changes: Changes) -> None:
-    changes.remove("temple/0.png", KEY)
-    with (changes.folder / CHANGES).open("a") as file:
+def test_edited_journal_deletes_nothing(data: Path, clean: Open, out: Path) -> None:
+    with clean() as cleaning:
+        cleaning.remove(FIRST)
+    line = json.loads((out / CHANGES).read_text().splitlines()[-1])
+    line |= {"action": "relabel", "source": "temple/1.png", "target": "temple/1.png"}
+    (out / CHANGES).write_text(json.dumps(line) + "\n")
+    with clean() as cleaning:
+        cleaning.undo()
+    (out / CHANGES).write_text(json.dumps(line | {"step": "start"}) + "\n")
+    with clean():
+        assert (data / "temple/1.png").is_file()
+
+
+def test_journal_of_an_earlier_version_is_undone(data: Path, clean: Open, out: Path) -> None:
+    photo = data / "temple/0.png"
+    change = {"number": 1, "action": "remove", "key": ["label", "x"], "step": "done"}
+    change |= {"source": "temple/0.png", "target": "temple/0.png", "bytes": 3, "modified_ns": 5}
+    (out / "removed/temple").mkdir(parents=True)
+    photo.rename(out / "removed/temple/0.png")
+    (out / CHANGES).write_text(json.dumps(change | {"link": None, "made": "now"}) + "\n")
+    with clean() as cleaning:
+        assert cleaning.undo().source == "temple/0.png"
+    assert photo.is_file() and not (out / "removed").exists()
+
+
+def test_line_that_a_kill_cut_off_is_ignored(clean: Open, out: Path) -> None:
+    with clean() as cleaning:
+        cleaning.remove(FIRST)
+    with (out / CHANGES).open("a") as file:
         file.write('{"number": 2, "act')
-    again = Changes(data, changes.folder)
-    again.remove("temple/1.png", ("label", "b"))
-    assert len(Changes(data, changes.folder)) == 2
+    with clean() as again:
+        again.remove(2)  # temple/1.png is the third photo now
+    with clean() as cleaning:
+        assert len(cleaning.decisions.journal) == 2
 
 
-def test_second_session_is_refused(data: Path, tmp_path: Path) -> None:
-    with (
-        open_changes(data, tmp_path / "out"),
-        pytest.raises(StoreLockedError, match="another session"),
-        open_changes(data, tmp_path / "out"),
-    ):
+def test_second_session_is_refused(clean: Open) -> None:
+    with clean(), pytest.raises(StoreLockedError, match="another session"), clean():
         pass

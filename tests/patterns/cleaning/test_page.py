@@ -44,7 +44,7 @@ def test_a_whole_session_with_the_keyboard(cleaning: Cleaning, browser: Browser)
         assert (cleaning.data / "flower/0-2.png").is_file()
         browser.press("r")
         browser.wait(f'{text("#question")} === "Does this photo belong here?"')
-        assert list_files(cleaning.removed) == ["temple/1.png"]
+        assert list_files(cleaning.decisions.removed) == ["temple/1.png"]
         browser.press("k")
         browser.wait('!document.querySelector("#done").hidden')
         assert browser.run(text("#done-title")) == "All 3 findings decided"

@@ -12,12 +12,11 @@ import pytest
 from PIL import Image
 
 from clew.base.errors import InputError
-from clew.patterns.cleaning.changes import decided_keys
 from clew.patterns.cleaning.findings import Findings
+from clew.patterns.cleaning.page import open_clean_page
 from clew.patterns.cleaning.session import (
     Cleaning,
     CleanPlace,
-    open_clean_page,
     open_cleaning,
     undo_changes,
 )
@@ -83,10 +82,10 @@ def test_new_class_may_be_named(cleaning: Cleaning) -> None:
 def test_kept_photos_are_not_asked_about_again(findings: Findings, cleaning: Cleaning) -> None:
     cleaning.keep(0)
     again = Cleaning(
-        findings, cleaning.changes, next_call=cleaning.next_call, again_call=cleaning.again_call
+        findings, cleaning.decisions, next_call=cleaning.next_call, again_call=cleaning.again_call
     )
     assert [finding.kind for finding in again.findings] == ["duplicate", "outlier"]
-    left = findings.without(decided_keys(cleaning.changes.folder))
+    left = findings.without({change.key for change in cleaning.decisions.journal})
     assert len(left) == 2 and "1 finding not listed" in left.notes[0]
 
 
@@ -117,11 +116,11 @@ def test_page_shows_photos_and_carries_out_decisions(cleaning: Cleaning) -> None
         for name in ("", "page.css", "page.js", "review.css", "review.js", "search.js"):
             assert fetch(address + name)[0] == 200
         assert fetch(f"{address}report")[0] == 404
-        (cleaning.changes.folder / "report.html").write_text("<script>1</script>")
+        (cleaning.decisions.journal.path.with_name("report.html")).write_text("<script>1</script>")
         assert fetch(f"{address}report")[2]["Content-Security-Policy"].startswith("sandbox")
         status, state = answer(address, action="remove", finding=1, other=True)
         assert status == 200 and state["counts"]["removed"] == 1
-    assert list_files(cleaning.removed) == ["temple/2.png"]
+    assert list_files(cleaning.decisions.removed) == ["temple/2.png"]
 
 
 def test_two_browsers_decide_each_finding_once(cleaning: Cleaning) -> None:
@@ -197,6 +196,6 @@ def test_set_learns_of_a_removal_that_a_kill_interrupted(
         cleaning.remove(0)
     monkeypatch.undo()
     with open_cleaning(place, findings) as cleaning:
-        assert [change.action for change in cleaning.changes] == ["remove"]
+        assert [change.action for change in cleaning.decisions.journal] == ["remove"]
     assert "removed" in {one.kind for one in import_photos(animals, [source]).results}
     assert not (animals.photos / "temple/0.png").exists()

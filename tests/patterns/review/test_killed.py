@@ -11,9 +11,8 @@ import pytest
 from clew.base.errors import DiskFullError
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import Review
-from clew.patterns.review.notes import Notes
-from clew.patterns.review.shelf import Shelf
-from clew.storage.writing import replace_file
+from clew.patterns.review.journal import DecisionJournal, Decisions, LabeledFolder
+from clew.storage.writing import append_to_file
 from tests.patterns.review.making import NAMES, list_photos, reviewing
 
 FIRST = ["cat/first.png", "dog/first.png", "fox/first.png"]
@@ -46,7 +45,7 @@ def dies_after(kind: Any, name: str) -> None:
 
 @pytest.mark.parametrize("dies", [dies_before, dies_after])
 @pytest.mark.parametrize(
-    ("kind", "step"), [(Shelf, "add"), (Notes, "change"), (Shelf, "take_away")]
+    ("kind", "step"), [(Decisions, "_put"), (Decisions, "_take_away"), (LabeledFolder, "add")]
 )
 def test_decision_is_kept_once_it_was_made(
     animals: PatternSet, photos: Path, dies: Any, kind: Any, step: str
@@ -67,14 +66,14 @@ def test_decision_is_kept_once_it_was_made(
 
 
 @pytest.mark.parametrize("dies", [dies_before, dies_after])
-@pytest.mark.parametrize("step", ["give_back", "remove"])
+@pytest.mark.parametrize("step", ["_restore", "_delete_target"])
 def test_undo_is_completed_once_it_was_started(
     animals: PatternSet, photos: Path, dies: Any, step: str
 ) -> None:
     def work() -> None:
         with reviewing(animals, move=True) as review:
             review.approve()
-            dies(Shelf, step)
+            dies(Decisions, step)
             review.undo()
 
     in_a_process_that_dies(work)
@@ -90,26 +89,26 @@ def test_full_disk_changes_nothing(
         raise DiskFullError("the disk is full")
 
     with reviewing(animals, move=True) as review:
-        monkeypatch.setattr(review._carrier.shelf, "_put", full)
+        monkeypatch.setattr(review.decisions.classes, "_put", full)
         with pytest.raises(DiskFullError):
             review.approve()
         assert _is_untouched(review, animals, photos)
 
 
-def test_notes_that_cannot_be_written_change_nothing(
+def test_journal_that_cannot_be_written_change_nothing(
     animals: PatternSet, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes = 0
 
-    def full_at_the_second(path: Path, content: bytes) -> None:
+    def full_at_the_second(path: Path) -> Any:
         nonlocal writes
         writes += 1
         if writes == 2:
             raise DiskFullError("the disk is full")
-        replace_file(path, content)
+        return append_to_file(path)
 
     with reviewing(animals, move=True) as review:
-        monkeypatch.setattr("clew.patterns.review.notes.replace_file", full_at_the_second)
+        monkeypatch.setattr("clew.patterns.review.journal.append_to_file", full_at_the_second)
         with pytest.raises(DiskFullError):
             review.approve()
         assert _is_untouched(review, animals, photos)
@@ -118,7 +117,7 @@ def test_notes_that_cannot_be_written_change_nothing(
             review.skip()
         assert _is_untouched(review, animals, photos)
         review.correct("dog")
-    assert len(Notes(animals.folder / "review.json").decisions) == 1
+    assert len(DecisionJournal(animals.folder / "review.jsonl")) == 1
     assert list_photos(animals.photos) == sorted([*FIRST, "dog/a.png"])
 
 
@@ -133,5 +132,5 @@ def _is_untouched(review: Review, animals: PatternSet, photos: Path) -> bool:
         review.place == 0
         and list_photos(animals.photos) == FIRST
         and (photos / "a.png").exists()
-        and Notes(animals.folder / "review.json").decisions == []
+        and len(DecisionJournal(animals.folder / "review.jsonl")) == 0
     )

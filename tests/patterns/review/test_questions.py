@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from clew.patterns.review.session import Guess, Question, find_alike, find_label, list_choices
+from clew.patterns.identification.results import Identified
+from clew.patterns.review.session import find_alike, find_label, list_choices
 
 
-def question(*labels: str) -> Question:
-    guesses = tuple(Guess(label=label, probability=0.5) for label in labels)
-    return Question(path=Path("a.jpg"), name="a.jpg", guesses=guesses)
+def question(*labels: str) -> Identified:
+    best = tuple((label, 0.5) for label in labels)
+    return Identified(path=Path("a.jpg"), name="a.jpg", best=best, doubtful=True)
 
 
 def keys(classes: list[str], *guessed: str) -> dict[str, str]:

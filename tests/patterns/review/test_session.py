@@ -11,7 +11,7 @@ from clew.cli.errors import call_text
 from clew.patterns.library.choose import choose_model
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import ReviewConfig, open_review
-from clew.patterns.review.notes import Notes, digest_file
+from clew.patterns.review.journal import DecisionJournal, digest_file
 from tests.patterns.review.making import (
     NAMES,
     identify,
@@ -88,7 +88,7 @@ def test_undo_removes_a_copy_and_asks_again(animals: PatternSet) -> None:
         review.undo()
         with pytest.raises(InputError, match="there is nothing to undo"):
             review.undo()
-    assert Notes(animals.folder / "review.json").decisions == []
+    assert len(DecisionJournal(animals.folder / "review.jsonl")) == 0
 
 
 def test_moving_deletes_the_original_and_undo_restores_it(
@@ -97,7 +97,7 @@ def test_moving_deletes_the_original_and_undo_restores_it(
     before = (photos / "a.png").read_bytes(), (photos / "a.png").stat().st_mtime_ns
     save_photo(animals.photos / "cat" / "a.png", 77)  # another photo has the name
     with reviewing(animals, move=True) as review:
-        assert review.approve().placed == "cat/a-2.png"
+        assert review.approve().target == "cat/a-2.png"
         assert not (photos / "a.png").exists()
         review.undo()
         assert ((photos / "a.png").read_bytes(), (photos / "a.png").stat().st_mtime_ns) == before
@@ -145,7 +145,7 @@ def test_photo_already_in_the_class_is_not_copied_again(animals: PatternSet, pho
     (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
     with reviewing(animals) as review:
         decision = review.approve()
-        assert decision.placed == "cat/same.png" and "already there" in review.describe(decision)
+        assert decision.target == "cat/same.png" and "already there" in review.describe(decision)
         review.undo()
         assert (animals.photos / "cat/same.png").exists()  # it was not the review's
         with pytest.raises(InputError, match='is already in the class "cat"'):
@@ -199,7 +199,7 @@ def test_without_a_set_photos_go_to_the_training_folder(tmp_path: Path, photos: 
         assert call_text(review.next_call) == (
             f"clew patterns train --data {data} --start-from {model} --out {model}-2"
         )
-    assert (data / "train" / "cat" / "a.png").exists() and (model / "review.json").exists()
+    assert (data / "train" / "cat" / "a.png").exists() and (model / "review.jsonl").exists()
 
 
 def test_folder_with_splits_receives_photos_in_train(tmp_path: Path, photos: Path) -> None:
@@ -262,13 +262,15 @@ def test_second_review_at_the_same_time_is_refused(animals: PatternSet) -> None:
         reviewing(animals).__enter__()
 
 
-def test_unreadable_notes_are_left_alone(animals: PatternSet) -> None:
-    notes = animals.folder / "review.json"
-    for text in ("{", "[]", '{"format": "clew-review", "version": 99}'):
-        notes.write_text(text)
+def test_unreadable_journal_is_left_alone(animals: PatternSet) -> None:
+    old = ("{", "[]", '{"format": "clew-review", "version": 99}')
+    for name, text in (("review.jsonl", "{}\n"), *(("review.json", text) for text in old)):
+        journal = animals.folder / name
+        journal.write_text(text)
         with pytest.raises(StoreError, match="cannot be read .* rename it to start over"):
             reviewing(animals).__enter__()
-        assert notes.read_text() == text
+        assert journal.read_text() == text
+        journal.unlink()
 
 
 def decide(animals: PatternSet, **changes: object) -> None:
@@ -288,22 +290,41 @@ def decide(animals: PatternSet, **changes: object) -> None:
     (animals.folder / "review.json").write_text(json.dumps(content), encoding="utf-8")
 
 
+def test_review_of_an_earlier_version_is_continued(animals: PatternSet, photos: Path) -> None:
+    photo = photos / "a.png"
+    decide(
+        animals,
+        path=str(photo),
+        bytes=photo.stat().st_size,
+        digest=digest_file(photo),
+        action="skipped",
+        label=None,
+        placed=None,
+    )
+    with reviewing(animals) as review:
+        assert (review.queue.skipped, len(review.queue.questions)) == (1, len(NAMES) - 1)
+        review.approve()
+    assert not (animals.folder / "review.json").exists()
+    with reviewing(animals) as review:
+        assert (review.queue.skipped, review.queue.decided) == (1, 1)
+
+
 @pytest.mark.parametrize("step", ["take back", "take away"])
-def test_notes_of_somebody_else_write_and_delete_only_photos(
+def test_foreign_journal_writes_and_deletes_only_photos(
     animals: PatternSet, tmp_path: Path, step: str
 ) -> None:
     script = tmp_path / "autostart" / "run.sh"
     decide(animals, step=step, path=str(script), moves=True)
-    with pytest.raises(StoreError, match=r"path is .*run\.sh"), reviewing(animals):
+    with pytest.raises(StoreError, match=r"name is .*run\.sh"), reviewing(animals):
         pass
     assert not script.exists()
 
 
-def test_notes_of_somebody_else_delete_nothing_outside(animals: PatternSet, tmp_path: Path) -> None:
+def test_foreign_journal_deletes_nothing_outside(animals: PatternSet, tmp_path: Path) -> None:
     outside = tmp_path / "mine.png"
     outside.write_bytes((animals.photos / "cat/first.png").read_bytes())
     decide(animals, step="take back", placed="../../../mine.png", is_new=True)
-    with pytest.raises(StoreError, match="placed is '../../../mine.png'"), reviewing(animals):
+    with pytest.raises(StoreError, match="name is '../../../mine.png'"), reviewing(animals):
         pass
     assert outside.exists()
 

@@ -55,9 +55,9 @@ def _run_clean(call: Call) -> None:
     _print_clean_places(call.progress, result)
     place = _place(call)
     if page["web"] and len(result):
-        _serve_cleaning(call.console, place, result, port=page["port"], browser=page["browser"])
+        _decide(call.console, place, result, port=page["port"], browser=page["browser"])
     elif len(result):
-        print_line(call.progress, f"decide about each of them with: {_web(place)}")
+        print_line(call.progress, f"decide about each of them with: {call_text(place.call())}")
 
 
 def _place(call: Call) -> "CleanPlace":
@@ -66,10 +66,6 @@ def _place(call: Call) -> "CleanPlace":
     return choose_place(
         **{name: call.settings[name] for name in ("data", "name", "out", "library")}
     )
-
-
-def _web(place: "CleanPlace") -> str:
-    return call_text(place.call())
 
 
 def _describe(result: "CleanResult") -> dict[str, object]:
@@ -117,30 +113,36 @@ def _print_clean_places(console: Console, result: "CleanResult") -> None:
         print_line(console, f"report: {result.report}")
 
 
-def _serve_cleaning(
+def _decide(
     console: Console, place: "CleanPlace", result: "CleanResult", *, port: int, browser: bool
 ) -> None:
-    from clew.patterns.cleaning.session import open_clean_page, open_cleaning
-    from clew.patterns.review.app import Hints
+    from clew.patterns.cleaning.page import open_clean_page
+    from clew.patterns.cleaning.session import open_cleaning
 
-    with open_cleaning(place, result.findings) as cleaning:
-        hints = Hints(train=call_text(cleaning.next_call), again=call_text(cleaning.again_call))
-        with open_clean_page(cleaning, port, hints) as server:
-            print_line(console, f"page: {server.address}")
-            print_line(console, "finish there or press Ctrl-C here; your decisions are saved")
-            try:
-                serve_until_done(console, server, browser=browser)
-            finally:
-                _print_cleaned(console, cleaning)
+    with (
+        open_cleaning(place, result.findings) as cleaning,
+        open_clean_page(cleaning, port, call_text) as server,
+    ):
+        print_line(console, f"page: {server.address}")
+        print_line(console, "finish there or press Ctrl-C here; your decisions are saved")
+        try:
+            serve_until_done(console, server, browser=browser)
+        finally:
+            _print_cleaned(console, cleaning)
 
 
 def _print_cleaned(console: Console, cleaning: "Cleaning") -> None:
+    from clew.patterns.cleaning.findings import KINDS
+
     counts = cleaning.counts()
-    left = sum(cleaning.count_open().values())
+    left = sum(len(cleaning.waiting(kind)) for kind in KINDS)
     rest = f"; {left:,} left, continue with: {call_text(cleaning.again_call)}" if left else ""
     print_line(console, f"{', '.join(f'{count:,} {name}' for name, count in counts.items())}{rest}")
     if counts["removed"]:
-        print_line(console, f"removed photos are in {cleaning.removed}; --undo N brings them back")
+        print_line(
+            console,
+            f"removed photos are in {cleaning.decisions.removed}; --undo N brings them back",
+        )
     if any(counts[name] for name in ("relabeled", "moved", "removed")):
         print_line(console, f"train on the cleaned photos with: {call_text(cleaning.next_call)}")
 

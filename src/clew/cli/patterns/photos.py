@@ -279,28 +279,23 @@ def run_review(
             else:
                 _ask(console, opened)
         except KeyboardInterrupt as interrupt:
-            _print_end(console, opened, web=web)
             if getattr(interrupt, "number", signal.SIGINT) != signal.SIGINT:
                 raise exit_interrupted(interrupt) from None
-        else:
+        finally:
             _print_end(console, opened, web=web)
 
 
 def _ask(console: Console, opened: "Review") -> None:
     from clew.patterns.review.terminal import Dialogue, open_keys
 
-    def show(prompt: str) -> None:
-        print_line(console, prompt)
-
-    Dialogue(console, opened, open_keys(sys.stdin, show)).run()
+    keys = open_keys(sys.stdin, lambda prompt: print_line(console, prompt))
+    Dialogue(console, opened, keys).run()
 
 
 def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None:
-    from clew.patterns.review.app import Hints, open_page
+    from clew.patterns.review.app import open_page
 
-    again = f"{call_text(opened.again_call)} --web"
-    hints = Hints(train=call_text(opened.next_call), again=again)
-    with open_page(opened, port, hints) as server:
+    with open_page(opened, port, call_text) as server:
         print_line(console, f"review page: {server.address}")
         print_line(console, "finish there or press Ctrl-C here; your decisions are saved")
         open_browser(console, server.address, wanted=browser)

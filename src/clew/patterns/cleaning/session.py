@@ -8,30 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from clew.base.errors import Call, InputError
 from clew.base.progress import Reporter
 from clew.base.tables import Tabular
-from clew.base.texts import whole_percent
-from clew.pages.review import ReviewApp
-from clew.pages.server import LocalServer, open_server
-from clew.patterns.cleaning.changes import (
-    CHANGES,
-    REMOVED,
-    Action,
-    Changes,
-    PhotoChange,
-    decided_keys,
-    open_changes,
-)
 from clew.patterns.cleaning.findings import (
     FINDINGS,
-    KINDS,
     LISTING,
-    TITLES,
     Finding,
     Findings,
     Kind,
@@ -41,19 +26,22 @@ from clew.patterns.cleaning.report import REPORT, write_clean_report
 from clew.patterns.cleaning.search import CleanSettings, find_problems, look_at
 from clew.patterns.library.folders import library_settings
 from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.library.placing import check_class_name, class_folder
-from clew.patterns.photos.decode import PhotoError
+from clew.patterns.library.placing import check_class_name, class_folder, lies_inside, only_one
 from clew.patterns.photos.find import SPLIT_FOLDERS
-from clew.patterns.photos.photo import natural_order
-from clew.patterns.review.app import Hints, encode_photo
-from clew.patterns.review.session import find_label, safe_text
+from clew.patterns.photos.photo import SUFFIXES, natural_order
+from clew.patterns.review.journal import (
+    REMOVED,
+    Action,
+    Decision,
+    DecisionJournal,
+    Decisions,
+    read_journal,
+)
+from clew.patterns.review.session import find_label
 from clew.patterns.trained.model import usual_device
 from clew.storage.ownership import claim
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-
+CHANGES = "changes.jsonl"
 # The counts of a session, by what was done.
 DONE: dict[Action, str] = {
     "relabel": "relabeled",
@@ -73,20 +61,20 @@ class Cleaning:
     def __init__(
         self,
         findings: Findings,
-        changes: Changes,
+        decisions: Decisions,
         *,
         next_call: Call,
         again_call: Call,
     ) -> None:
-        self.data, self.changes = findings.data, changes
+        self.data, self.decisions = findings.data, decisions
         self.classes = list(findings.classes)
         self.next_call, self.again_call = next_call, again_call
         self.lock = threading.RLock()
-        self._decided = {change.key for change in changes}
+        self._decided = {decision.key for decision in decisions.journal}
         self.findings = tuple(one for one in findings if self._is_asked(one))
         self.splits = _find_splits(self.data) if findings.split_folders else {}
         self._moved: dict[str, Path] = {}  # where photos went in this session, by their names
-        self._made: list[PhotoChange] = []
+        self._made: list[Decision] = []
         self._later: list[int] = []
 
     @property
@@ -94,17 +82,9 @@ class Cleaning:
         """The number of decisions in this session."""
         return len(self._made)
 
-    @property
-    def can_undo(self) -> bool:
-        return len(self.changes) > 0
-
-    @property
-    def removed(self) -> Path:
-        return self.changes.removed
-
     def counts(self) -> dict[str, int]:
         """How many photos this session relabeled, moved, removed and kept."""
-        found = Counter(change.action for change in self._made)
+        found = Counter(decision.action for decision in self._made)
         return {name: found[action] for action, name in DONE.items()}
 
     def waiting(self, kind: Kind) -> list[int]:
@@ -115,9 +95,6 @@ class Cleaning:
             if finding.kind == kind and self.is_open(number)
         ]
         return sorted(found, key=lambda number: self._put_off(number))
-
-    def count_open(self) -> dict[Kind, int]:
-        return {kind: len(self.waiting(kind)) for kind in KINDS}
 
     def is_open(self, number: int) -> bool:
         """Whether a finding waits for a decision."""
@@ -138,14 +115,14 @@ class Cleaning:
     def keep(self, number: int) -> str:
         """Nothing is wrong: the finding is not shown again."""
         finding = self.findings[number]
-        self._take(self.changes.keep(finding.name, finding.key))
+        self._decide(finding, "keep", finding.name)
         return f"kept: {finding.name}"
 
     def remove(self, number: int, *, other: bool = False) -> str:
         """Move a photo into the folder of removed ones."""
         finding = self.findings[number]
         name = self._name(finding, other=other)
-        self._take(self.changes.remove(name, finding.key))
+        self._decide(finding, "remove", name, Path(name).parent)
         return f"removed: {name} (undo brings it back)"
 
     def relabel(self, number: int, label: str, *, other: bool = False) -> str:
@@ -157,8 +134,7 @@ class Cleaning:
         if label == (finding.other_label if other else finding.label):
             raise InputError(f'the photo is already in the class "{label}": keep it.')
         folder = class_folder(self._split_folder(name), label)
-        target = folder.relative_to(self.data).as_posix()
-        self._take(self.changes.put_into(name, target, finding.key))
+        self._decide(finding, "relabel", name, folder.relative_to(self.data))
         if label not in self.classes:
             self.classes = sorted([*self.classes, label], key=natural_order)
         return f"{label}: {name} was moved there"
@@ -170,8 +146,7 @@ class Cleaning:
             raise InputError(f'there is no folder for "{split}".')
         name = self._name(finding, other=other)
         inside = Path(name).parts[1:-1]
-        target = Path(self.splits[split], *inside).as_posix()
-        self._take(self.changes.put_into(name, target, finding.key, action="move"))
+        self._decide(finding, "move", name, Path(self.splits[split], *inside))
         return f"{split}: {name} was moved there"
 
     def put_off(self, number: int) -> str:
@@ -181,28 +156,64 @@ class Cleaning:
         self._later.append(number)
         return f"later: {self.findings[number].name}"
 
-    def undo(self) -> PhotoChange:
-        """Undo the latest change, of this session or an earlier one. Raises InputError if there is
-        none, or the photo cannot be put back."""
-        undone = self.changes.undo()
-        if undone is None:
+    def undo(self) -> Decision:
+        """Undo the latest decision, of this session or an earlier one. Raises InputError if there
+        is none, or the photo cannot be put back."""
+        latest = max(self.decisions.journal, key=lambda one: one.number, default=None)
+        if latest is None:
             raise InputError("there is nothing to undo: nothing was changed.")
+        undone = self.decisions.undo(latest)
         self._decided.discard(undone.key)
         if undone.action != "keep":
             self._moved.pop(undone.source, None)
-        self._made = [change for change in self._made if change.number != undone.number]
+        self._made = [decision for decision in self._made if decision.number != undone.number]
         return undone
 
     def split_of(self, name: str) -> str | None:
         """The split folder that a photo is in."""
         return SPLIT_FOLDERS.get(Path(name).parts[0].casefold()) if self.splits else None
 
-    def _take(self, change: PhotoChange) -> None:
-        self._made.append(change)
-        self._decided.add(change.key)
-        moved = self.changes.place_of(change)
-        if moved is not None:
-            self._moved[change.source] = moved
+    def _decide(
+        self, finding: Finding, action: Action, name: str, folder: Path | None = None
+    ) -> None:
+        """Carry out a decision: the photo goes into `folder`, if given. Raises InputError if it is
+        missing."""
+        path = self.data / name
+        if not lies_inside(name) or path.suffix.lower() not in SUFFIXES:
+            raise InputError(f'"{name}" is not a photo of "{self.data}".')
+        try:
+            found = path.stat()
+            link = os.readlink(path) if path.is_symlink() else None
+        except OSError as error:
+            raise InputError(
+                f'the photo "{path}" can no longer be read ({error.strerror}): look for problems '
+                "again."
+            ) from None
+        decision = Decision(
+            action=action,
+            source=name,
+            target=None if folder is None else (folder / path.name).as_posix(),
+            moves=folder is not None,
+            is_new=folder is not None,
+            bytes=found.st_size,
+            modified_ns=found.st_mtime_ns,
+            key=finding.key,
+            link=link,
+        )
+        decision = self.decisions.note(decision) if folder is None else self._move(decision)
+        self._made.append(decision)
+        self._decided.add(decision.key)
+
+    def _move(self, decision: Decision) -> Decision:
+        done = self.decisions.carry_out(decision)
+        if not done.moves:
+            self.decisions.undo(done)
+            raise InputError(
+                f'"{self.decisions.source_of(done)}" cannot be removed from its folder: check the '
+                "permissions. Nothing was changed."
+            )
+        self._moved[done.source] = self.decisions.target_of(done)
+        return done
 
     def _is_asked(self, finding: Finding) -> bool:
         """Whether nobody has decided yet, and the photos are still there."""
@@ -290,7 +301,7 @@ class CleanResult(Tabular):
 
     folder: Path
     findings: Findings
-    undone: tuple[PhotoChange, ...] = ()
+    undone: tuple[Decision, ...] = ()
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -344,7 +355,12 @@ def search_problems(
     again."""
     place.folder.mkdir(parents=True, exist_ok=True)
     claim(place.folder, (FINDINGS, LISTING, REPORT, CHANGES, REMOVED))
-    decided = decided_keys(place.folder)
+    # While a session may be running, and without waiting for it.
+    decided = {
+        one.key
+        for one in read_journal(place.folder / CHANGES, inside=True)[0].values()
+        if one.step == "done"
+    }
     looked = look_at(place.settings(device, threads), reporter, should_stop)
     findings = find_problems(looked).without(decided)
     write_findings(place.folder, findings)
@@ -356,7 +372,7 @@ def search_problems(
 def open_cleaning(place: CleanPlace, findings: Findings) -> Iterator[Cleaning]:
     """Open a session, locked against other processes. Raises StoreLockedError."""
 
-    def tell_set(change: PhotoChange) -> None:
+    def tell_set(change: Decision) -> None:
         """So that a photo is not imported again to where it was."""
         moved = change.target if change.action != "remove" else None
         if place.pattern_set is None:
@@ -366,10 +382,16 @@ def open_cleaning(place: CleanPlace, findings: Findings) -> Iterator[Cleaning]:
         else:
             place.pattern_set.note_move(change.source, moved)
 
-    with open_changes(findings.data, place.folder, tell_set) as changes:
+    place.folder.mkdir(parents=True, exist_ok=True)
+    message = (
+        f'another session is cleaning "{findings.data}": finish that one first ("Finish" on its '
+        "page)."
+    )
+    with only_one(place.folder / ".clean.lock", message):
+        journal = DecisionJournal(place.folder / CHANGES, inside=True)
         yield Cleaning(
             findings,
-            changes,
+            Decisions(journal, findings.data, moved=tell_set),
             next_call=place.call_to_train(),
             again_call=place.call(),
         )
@@ -382,136 +404,8 @@ def undo_changes(place: CleanPlace, count: int) -> CleanResult:
     nothing = Findings(data=place.data.absolute(), photos=0, classes=(), findings=(), excluded={})
     undone = []
     with open_cleaning(place, nothing) as cleaning:
-        for _ in range(min(count, len(cleaning.changes))):
+        for _ in range(min(count, len(cleaning.decisions.journal))):
             undone.append(cleaning.undo())
         if not undone:
             raise InputError(f'there is nothing to undo: nothing was changed in "{place.data}".')
     return CleanResult(folder=place.folder, findings=nothing, undone=tuple(undone))
-
-
-_SIDES = {"photos": 1200, "thumbnails": 160}
-_SHOWN = 40  # findings of each kind that the page knows at a time
-_BORROWED = {"review.css": ("clew.patterns.review", "page.css")}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageDecision:
-    """A person's decision about `finding`, whose number it is; `other` means its second photo.
-    `question` is the number of decisions so far that the page knew."""
-
-    question: int
-    action: Literal["keep", "remove", "relabel", "move", "later", "undo"]
-    finding: int = -1
-    label: str = ""
-    other: bool = False
-
-
-@contextmanager
-def open_clean_page(
-    cleaning: Cleaning, port: int = 0, hints: Hints | None = None
-) -> Iterator[LocalServer]:
-    """A server for the page, which stops when a person has finished there; port 0 is any free port.
-
-    Raises InputError when the port is taken, or the packages of the extra "web" are missing.
-    """
-    shown = hints or Hints(train=str(cleaning.next_call), again=str(cleaning.again_call))
-    with open_server(lambda stop: build_clean_app(cleaning, shown, stop), port) as server:
-        yield server
-
-
-def build_clean_app(cleaning: Cleaning, hints: Hints, on_done: Callable[[], None]) -> "FastAPI":
-    """The application; `on_done` is called at the end."""
-    from fastapi import HTTPException, Response
-
-    built = ReviewApp(cleaning.lock, lambda: describe_cleaning(cleaning, hints), on_done)
-
-    @built.app.get("/{size}/{number}/{which}")
-    def photo(size: Literal["photos", "thumbnails"], number: int, which: int) -> Response:
-        path = cleaning.path(number, other=which == 1) if which in (0, 1) else None
-        if path is None:
-            raise HTTPException(404)
-        try:
-            content = encode_photo(path, side=_SIDES[size])
-        except PhotoError as error:
-            return Response(error.reason, status_code=410, media_type="text/plain")
-        headers = {"Cache-Control": "private, max-age=86400"}
-        return Response(content, media_type="image/jpeg", headers=headers)
-
-    @built.app.get("/report")
-    def report() -> Response:
-        path = cleaning.changes.folder / REPORT
-        if not path.is_file():
-            raise HTTPException(404)
-        # It has its own scripts, and may reach nothing of this server.
-        headers = {"Content-Security-Policy": "sandbox allow-scripts"}
-        return Response(path.read_bytes(), media_type="text/html", headers=headers)
-
-    @built.app.post("/answer")
-    def answer(given: PageDecision) -> Response:
-        return built.decide(lambda: _is_current(cleaning, given), lambda: _decide(cleaning, given))
-
-    return built.serve_page("clew.patterns.cleaning", _BORROWED)
-
-
-def _is_current(cleaning: Cleaning, given: PageDecision) -> bool:
-    """Two people may decide about different findings at once; each is decided once, and "undo"
-    means the decision that its page shows as the last one."""
-    if given.action == "undo":
-        return given.question == cleaning.place
-    return cleaning.is_open(given.finding)
-
-
-def _decide(cleaning: Cleaning, given: PageDecision) -> str:
-    number, other = given.finding, given.other
-    if given.action == "undo":
-        return f"undone: {cleaning.undo().source}"
-    if given.action == "keep":
-        return cleaning.keep(number)
-    if given.action == "later":
-        return cleaning.put_off(number)
-    if given.action == "remove":
-        return cleaning.remove(number, other=other)
-    if given.action == "move":
-        return cleaning.move(number, given.label, other=other)
-    return cleaning.relabel(number, given.label, other=other)
-
-
-def describe_cleaning(cleaning: Cleaning, hints: Hints) -> dict[str, Any]:
-    """Everything that the page shows. Photos are identified only by the finding's number."""
-    counts = cleaning.count_open()
-    left = sum(counts.values())
-    return {
-        "place": cleaning.place,
-        "total": cleaning.place + left,
-        "kinds": [{"kind": kind, "title": TITLES[kind], "open": counts[kind]} for kind in KINDS],
-        "findings": {kind: _describe_kind(cleaning, kind) for kind in KINDS},
-        "classes": [safe_text(label) for label in cleaning.classes],
-        "splits": sorted(cleaning.splits),
-        "counts": cleaning.counts(),
-        "can_undo": cleaning.can_undo,
-        "folder": safe_text(str(cleaning.data)),
-        "removed": safe_text(str(cleaning.removed)),
-        "command": safe_text(hints.train),
-        "again": safe_text(hints.again),
-    }
-
-
-def _describe_kind(cleaning: Cleaning, kind: Kind) -> list[dict[str, Any]]:
-    return [_describe(cleaning, number) for number in cleaning.waiting(kind)[:_SHOWN]]
-
-
-def _describe(cleaning: Cleaning, number: int) -> dict[str, Any]:
-    finding = cleaning.findings[number]
-    photos = [(finding.name, finding.label)]
-    if finding.other is not None:
-        photos.append((finding.other, finding.other_label or ""))
-    return {
-        "number": number,
-        "reason": safe_text(finding.reason),
-        "score": whole_percent(finding.score),
-        "suggestion": None if finding.suggestion is None else safe_text(finding.suggestion),
-        "photos": [
-            {"name": safe_text(name), "label": safe_text(label), "split": cleaning.split_of(name)}
-            for name, label in photos
-        ],
-    }

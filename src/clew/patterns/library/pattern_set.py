@@ -3,17 +3,14 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-import filelock
-
-from clew.base.errors import Call, InputError, StoreError, StoreLockedError
+from clew.base.errors import Call, InputError, StoreError
 from clew.base.typed_json import Bounds, read_as, to_json
 from clew.patterns.library.folders import (
     LIBRARY,
@@ -33,6 +30,7 @@ from clew.patterns.library.placing import (
     check_photo_name,
     check_set_name,
     class_folder,
+    only_one,
     put_photo,
 )
 from clew.patterns.photos.decode import PhotoError
@@ -40,7 +38,7 @@ from clew.patterns.photos.find import find_classes
 from clew.patterns.photos.photo import Photo, natural_order
 from clew.patterns.photos.walk import walk
 from clew.storage.reading import read_json
-from clew.storage.writing import lock_file, replace_file
+from clew.storage.writing import replace_file
 from clew.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -217,21 +215,13 @@ class PatternSet:
         )
 
 
-@contextmanager
-def set_lock(pattern_set: PatternSet, *, wait_seconds: float = 0.0) -> Iterator[None]:
+def set_lock(pattern_set: PatternSet, *, wait_seconds: float = 0.0) -> AbstractContextManager[None]:
     """Hold the lock for adding photos; raises StoreLockedError if another process has it."""
-    lock = lock_file(pattern_set.folder / ".import.lock", timeout_seconds=wait_seconds)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise StoreLockedError(
-            f'another process is adding photos to the set "{pattern_set.name}": wait until it '
-            "finishes, then run the same command again."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
+    message = (
+        f'another process is adding photos to the set "{pattern_set.name}": wait until it '
+        "finishes, then run the same command again."
+    )
+    return only_one(pattern_set.folder / ".import.lock", message, wait_seconds=wait_seconds)
 
 
 def read_about(folder: Path) -> dict[str, Any]:

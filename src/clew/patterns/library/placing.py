@@ -1,4 +1,5 @@
-"""Which names may become folders and files of a set."""
+"""Names that may become folders and files, and photos put there: atomically, under a free name,
+never over another file."""
 
 import errno
 import itertools
@@ -8,15 +9,17 @@ import re
 import shutil
 import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath, PurePosixPath
 
+import filelock
 import psutil
 
-from clew.base.errors import InputError
+from clew.base.errors import InputError, StoreLockedError
 from clew.base.texts import for_terminal
 from clew.patterns.photos.photo import SUFFIXES
 from clew.storage.disk import disk_errors
-from clew.storage.writing import create_file, sync_folder
+from clew.storage.writing import create_file, lock_file, sync_folder
 
 # File systems allow 255 bytes; a number and a temporary suffix must still fit.
 _MAX_BYTES = 180
@@ -97,6 +100,20 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.E
 # Hidden, so that nobody mistakes a half-written photo for a finished one.
 _PART = ".clew-{}.part"
 _COUNTER = itertools.count()
+
+
+@contextmanager
+def only_one(lock: Path, message: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold a lock against other processes; raises StoreLockedError with `message`."""
+    held = lock_file(lock, timeout_seconds=wait_seconds)
+    try:
+        held.acquire()
+    except filelock.Timeout:
+        raise StoreLockedError(message) from None
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def class_folder(photos: Path, label: str) -> Path:

@@ -6,42 +6,35 @@ import sys
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from PIL import Image
 
+from clew.base.errors import Call
 from clew.base.terminal import TextConsole
-from clew.base.texts import whole_percent
+from clew.base.texts import for_terminal, whole_percent
 from clew.pages.review import ReviewApp
 from clew.pages.server import LocalServer, open_server
+from clew.patterns.identification.results import Identified
 from clew.patterns.library.choose import Chosen
 from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.patterns.review.session import (
-    Question,
     Review,
     ReviewConfig,
     describe_new_classes,
     open_review,
-    safe_text,
+    title_of,
 )
 from clew.patterns.review.terminal import Dialogue, open_keys
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from fastapi import FastAPI, Response
 
 
 _PHOTO_SIDE = 1600
 _QUALITY = 88
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hints:
-    """What the page suggests next: `train` with the decisions, or review what is left `again`."""
-
-    train: str
-    again: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,32 +47,30 @@ class PageAnswer:
 
 
 @contextmanager
-def open_page(review: Review, port: int = 0, hints: Hints | None = None) -> Iterator[LocalServer]:
+def open_page(
+    review: Review, port: int = 0, say: Callable[[Call], str] = str
+) -> Iterator[LocalServer]:
     """A server for the page, which stops when a person has finished there; port 0 is any free port.
+    `say` gives the text of a call, for the page's hints.
 
     Raises InputError when the port is taken, or the packages of the extra "web" are missing.
     """
-    shown = hints or Hints(train=str(review.next_call), again=str(review.again_call))
-    with open_server(lambda stop: build_app(review, shown, stop), port) as server:
+    with open_server(lambda stop: _build_app(review, say, stop), port) as server:
         yield server
 
 
-def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "FastAPI":
-    """The application; `on_done` is called at the end."""
-    from fastapi import HTTPException, Response
+def _build_app(
+    review: Review, say: Callable[[Call], str], on_done: Callable[[], None]
+) -> "FastAPI":
+    from fastapi import Response
 
-    built = ReviewApp(review.lock, lambda: describe_state(review, hints), on_done)
+    built = ReviewApp(review.lock, lambda: _describe_state(review, say), on_done)
 
     @built.app.get("/photos/{number}")
     def photo(number: int) -> Response:
-        if not 0 <= number < len(review.queue.questions):
-            raise HTTPException(404)
-        try:
-            content = encode_photo(review.queue.questions[number].path, side=_PHOTO_SIDE)
-        except PhotoError as error:
-            return Response(error.reason, status_code=410, media_type="text/plain")
-        headers = {"Cache-Control": "private, max-age=86400"}
-        return Response(content, media_type="image/jpeg", headers=headers)
+        questions = review.queue.questions
+        path = questions[number].path if 0 <= number < len(questions) else None
+        return reply_photo(path, side=_PHOTO_SIDE)
 
     @built.app.post("/answer")
     def answer(given: PageAnswer) -> Response:
@@ -88,6 +79,20 @@ def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "Fas
         )
 
     return built.serve_page("clew.patterns.review")
+
+
+def reply_photo(path: Path | None, *, side: int) -> "Response":
+    """A photo of the page, no side longer than `side`."""
+    from fastapi import HTTPException, Response
+
+    if path is None:
+        raise HTTPException(404)
+    try:
+        content = encode_photo(path, side=side)
+    except PhotoError as error:
+        return Response(error.reason, status_code=410, media_type="text/plain")
+    headers = {"Cache-Control": "private, max-age=86400"}
+    return Response(content, media_type="image/jpeg", headers=headers)
 
 
 def _carry_out(review: Review, answer: PageAnswer) -> str:
@@ -100,10 +105,11 @@ def _carry_out(review: Review, answer: PageAnswer) -> str:
     return review.describe(decision)
 
 
-def describe_state(review: Review, hints: Hints) -> dict[str, Any]:
+def _describe_state(review: Review, say: Callable[[Call], str]) -> dict[str, Any]:
     """Everything that the page shows. Photos are identified only by their number in the queue."""
     question = review.current
     total, counts = len(review.queue.questions), review.counts()
+    again = replace(review.again_call, settings={**review.again_call.settings, "web": True})
     return {
         "place": review.place,
         "total": total,
@@ -113,24 +119,24 @@ def describe_state(review: Review, hints: Hints) -> dict[str, Any]:
         "can_undo": review.place > 0,
         "new_classes": describe_new_classes(review.new_classes()),
         "moves": review.moves,
-        "folder": safe_text(review.folder),
-        "command": safe_text(hints.train),
-        "again": safe_text(hints.again),
+        "folder": for_terminal(review.folder),
+        "command": for_terminal(say(review.next_call)),
+        "again": for_terminal(say(again)),
     }
 
 
-def _describe(question: Question, review: Review) -> dict[str, Any]:
+def _describe(question: Identified, review: Review) -> dict[str, Any]:
     keys = {choice.label: choice.key for choice in review.choices()}
     guesses = [
         {
-            "label": guess.label,
-            "key": keys.get(guess.label, ""),
-            "probability": guess.probability,
-            "text": whole_percent(guess.probability),
+            "label": label,
+            "key": keys.get(label, ""),
+            "probability": chance,
+            "text": whole_percent(chance),
         }
-        for guess in question.guesses
+        for label, chance in question.best
     ]
-    return {"name": safe_text(question.title), "guesses": guesses, "keys": keys}
+    return {"name": for_terminal(title_of(question)), "guesses": guesses, "keys": keys}
 
 
 def encode_photo(path: Path, *, side: int) -> bytes:

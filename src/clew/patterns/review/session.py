@@ -1,22 +1,19 @@
-"""What is asked, and how it is answered: photos with the model's guesses, the most informative
-first; which key or typed word means which class."""
+"""A review: which photos are asked about, which key or word means which class, and the answers,
+each applied at once."""
 
 import itertools
+import os
 import re
 import threading
 import unicodedata
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-import filelock
-
-from clew.base.errors import Call, InputError, StoreLockedError
+from clew.base.errors import Call, InputError
 from clew.base.texts import for_terminal
 from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
@@ -29,42 +26,20 @@ from clew.patterns.identification.results import (
 from clew.patterns.library.choose import Chosen, find_classes_folder
 from clew.patterns.library.folders import read_results
 from clew.patterns.library.pattern_set import MIN_PHOTOS
-from clew.patterns.library.placing import check_class_name
+from clew.patterns.library.placing import check_class_name, only_one
 from clew.patterns.photos.photo import natural_order
-from clew.patterns.review.notes import NOTES_NAME, Action, Decision, Notes, digest_file
-from clew.patterns.review.shelf import Carrier, Shelf
-from clew.storage.writing import lock_file
+from clew.patterns.review.journal import (
+    Action,
+    Decision,
+    DecisionJournal,
+    Decisions,
+    LabeledFolder,
+    digest_file,
+)
 
+JOURNAL = "review.jsonl"
 _KEYS = "123456789"
 _NUMBER = re.compile("0|[1-9][0-9]*")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Guess:
-    """A class, and the model's probability for it (0 to 1)."""
-
-    label: str
-    probability: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """One photo to decide on; `guesses` are the model's, the most likely first. If a person has
-    given the photo another class while the model was served, that `correction` is the first."""
-
-    path: Path
-    name: str
-    guesses: tuple[Guess, ...]
-    correction: str | None = None
-
-    @property
-    def best(self) -> Guess:
-        return self.guesses[0]
-
-    @property
-    def title(self) -> str:
-        """The name, and what is known besides the guesses."""
-        return f"{self.name} (corrected to {self.correction})" if self.correction else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +50,7 @@ class Queue:
     `source` is the file that they come from; `gone` and `faulty` are names.
     """
 
-    questions: tuple[Question, ...]
+    questions: tuple[Identified, ...]
     source: Path
     decided: int = 0
     skipped: int = 0
@@ -84,29 +59,33 @@ class Queue:
     sure: int = 0
 
 
-def make_queue(identification: Identification, notes: Notes, *, every: bool = False) -> Queue:
+def make_queue(
+    identification: Identification, journal: Iterable[Decision], *, every: bool = False
+) -> Queue:
     """The doubtful photos, the least confident first. Nothing that was decided before is asked
     again.
 
     `every` also asks about confident photos, and about those that were skipped.
     """
-    asked: list[Question] = []
+    asked: list[Identified] = []
     gone: list[str] = []
-    counts = {True: 0, False: 0}  # was it skipped?
+    counts = Counter[bool]()  # was it skipped?
+    decided = _Decided(journal)
     usable = [photo for photo in identification.photos if photo.fault is None and photo.best]
     wanted = [photo for photo in usable if every or photo.doubtful]
     for photo in wanted:
         try:
-            known = notes.find(photo.path)
+            known = decided.find(photo.path)
         except OSError:
             gone.append(photo.name)
             continue
-        if known is None or (every and known.is_skip):
-            asked.append(_question(photo))
+        is_skipped = known is not None and known.action == "skipped"
+        if known is None or (every and is_skipped):
+            asked.append(_with_correction_first(photo))
         else:
-            counts[known.is_skip] += 1
+            counts[is_skipped] += 1
     return Queue(
-        questions=tuple(sorted(asked, key=lambda question: question.best.probability)),
+        questions=tuple(sorted(asked, key=lambda photo: photo.best[0][1])),
         source=identification.file,
         decided=counts[False],
         skipped=counts[True],
@@ -116,12 +95,45 @@ def make_queue(identification: Identification, notes: Notes, *, every: bool = Fa
     )
 
 
-def _question(photo: Identified) -> Question:
+class _Decided:
+    """The photos that a person has decided about, under any name."""
+
+    def __init__(self, journal: Iterable[Decision]) -> None:
+        self._by_path: dict[str, Decision] = {}
+        self._by_bytes: dict[int, list[Decision]] = defaultdict(list)
+        for decision in journal:
+            self._by_path[decision.source] = decision
+            self._by_bytes[decision.bytes].append(decision)
+
+    def find(self, path: Path) -> Decision | None:
+        """Raises OSError if the photo is missing and no review has moved it. The file is read only
+        if a photo of the same length was decided on."""
+        known = self._by_path.get(str(path))
+        if known and known.moves and not os.path.lexists(path):
+            return known
+        state = path.stat()
+        if known and (known.bytes, known.modified_ns) == (state.st_size, state.st_mtime_ns):
+            return known
+        alike = self._by_bytes.get(state.st_size)
+        if not alike:
+            return None
+        digest = digest_file(path)
+        return next((one for one in reversed(alike) if one.digest == digest), None)
+
+
+def _with_correction_first(photo: Identified) -> Identified:
+    """If a person has given the photo another class while the model was served, that is the first
+    guess."""
+    if photo.correction is None:
+        return photo
     chances = dict(photo.best)
-    if photo.correction is not None:
-        chances = {photo.correction: chances.get(photo.correction, 0.0)} | chances
-    guesses = tuple(Guess(label=label, probability=value) for label, value in chances.items())
-    return Question(path=photo.path, name=photo.name, guesses=guesses, correction=photo.correction)
+    first = {photo.correction: chances.get(photo.correction, 0.0)}
+    return replace(photo, best=tuple((first | chances).items()))
+
+
+def title_of(photo: Identified) -> str:
+    """The name, and what is known besides the guesses."""
+    return f"{photo.name} (corrected to {photo.correction})" if photo.correction else photo.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,13 +146,13 @@ class Choice:
     probability: float | None = None
 
 
-def list_choices(classes: Sequence[str], question: Question) -> list[Choice]:
+def list_choices(classes: Sequence[str], question: Identified) -> list[Choice]:
     """All classes with their keys.
 
     Up to nine classes keep their keys from photo to photo, so that fingers learn them. With more,
     the model's guesses come first. A class whose name is a number has that key: 3 never means "7".
     """
-    chances = {guess.label: guess.probability for guess in question.guesses}
+    chances = dict(question.best)
     order = list(classes)
     if len(order) > len(_KEYS):
         guessed = [label for label in chances if label in set(order)]
@@ -176,16 +188,11 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFC", text.strip()).casefold()
 
 
-def safe_text(text: str) -> str:
-    """For a terminal and a page: neither must interpret what a file name contains."""
-    return for_terminal(text)
-
-
 def describe_new_classes(classes: Mapping[str, int]) -> str:
     """The new classes, and whether they can be trained on; "" if there are none."""
     if not classes:
         return ""
-    shown = ", ".join(f"{safe_text(label)} ({count:,})" for label, count in classes.items())
+    shown = ", ".join(f"{for_terminal(label)} ({count:,})" for label, count in classes.items())
     few = min(classes.values()) < MIN_PHOTOS
     need = f" Each class requires at least {MIN_PHOTOS} photos for training." if few else ""
     return f"New classes, with their photos: {shown}.{need}"
@@ -193,7 +200,7 @@ def describe_new_classes(classes: Mapping[str, int]) -> str:
 
 def name_some(names: tuple[str, ...], *, most: int = 5) -> str:
     """The first few by name, the others by number."""
-    shown = ", ".join(f'"{safe_text(name)}"' for name in names[:most])
+    shown = ", ".join(f'"{for_terminal(name)}"' for name in names[:most])
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
@@ -207,7 +214,7 @@ class Review:
     def __init__(
         self,
         queue: Queue,
-        carrier: Carrier,
+        decisions: Decisions,
         classes: Sequence[str],
         *,
         moves: bool = False,
@@ -217,7 +224,7 @@ class Review:
         self.queue, self.classes, self.moves = queue, list(classes), moves
         self.next_call, self.again_call = next_call, again_call
         self.lock = threading.RLock()
-        self._carrier, self._known = carrier, set(classes)
+        self.decisions, self._known = decisions, set(classes)
         # The decisions of this review, the last at the end; None for a photo that was missing.
         self._answers: list[Decision | None] = []
 
@@ -227,14 +234,14 @@ class Review:
         return len(self._answers)
 
     @property
-    def current(self) -> Question | None:
+    def current(self) -> Identified | None:
         """The question that is open; None when all are answered."""
         return self.queue.questions[self.place] if self.place < len(self.queue.questions) else None
 
     @property
     def folder(self) -> str:
         """Where the photos go: the folder with one folder per class."""
-        return str(self._carrier.shelf.folder)
+        return str(self.decisions.root)
 
     def counts(self) -> Counter[str]:
         """How many this review approved, corrected and skipped."""
@@ -247,7 +254,7 @@ class Review:
 
     def describe(self, decision: Decision) -> str:
         """A sentence about the result of an answer."""
-        where = f"{self.folder}/{decision.placed}"
+        where = f"{self.folder}/{decision.target}"
         if not decision.is_new:
             away = "; the original was deleted" if decision.moves else ""
             return f"{decision.label}: already there, as {where}{away}"
@@ -262,13 +269,13 @@ class Review:
 
     def approve(self) -> Decision:
         """Approve the model's best guess. Raises InputError if the photo is missing."""
-        return self._answer("approved", self._open_question().best.label)
+        return self._answer("approved", self._open_question().best[0][0])
 
     def correct(self, label: str) -> Decision:
         """Put the photo into another class, possibly a new one. Raises InputError for an invalid
         name."""
         label = find_label(self.classes, label) or check_class_name(label)
-        is_guess = label == self._open_question().best.label
+        is_guess = label == self._open_question().best[0][0]
         decision = self._answer("approved" if is_guess else "corrected", label)
         if label not in self.classes:
             self.classes.append(label)
@@ -282,9 +289,9 @@ class Review:
         except OSError:
             self._answers.append(None)  # there is nothing left to note
         else:
-            self._answers.append(self._carrier.notes.add(decision))
+            self._answers.append(self.decisions.note(decision))
 
-    def undo(self) -> Question:
+    def undo(self) -> Identified:
         """Undo the last answer and ask the question again.
 
         Raises InputError when there is none, or when the photo cannot be restored.
@@ -293,7 +300,7 @@ class Review:
             raise InputError("there is nothing to undo: no photo has been reviewed yet.")
         answer = self._answers[-1]
         if answer is not None:
-            self._carrier.take_back(answer)
+            self.decisions.undo(answer)
         self._answers.pop()
         self._forget_unused_classes()
         return self.queue.questions[self.place]
@@ -303,7 +310,7 @@ class Review:
         used = {answer.label for answer in self._answers if answer is not None}
         self.classes = [one for one in self.classes if one in self._known or one in used]
 
-    def _open_question(self) -> Question:
+    def _open_question(self) -> Identified:
         if self.current is None:
             raise InputError("all photos have been reviewed.")
         return self.current
@@ -317,25 +324,24 @@ class Review:
                 f'the photo "{question.path}" can no longer be read ({error.strerror}): restore '
                 "it, or skip it."
             ) from None
-        decision = self._carrier.carry_out(self._carrier.notes.add(decision))
+        decision = self.decisions.carry_out(decision)
         self._answers.append(decision)
         return decision
 
-    def _decision(self, question: Question, action: Action, label: str | None = None) -> Decision:
+    def _decision(self, question: Identified, action: Action, label: str | None = None) -> Decision:
         state = question.path.stat()
+        guess, probability = question.best[0]
         return Decision(
-            name=question.name,
-            path=str(question.path),
+            action=action,
+            source=str(question.path),
+            moves=self.moves and label is not None,
             bytes=state.st_size,
             modified_ns=state.st_mtime_ns,
             digest=digest_file(question.path),
-            action=action,
+            name=question.name,
             label=label,
-            guess=question.best.label,
-            probability=round(question.best.probability, 6),
-            moves=self.moves and label is not None,
-            step="done" if label is None else "place",
-            decided=datetime.now(UTC).isoformat(timespec="seconds"),
+            guess=guess,
+            probability=round(probability, 6),
         )
 
 
@@ -360,18 +366,20 @@ def open_review(chosen: Chosen, config: ReviewConfig | None = None) -> Iterator[
     StoreLockedError.
     """
     config = config or ReviewConfig()
-    home = chosen.home
     candidates = _find_identified(chosen, config)
-    shelf = _open_shelf(chosen, config)
-    with _only_one(home):
-        notes = Notes(home / NOTES_NAME)
-        carrier = Carrier(shelf, notes)
-        carrier.finish()
-        identification, queue = _choose(candidates, notes, every=config.every)
+    classes = _open_classes(chosen, config)
+    message = (
+        f'another review of "{chosen.home}" is running: finish that one first (q at the terminal, '
+        '"Finish" on the page).'
+    )
+    with only_one(chosen.home / ".review.lock", message):
+        journal = DecisionJournal(chosen.home / JOURNAL)
+        decisions = Decisions(journal, classes.folder, classes=classes)
+        identification, queue = _choose(candidates, journal, every=config.every)
         yield Review(
             queue,
-            carrier,
-            _classes(identification, chosen, shelf),
+            decisions,
+            _list_classes(identification, chosen, classes),
             moves=config.move,
             next_call=_call_to_train(chosen, config),
             again_call=call_to_review(chosen, config),
@@ -397,15 +405,17 @@ def _find_identified(chosen: Chosen, config: ReviewConfig) -> list[Path]:
     return found
 
 
-def _choose(files: list[Path], notes: Notes, *, every: bool) -> tuple[Identification, Queue]:
+def _choose(
+    files: list[Path], journal: DecisionJournal, *, every: bool
+) -> tuple[Identification, Queue]:
     """The newest that still has questions; if none has, the newest."""
     opened = map(read_identified, files)
-    asked = ((one, make_queue(one, notes, every=every)) for one in opened)
+    asked = ((one, make_queue(one, journal, every=every)) for one in opened)
     newest = next(asked)
     return next((pair for pair in chain([newest], asked) if pair[1].questions), newest)
 
 
-def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:
+def _open_classes(chosen: Chosen, config: ReviewConfig) -> LabeledFolder:
     folder = chosen.classes_folder if config.data is None else find_classes_folder(config.data)
     if folder is None:
         raise InputError(
@@ -417,22 +427,26 @@ def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:
             f'there is no folder "{folder}": give a folder with one subfolder per class.'
         )
     if chosen.pattern_set is not None and config.data is None:
-        return Shelf(folder, chosen.pattern_set.add)
-    return Shelf(folder)
+        return LabeledFolder(folder, chosen.pattern_set.add)
+    return LabeledFolder(folder)
 
 
-def _classes(identification: Identification, chosen: Chosen, shelf: Shelf) -> list[str]:
+def _list_classes(
+    identification: Identification, chosen: Chosen, classes: LabeledFolder
+) -> list[str]:
     """The classes to choose from: those of the model, and those whose folders were added since."""
-    trained = identification.settings.get("classes") or _results(chosen).get("classes") or []
+    trained = (
+        identification.settings.get("classes") or read_results(chosen.model).get("classes") or []
+    )
     guessed = {label for photo in identification.photos for label, _ in photo.best}
-    return sorted({*map(str, trained), *guessed, *shelf.classes()}, key=natural_order)
+    return sorted({*map(str, trained), *guessed, *classes.labels()}, key=natural_order)
 
 
 def _call_to_train(chosen: Chosen, config: ReviewConfig) -> Call:
     """The call that trains again from the last weights."""
     if chosen.pattern_set is not None and config.data is None:
         return chosen.pattern_set.call_to_train()
-    trained_on = _results(chosen).get("data", {}).get("folder")
+    trained_on = read_results(chosen.model).get("data", {}).get("folder")
     folder = config.data or (Path(trained_on) if trained_on else chosen.classes_folder)
     out = _free_name(chosen.model)
     places = {"data": folder, "start_from": chosen.model, "out": out}
@@ -456,19 +470,3 @@ def _free_name(model: Path) -> Path:
     numbers = range(2, 10_000)
     names = (model.with_name(f"{model.name}-{number}") for number in numbers)
     return next(name for name in names if not name.exists())
-
-
-def _results(chosen: Chosen) -> dict[str, Any]:
-    return read_results(chosen.model)
-
-
-@contextmanager
-def _only_one(home: Path) -> Iterator[None]:
-    try:
-        with lock_file(home / ".review.lock", timeout_seconds=0):
-            yield
-    except filelock.Timeout:
-        raise StoreLockedError(
-            f'another review of "{home}" is running: finish that one first (q at the terminal, '
-            '"Finish" on the page).'
-        ) from None

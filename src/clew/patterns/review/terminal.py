@@ -18,11 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.base.errors import InputError
-from clew.base.texts import whole_percent
+from clew.base.texts import for_terminal, whole_percent
+from clew.patterns.identification.results import Identified
 from clew.patterns.library.placing import check_class_name
 from clew.patterns.photos.decode import PhotoError, open_photo
-from clew.patterns.review.notes import Decision
-from clew.patterns.review.session import Choice, Question, Review, find_alike, find_label, safe_text
+from clew.patterns.review.journal import Decision
+from clew.patterns.review.session import Choice, Review, find_alike, find_label, title_of
 
 _BAR = 24
 _MOST_CHOICES = 12
@@ -78,7 +79,7 @@ class Dialogue:
                 self._say(str(error), style="yellow")
         return False
 
-    def _decide(self, question: Question) -> bool:
+    def _decide(self, question: Identified) -> bool:
         """Read keys until one changes something; False if the user quits."""
         while True:
             answer = self._keys.read()
@@ -90,7 +91,7 @@ class Dialogue:
             except InputError as error:
                 self._say(str(error), style="yellow")
 
-    def _answer(self, question: Question, answer: str) -> bool:
+    def _answer(self, question: Identified, answer: str) -> bool:
         """Whether another question is open now."""
         word, _, rest = answer.partition(" ")
         key = word.casefold()
@@ -139,24 +140,26 @@ class Dialogue:
     def _wants_new(self, typed: str) -> bool:
         alike = find_alike(self._review.classes, typed)
         perhaps = f" (did you mean {', '.join(alike)}?)" if alike else ""
-        question = f'"{safe_text(typed)}" is a new class{safe_text(perhaps)}: create it? [y/N] '
+        question = (
+            f'"{for_terminal(typed)}" is a new class{for_terminal(perhaps)}: create it? [y/N] '
+        )
         return (self._keys.ask(question) or "").casefold() in ("y", "yes")
 
     def _tell(self, decision: Decision) -> None:
         self._say(self._review.describe(decision), style="green")
 
-    def _show(self, question: Question) -> None:
+    def _show(self, question: Identified) -> None:
         number, total = self._review.place + 1, len(self._review.queue.questions)
         self._console.print()
-        place, name = f"{number:,} of {total:,}", safe_text(question.title)
+        place, name = f"{number:,} of {total:,}", for_terminal(title_of(question))
         title = Text.assemble((place, "bold"), f"  {name}")
         self._console.print(title, soft_wrap=True)
         self._draw(question)
         self._console.print(self._table())
-        best = question.best.label
+        best = question.best[0][0]
         self._say(f"Enter: {best} · number or c: another · s skip · u undo · q quit", style="dim")
 
-    def _draw(self, question: Question) -> None:
+    def _draw(self, question: Identified) -> None:
         if not self._console.is_terminal or self._console.color_system not in _COLORS:
             self._say(str(question.path))
             return
@@ -172,11 +175,11 @@ class Dialogue:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         choices = self._review.choices()
         shown = self._most_useful(choices)
-        best = self._review.current.best.label if self._review.current else None
+        best = self._review.current.label if self._review.current else None
         for choice in shown:
             key = Text(choice.key, style="bold" if len(choice.key) == 1 else "dim")
             style = "bold" if choice.label == best else ""
-            table.add_row(key, Text(safe_text(choice.label), style=style), *_confidence(choice))
+            table.add_row(key, Text(for_terminal(choice.label), style=style), *_confidence(choice))
         if len(shown) < len(choices):
             more = f"and {len(choices) - len(shown):,} more: press c and type the name"
             table.add_row("", Text(more, style="dim"))
@@ -189,7 +192,7 @@ class Dialogue:
         return [one for one in choices if len(one.key) == 1 or one.probability is not None]
 
     def _say(self, text: str, style: str | None = None) -> None:
-        self._console.print(Text(safe_text(text)), style=style, soft_wrap=True)
+        self._console.print(Text(for_terminal(text)), style=style, soft_wrap=True)
 
 
 def _confidence(choice: Choice) -> tuple[Text, Text]:

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-import filelock
-
-from clew.base.errors import QueueFullError, StoreLockedError
+from clew.base.errors import QueueFullError
 from clew.base.urls import resolved
 from clew.patterns.identification.recognize import Recognition
 from clew.patterns.identification.results import (
@@ -20,11 +18,11 @@ from clew.patterns.identification.results import (
     IdentifiedWriter,
     read_identified,
 )
-from clew.patterns.library.placing import check_class_name, safe_file_name
+from clew.patterns.library.placing import check_class_name, only_one, safe_file_name
 from clew.patterns.photos.opening import HEAD_BYTES, describe_format
 from clew.patterns.review.session import find_label
 from clew.storage.disk import disk_errors
-from clew.storage.writing import lock_file, replace_file, replacing
+from clew.storage.writing import replace_file, replacing
 
 _SERVED = "served"
 _DIGEST_BYTES = 8
@@ -97,18 +95,11 @@ class Corrections:
         """The photos by their number, which are written back unless an error is raised."""
         with self._turn, disk_errors(self.folder):
             self._photos.mkdir(parents=True, exist_ok=True)
-            with self._only_server():
+            message = f'another server holds "{self.folder}"'
+            with only_one(self.folder / ".lock", message, wait_seconds=_LOCK_SECONDS):
                 photos = self._read()
                 yield photos
                 self._write(photos)
-
-    @contextmanager
-    def _only_server(self) -> Iterator[None]:
-        try:
-            with lock_file(self.folder / ".lock", timeout_seconds=_LOCK_SECONDS):
-                yield
-        except filelock.Timeout:
-            raise StoreLockedError(f'another server holds "{self.folder}"') from None
 
     def _read(self) -> dict[str, Identified]:
         file = self.folder / IDENTIFIED_FILE

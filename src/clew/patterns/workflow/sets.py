@@ -209,12 +209,8 @@ def clean_photos(
         ...     print(finding.kind, finding.name, finding.reason)
     """
     from clew.pages.server import require_web
-    from clew.patterns.cleaning.session import (
-        open_clean_page,
-        open_cleaning,
-        search_problems,
-        undo_changes,
-    )
+    from clew.patterns.cleaning.page import open_clean_page
+    from clew.patterns.cleaning.session import open_cleaning, search_problems, undo_changes
 
     if web:
         require_web()

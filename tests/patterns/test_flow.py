@@ -10,7 +10,7 @@ import pytest
 from clew.base.errors import InputError
 from clew.engine import PlanRequest
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.flow import FlowConfig, LoggedSteps, plan_training, run_flow
+from clew.patterns.flow import LoggedSteps, plan_training, run_flow
 from clew.patterns.library.choose import Chosen
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import ReviewConfig
@@ -88,20 +88,14 @@ def test_flow_does_what_is_requested_and_then_only_what_is_new(
 ) -> None:
     make_photos(tmp_path / "mine", {"cats": 4, "dogs": 4})
     make_photos(tmp_path, {"new": 2}, first_seed=50)
-    config = FlowConfig(
-        name="animals",
-        library=library,
-        sources=[tmp_path / "mine"],
-        identify=tmp_path / "new",
-        review=True,
-        device="cpu",
-    )
+    where = {"library": library, "sources": [tmp_path / "mine"]}
+    settings: dict[str, Any] = {**where, "review": True, "device": "cpu"}
     first, again = QuickSteps(), QuickSteps()
-    result = run_flow(config, first)
+    result = run_flow("animals", first, **settings, identify=tmp_path / "new")
     assert first.done == ["import", "train 001 from None", "review new"]
     assert result.identified is not None and result.identified.counts["photos"] == 2
     assert result.results["test_photos"] > 0
-    assert run_flow(replace(config, identify=None), again).results == result.results
+    assert run_flow("animals", again, **settings).results == result.results
     assert again.done == ["import", "keep", "review None"]
 
 
@@ -111,7 +105,7 @@ def test_flow_refuses_foreseeable_errors_before_doing_anything(
     make_photos(tmp_path / "mine", {"cats": 3})
     before = contents(tmp_path)
     with pytest.raises(InputError, match="give the photos to import with `sources`"):
-        run_flow(FlowConfig(name="new", library=library))
+        run_flow("new", LoggedSteps(), library=library)
     with pytest.raises(InputError, match="give the photos to identify with `identify`"):
-        run_flow(FlowConfig(name="new", library=library, sources=[tmp_path / "mine"], review=True))
+        run_flow("new", LoggedSteps(), library=library, sources=[tmp_path / "mine"], review=True)
     assert contents(tmp_path) == before

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from clew.patterns.identification.identify import (
     configure_identification,
     identify_photos,
 )
-from clew.patterns.identification.results import find_newest
+from clew.patterns.identification.results import find_identified
 from clew.patterns.library.choose import Chosen, choose_model
 from clew.patterns.library.folders import LIBRARY, read_results
 from clew.patterns.library.importing import import_photos
@@ -32,13 +32,9 @@ from clew.patterns.photos import find_photos
 from clew.patterns.report import write_report
 from clew.patterns.review import ReviewConfig
 from clew.patterns.review.app import run_review
+from clew.patterns.trained.model import PatternModel, load_classifier
 from clew.patterns.training import PatternsConfig, train_patterns
 from clew.storage.run_file import write_run_file
-
-if TYPE_CHECKING:
-    from clew.patterns.library.pattern_set import PatternSet
-    from clew.patterns.trained.model import PatternModel
-
 
 logger = logging.getLogger(__name__)
 
@@ -80,27 +76,6 @@ def _began_from_scratch(run: Path) -> bool:
     if not (run / LAST).exists():
         return False
     return read_settings(run).get("started_from") is None
-
-
-def _newest_results(pattern_set: PatternSet) -> dict[str, Any]:
-    model = pattern_set.latest_model()
-    return {} if model is None else read_results(model)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlowConfig:
-    """The settings of a flow. The set is created if it does not exist; `sources` are imported into
-    it; `identify` is a folder of new photos; with `review`, a person is asked about the doubtful
-    ones."""
-
-    name: str
-    library: Path = LIBRARY
-    sources: Sequence[Path] = ()
-    identify: Path | None = None
-    review: bool = False
-    epochs: int | None = None
-    device: str | None = None
-    threads: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,75 +137,84 @@ class LoggedSteps:
         run_review(chosen, config, web=self._web)
 
 
-def run_flow(config: FlowConfig, steps: FlowSteps | None = None) -> FlowResult:
+def run_flow(
+    name: str,
+    steps: FlowSteps,
+    *,
+    sources: Sequence[Path] = (),
+    identify: Path | None = None,
+    review: bool = False,
+    epochs: int | None = None,
+    library: Path = LIBRARY,
+    device: str | None = None,
+    threads: int | None = None,
+) -> FlowResult:
     """Create, import, train, identify and review, skipping the steps that were not requested. The
     same call again resumes: photos are imported once, and a set is trained again only when photos
     were added or removed.
 
     Raises InputError for foreseeable problems before anything is done, else what the steps raise.
     """
-    steps = steps or LoggedSteps()
-    name = check_set_name(config.name)
-    known = {one.name for one in PatternSet.all(config.library)}
-    _check(config, name, is_known=name in known)
-    if name in known:
-        pattern_set = PatternSet.open(name, config.library)
+    name = check_set_name(name)
+    is_known = name in {one.name for one in PatternSet.all(library)}
+    _check(library / name, sources, identify, is_known=is_known, review=review)
+    if is_known:
+        pattern_set = PatternSet.open(name, library)
     else:
-        pattern_set = PatternSet.create(name, config.library)
+        pattern_set = PatternSet.create(name, library)
         steps.created(pattern_set)
-    if config.sources:
-        steps.import_photos(pattern_set, config.sources)
-    results = _train_if_changed(config, steps, pattern_set)
-    chosen = choose_model(name, library=config.library)
+    if sources:
+        steps.import_photos(pattern_set, sources)
+    request = PlanRequest(device=device, threads=threads)
+    results = _train_if_changed(steps, pattern_set, epochs, request)
+    chosen = choose_model(name, library=library)
     identified = None
-    if config.identify is not None:
-        asked = configure_identification(chosen, config.identify, device=config.device)
+    if identify is not None:
+        asked = configure_identification(chosen, identify, device=device)
         identified = steps.identify(chosen, asked)
-    if config.review:
+    if review:
         folder = None if identified is None else identified.folder
         steps.review(chosen, ReviewConfig(identified=folder))
     return FlowResult(pattern_set=pattern_set, results=results, identified=identified)
 
 
 def _train_if_changed(
-    config: FlowConfig, steps: FlowSteps, pattern_set: PatternSet
+    steps: FlowSteps, pattern_set: PatternSet, epochs: int | None, request: PlanRequest
 ) -> dict[str, Any]:
     how = PatternsConfig(
-        data=pattern_set.photos,
-        out=pattern_set.runs,
-        epochs=config.epochs,
-        request=PlanRequest(device=config.device, threads=config.threads),
+        data=pattern_set.photos, out=pattern_set.runs, epochs=epochs, request=request
     )
     training = plan_training(pattern_set, how, only_if_changed=True)
     if training is None:
-        results = _newest_results(pattern_set)
+        model = pattern_set.latest_model()
+        results = {} if model is None else read_results(model)
         steps.keep_model(pattern_set, results)
         return results
     results = steps.train(pattern_set, training)
-    _write_run_file(training.out, config)
+    # The run.toml that trains the set with the same settings again.
+    settings = {"name": pattern_set.name, "library": pattern_set.library}
+    settings |= {"epochs": epochs, "device": request.device}
+    write_run_file(training.out, "patterns train", settings)
     return results
 
 
-def _write_run_file(folder: Path, config: FlowConfig) -> None:
-    """Write the run.toml that trains the set with the same settings again."""
-    chosen = {"epochs": config.epochs, "device": config.device}
-    settings = {"name": config.name, "library": config.library, **chosen}
-    write_run_file(folder, "patterns train", settings)
-
-
-def _check(config: FlowConfig, name: str, *, is_known: bool) -> None:
+def _check(
+    folder: Path,
+    sources: Sequence[Path],
+    identify: Path | None,
+    *,
+    is_known: bool,
+    review: bool,
+) -> None:
     """Check everything that could fail before hours of training."""
-    for source in config.sources:
-        find_photos(source)
-    if config.identify is not None:
-        find_photos(config.identify)
-    if not is_known and not config.sources:
+    for photos in (*sources, *filter(None, [identify])):
+        find_photos(photos)
+    if not is_known and not sources:
         raise InputError(
-            f'there is no set "{name}" in "{config.library}" yet: give the photos to import with '
-            "`sources`."
+            f'there is no set "{folder.name}" in "{folder.parent}" yet: give the photos to import '
+            "with `sources`."
         )
-    has_identified = is_known and find_newest(config.library / name) is not None
-    if config.review and config.identify is None and not has_identified:
+    if review and identify is None and not (is_known and find_identified(folder)):
         raise InputError(
             "`review` requires identified photos: give the photos to identify with `identify`."
         )
@@ -248,7 +232,7 @@ class ClassifierResult(Tabular):
     path: Path
     model: Path
     raw: dict[str, Any]
-    pattern_set: "PatternSet | None" = None
+    pattern_set: PatternSet | None = None
     is_new: bool = True
 
     @property
@@ -281,10 +265,8 @@ class ClassifierResult(Tabular):
         """The report: all metrics, and the mistakes."""
         return self.path / "report.html"
 
-    def load(self, device: str | None = None) -> "PatternModel":
+    def load(self, device: str | None = None) -> PatternModel:
         """The classifier, ready to predict."""
-        from clew.patterns.trained.model import load_classifier
-
         return load_classifier(self.model, device)
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ _CLEAN = Command(
         "Photos": ("name", "library", "out"),
         "Page": ("web", "port", "browser"),
         "Changes": ("undo",),
+        "Hardware": ("device", "num_workers"),
     },
     spelling=Spelling(metavars={"data": "DATA"}),
     has_json=True,

@@ -46,13 +46,13 @@ _FLOW = Command(
 
 def _run_flow(call: Call) -> None:
     from clew.patterns import flow
-    from clew.patterns.workflow.sets import read_flow
 
-    web = call.settings["web"]
+    settings = dict(call.settings)
+    web = settings.pop("web")
     check_web(web)
-    config = read_flow(**call.settings)
-    steps = _ShownSteps(call.console, call.progress, is_reviewed=config.review, web=web)
-    result = flow.run_flow(config, steps)
+    settings["review"] |= web
+    steps = _ShownSteps(call.console, call.progress, is_reviewed=settings["review"], web=web)
+    result = flow.run_flow(steps=steps, **settings)
     if call.as_json:
         identified = result.identified and describe_identification(result.identified)
         call.print_json({"results": result.results, "identified": identified})

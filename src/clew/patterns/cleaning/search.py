@@ -18,6 +18,7 @@ from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos, choose_size
 from clew.patterns.cleaning.checks import (
     FEWEST_PHOTOS,
+    ClassOverlap,
     Light,
     find_issues,
     find_neighbors,
@@ -161,14 +162,24 @@ def find_problems(looked: LookedAt) -> Findings:
     """Every check on the photos."""
     features = join_all(looked.features)
     chances = _predict(looked, features)
-    quality = list(_quality_findings(looked))
+    overlaps = find_overlaps(chances, looked.labels)
+    quality = [
+        _finding(looked, "quality", issue.place, issue.score, issue.reason)
+        for issue in find_issues(looked.light, looked.cached.sizes)
+    ]
     # What shows hardly anything looks like any class.
     blank = {finding.name for finding in quality if finding.score >= _BLANK}
-    about_labels = (*_label_findings(looked, chances), *_overlap_findings(looked, chances))
+    about_labels = (
+        *_label_findings(looked, chances),
+        *_overlap_findings(looked, chances, overlaps),
+    )
     findings = [
         *(finding for finding in about_labels if finding.name not in blank),
         *_duplicate_findings(looked),
-        *_outlier_findings(looked, features),
+        *(
+            _finding(looked, "outlier", place, score, "it is unlike all other photos of the set")
+            for place, score in find_outliers(features)
+        ),
         *quality,
     ]
     faults = (*looked.folder.faults, *looked.cached.faults)
@@ -178,7 +189,15 @@ def find_problems(looked: LookedAt) -> Findings:
         photos=len(looked.photos),
         classes=looked.folder.classes,
         findings=tuple(sorted(findings, key=lambda one: (KINDS.index(one.kind), -one.score))),
-        overlaps=tuple(_overlaps(looked, chances)),
+        overlaps=tuple(
+            Overlap(
+                first=looked.folder.classes[one.first],
+                second=looked.folder.classes[one.second],
+                share=one.share,
+                photos=len(one.places),
+            )
+            for one in overlaps
+        ),
         excluded=dict(Counter(kinds).most_common()),
         split_folders=looked.folder.split_folders,
         notes=tuple(_notes(looked)),
@@ -214,18 +233,13 @@ def _label_findings(
         yield _finding(looked, "label", suspect.place, score, reason, suggestion=suggestion)
 
 
-def _overlaps(looked: LookedAt, chances: Float[np.ndarray, "photos classes"]) -> Iterator[Overlap]:
-    classes = looked.folder.classes
-    for overlap in find_overlaps(chances, looked.labels):
-        first, second = classes[overlap.first], classes[overlap.second]
-        yield Overlap(first=first, second=second, share=overlap.share, photos=len(overlap.places))
-
-
 def _overlap_findings(
-    looked: LookedAt, chances: Float[np.ndarray, "photos classes"]
+    looked: LookedAt,
+    chances: Float[np.ndarray, "photos classes"],
+    overlaps: Sequence[ClassOverlap],
 ) -> Iterator[Finding]:
     classes = looked.folder.classes
-    for overlap in find_overlaps(chances, looked.labels):
+    for overlap in overlaps:
         names = f'"{classes[overlap.first]}" and "{classes[overlap.second]}"'
         for place in overlap.places[:_MOST_OF_A_PAIR]:
             other = overlap.first + overlap.second - int(looked.labels[place])
@@ -235,18 +249,6 @@ def _overlap_findings(
                 f'"{classes[other]}"; {whole_percent(overlap.share)} of both are like it'
             )
             yield _finding(looked, "overlap", place, chance, reason, suggestion=classes[other])
-
-
-def _outlier_findings(
-    looked: LookedAt, features: Float32[np.ndarray, "photos features"]
-) -> Iterator[Finding]:
-    for place, score in find_outliers(features):
-        yield _finding(looked, "outlier", place, score, "it is unlike all other photos of the set")
-
-
-def _quality_findings(looked: LookedAt) -> Iterator[Finding]:
-    for issue in find_issues(looked.light, looked.cached.sizes):
-        yield _finding(looked, "quality", issue.place, issue.score, issue.reason)
 
 
 def _finding(

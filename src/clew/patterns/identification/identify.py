@@ -4,8 +4,6 @@ import filecmp
 import itertools
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,15 +25,17 @@ from clew.patterns.identification.results import (
     Identified,
     IdentifiedWriter,
     IdentifyConfig,
-    TableWriter,
     Tally,
     default_folder,
     read_entry,
     read_identified,
     refuse_foreign,
+    table_head,
+    table_row,
 )
 from clew.patterns.library.choose import Chosen
 from clew.patterns.library.folders import SET_FILE, library_settings
+from clew.patterns.library.placing import candidate_names, put_photo, safe_file_name
 from clew.patterns.photos.find import PhotoFolder, find_photos
 from clew.patterns.trained.model import (
     PatternModel,
@@ -44,8 +44,7 @@ from clew.patterns.trained.model import (
     predict_photos,
     usual_device,
 )
-from clew.storage.disk import disk_errors
-from clew.storage.writing import create_file, replacing
+from clew.storage.writing import replacing
 
 _SOME = 10
 
@@ -81,20 +80,14 @@ class ClassFolders:
         if not os.access(photo.path, os.R_OK):
             self.lost += 1
             return
-        with disk_errors(self.folder):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-            self._copy(photo.path, self.folder / name)
-
-    def _copy(self, source: Path, folder: Path) -> None:
-        for number in itertools.count(1):
-            target = folder / _numbered(source, number)
-            if not target.exists():
-                if _copy_new(source, target):
-                    self.copied += 1
-                    return
-            elif filecmp.cmp(source, target, shallow=False):
-                self.already_there += 1
-                return
+        folder = self.folder / name
+        names = candidate_names(folder, safe_file_name(photo.path.name))
+        there = itertools.takewhile(os.path.exists, names)
+        if any(filecmp.cmp(photo.path, path, shallow=False) for path in there):
+            self.already_there += 1
+        else:
+            put_photo(photo.path, folder)
+            self.copied += 1
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -268,10 +261,10 @@ def _list_all(
         lines = files.enter_context(replacing(config.out / IDENTIFIED_FILE))
         rows = files.enter_context(replacing(config.out / TABLE_FILE))
         writer = IdentifiedWriter(lines, config.as_settings(model.classes))
-        table = TableWriter(rows)
+        rows.write(table_head())
         for photo in _identify(config, model, folder):
             tally.add(photo, writer.add(photo))
-            table.add(photo)
+            rows.write(table_row(photo))
             if copies is not None:
                 copies.add(photo)
             reporter(WorkAdvanced())
@@ -308,7 +301,6 @@ def _judge(prediction: Prediction, config: IdentifyConfig) -> Identified:
 DOUBTFUL_FOLDER, UNKNOWN_FOLDER = "_doubtful", "_unknown"
 # What some file systems do not allow in a name, and what would lead out of the folder.
 _UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
-_MAX_STEM = 200  # bytes: a number must still fit into a name
 
 
 def _refuse_photos_of_a_set(folder: Path) -> None:
@@ -320,16 +312,15 @@ def _refuse_photos_of_a_set(folder: Path) -> None:
             raise InputError(
                 f'it contains the photos of the set "{place.parent.name}", but predictions may be '
                 "wrong. Choose another folder, or add photos to the set with ",
-                _call_to_review(place.parent),
+                Call(
+                    "clew.patterns.review_photos",
+                    (place.parent.name,),
+                    {"every": True, **library_settings(place.parent.parent)},
+                ),
                 ".",
                 setting="copy_to",
                 value=folder,
             )
-
-
-def _call_to_review(folder: Path) -> Call:
-    settings = {"every": True, **library_settings(folder.parent)}
-    return Call("clew.patterns.review_photos", (folder.name,), settings)
 
 
 def class_folder(label: str) -> str:
@@ -337,36 +328,3 @@ def class_folder(label: str) -> str:
     called."""
     name = _UNSAFE.sub("_", label).strip(" .") or "_"
     return f"{name}_" if name in (DOUBTFUL_FOLDER, UNKNOWN_FOLDER) else name
-
-
-def _numbered(source: Path, number: int) -> str:
-    if number == 1:
-        return source.name
-    stem = os.fsdecode(os.fsencode(source.stem)[:_MAX_STEM])
-    return f"{stem}-{number}{source.suffix}"
-
-
-def _copy_new(source: Path, target: Path) -> bool:
-    """A complete copy or none; False if another process has created `target` in the meantime."""
-    part = target.with_name(f".clew-{secrets.token_hex(4)}.tmp")
-    try:
-        with source.open("rb") as reading, create_file(part) as writing:
-            shutil.copyfileobj(reading, writing, 1 << 20)
-        shutil.copystat(source, part)
-        return _name_exclusively(part, target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _name_exclusively(part: Path, target: Path) -> bool:
-    try:
-        os.link(part, target)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links
-        try:
-            target.touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        part.replace(target)
-    return True

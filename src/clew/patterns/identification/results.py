@@ -140,13 +140,13 @@ class IdentifiedWriter:
 
     def __init__(self, file: IO[bytes], settings: dict[str, Any]) -> None:
         self._file = file
-        opening = _as_json({"made_by": MADE_BY, "settings": settings, "photos": []})
+        opening = to_json({"made_by": MADE_BY, "settings": settings, "photos": []}).encode()
         self._place = file.write(opening.removesuffix(b"]}"))
         self._is_first = True
 
     def add(self, photo: Identified) -> int:
         """Write one photo; returns the offset of its line in the file, for `read_entry`."""
-        line = _as_json(_to_record(photo))
+        line = to_json(_to_record(photo)).encode()
         between = b"\n" if self._is_first else b",\n"
         self._is_first = False
         begin = self._place + len(between)
@@ -154,7 +154,7 @@ class IdentifiedWriter:
         return begin
 
     def end(self, counts: dict[str, int]) -> None:
-        self._file.write(b'\n],"counts":' + _as_json(counts) + b"}\n")
+        self._file.write(b'\n],"counts":' + to_json(counts).encode() + b"}\n")
 
 
 def read_entry(file: IO[bytes], place: int) -> Identified:
@@ -196,38 +196,22 @@ def _from_record(record: _Record) -> Identified:
     )
 
 
-def _as_json(content: dict[str, Any]) -> bytes:
-    return to_json(content).encode()
+def table_head() -> bytes:
+    """How identified.csv starts: with the mark by which spreadsheets recognize UTF-8."""
+    return f"\N{ZERO WIDTH NO-BREAK SPACE}{TABLE_HEAD},{_MORE_COLUMNS}\r\n".encode()
 
 
-class TableWriter:
-    """Writes rows into an open file, starting with the mark by which spreadsheets recognize
-    UTF-8."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        file.write(f"\N{ZERO WIDTH NO-BREAK SPACE}{TABLE_HEAD},{_MORE_COLUMNS}\r\n".encode())
-
-    def add(self, photo: Identified) -> None:
-        best = [*photo.best, ("", None), ("", None)]
-        (label, chance), (second, second_chance) = best[:2]
-        fault = photo.fault.reason if photo.fault else ""
-        doubtful, unknown = (
-            "" if photo.fault else "yes" if fact else "no"
-            for fact in (photo.doubtful, photo.unknown)
-        )
-        row = (
-            photo.name,
-            label,
-            _number(chance),
-            doubtful,
-            second,
-            _number(second_chance),
-            fault,
-            unknown,
-            _number(photo.typicality),
-        )
-        self._file.write(csv_text([row], line_end="\r\n").encode())
+def table_row(photo: Identified) -> bytes:
+    """A photo's line of identified.csv."""
+    (label, chance), (second, second_chance) = [*photo.best, ("", None), ("", None)][:2]
+    doubtful, unknown = (
+        "" if photo.fault else "yes" if fact else "no" for fact in (photo.doubtful, photo.unknown)
+    )
+    row = (
+        *(photo.name, label, _number(chance), doubtful, second, _number(second_chance)),
+        *(photo.fault.reason if photo.fault else "", unknown, _number(photo.typicality)),
+    )
+    return csv_text([row], line_end="\r\n").encode()
 
 
 def _number(probability: float | None) -> str:
@@ -259,9 +243,7 @@ class IdentifyConfig:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        check_top_k(self.top_k)
-        check_threshold(self.threshold)
-        check_unknown(self.unknown)
+        check_options(top_k=self.top_k, threshold=self.threshold, unknown=self.unknown)
         if self.thumbnails < 0:
             raise InputError("it must be 0 or more.", setting="thumbnails", value=self.thumbnails)
 
@@ -278,16 +260,14 @@ class IdentifyConfig:
         }
 
 
-def check_top_k(top_k: int) -> None:
+def check_options(*, top_k: int = 1, threshold: float = 0.0, unknown: float = 0.0) -> None:
+    """Raises InputError for values that no prediction can use."""
     if top_k < 1:
         raise InputError(
             "it must be 1 or more: the number of top predictions to report per photo.",
             setting="top_k",
             value=top_k,
         )
-
-
-def check_threshold(threshold: float) -> None:
     if not 0 <= threshold <= 1:
         raise InputError(
             "it must be a probability from 0 to 1. Photos with a lower confidence are marked as "
@@ -295,9 +275,6 @@ def check_threshold(threshold: float) -> None:
             setting="threshold",
             value=threshold,
         )
-
-
-def check_unknown(unknown: float) -> None:
     if not 0 <= unknown < 1:
         raise InputError(
             "it must be 0 (no photo is unknown) or more, and less than 1: about this share of the "

@@ -329,10 +329,14 @@ def look_at_photos(
     """
     known = [_recall(journal, source) for source in sources]
     unknown = [i for i, source in enumerate(known) if not (source.digest or source.kind)]
-    by_hand = _unknown_photos(journal, photos)
+    names = walk(photos).photos if photos.is_dir() else []
+    by_hand = [
+        photos / name
+        for name in names
+        if not ((picture := journal.pictures.get(name)) and journal.is_there(picture))
+    ]
     with report_work(reporter, start_photos("examine", len(unknown) + len(by_hand))):
-        own = map_in_threads(lambda path: _look_at_own(photos, path), by_hand)
-        for picture in own:
+        for picture in map_in_threads(lambda path: _look_at_own(photos, path), by_hand):
             if should_stop():
                 return None
             if picture is not None:
@@ -358,7 +362,8 @@ def start_photos(step: Literal["examine", "copy", "move"], count: int) -> WorkSt
 def _recall(journal: Journal, source: Source) -> Source:
     """What an earlier import found about the same file, if it has not changed since."""
     before = journal.sources.get(source.source)
-    if before is None or _stamp(before) != _stamp(source):
+    stamps = [(one.bytes, one.modified_ns) for one in (before, source) if one is not None]
+    if before is None or stamps[0] != stamps[1]:
         return source
     is_faulty = not before.digest and before.result == "excluded"
     return replace(
@@ -369,25 +374,11 @@ def _recall(journal: Journal, source: Source) -> Source:
     )
 
 
-def _stamp(source: Source) -> tuple[int, int]:
-    return source.bytes, source.modified_ns
-
-
 def _look(source: Source) -> Source:
     try:
         return replace(source, digest=digest_picture(Path(source.source)))
     except PhotoError as error:
         return replace(source, result="excluded", kind=error.kind, reason=error.reason)
-
-
-def _unknown_photos(journal: Journal, photos: Path) -> list[Path]:
-    found = walk(photos).photos if photos.is_dir() else []
-    return [photos / name for name in found if not _is_known(journal, name)]
-
-
-def _is_known(journal: Journal, name: str) -> bool:
-    picture = journal.pictures.get(name)
-    return picture is not None and journal.is_there(picture)
 
 
 def _look_at_own(photos: Path, path: Path) -> Picture | None:

@@ -95,8 +95,15 @@ class PatternSet:
                 f'"{folder}" already exists and is not a set: choose another name or another '
                 "`library`."
             )
-        _make(folder / "photos")
-        about = {"format": _FORMAT, "version": 1, "name": name, "created": _now()}
+        try:
+            (folder / "photos").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f'the folder "{folder / "photos"}" cannot be created ({error.strerror}): choose '
+                "another `library`."
+            ) from None
+        created = datetime.now().astimezone().isoformat(timespec="seconds")
+        about = {"format": _FORMAT, "version": 1, "name": name, "created": created}
         text = to_json(about | {"clew": __version__}, indent=1) + "\n"
         replace_file(folder / SET_FILE, text.encode())
         return cls(name=name, folder=folder)
@@ -280,19 +287,6 @@ def _names(sets: list[PatternSet], most: int = 20) -> str:
     return ", ".join(names) + (f" and {len(sets) - most:,} more" if len(sets) > most else "")
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f'the folder "{folder}" cannot be created ({error.strerror}): choose another `library`.'
-        ) from None
-
-
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="seconds")
-
-
 MIN_PHOTOS = 3  # per class: one for each split
 
 
@@ -368,15 +362,13 @@ def _summarize_run(run: Path) -> RunSummary:
     return RunSummary(
         folder=run,
         is_finished=True,
-        finished=_date((run / RESULTS).stat().st_mtime),
+        finished=datetime.fromtimestamp((run / RESULTS).stat().st_mtime)
+        .astimezone()
+        .isoformat(timespec="seconds"),
         photos=(results.get("data") or {}).get("photos"),
         test_accuracy=results.get("test_accuracy"),
         test_accuracy_ci=tuple(interval) if interval else None,
     )
-
-
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
 def _size(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""The settings of a served classifier."""
+"""A served classifier: its settings, what it counts, and its routes."""
 
 import asyncio
 import logging
@@ -17,12 +17,7 @@ from clew.base.settings import check_numbers, check_positive
 from clew.pages.api import ApiError, Counter, Histogram, Lifecycle, RequestMetrics, busy, invalid
 from clew.pages.service import StaticPage, add_state, new_app, reply
 from clew.patterns.identification.recognize import Recognition, look_at_whole
-from clew.patterns.identification.results import (
-    USUAL_UNKNOWN,
-    check_threshold,
-    check_top_k,
-    check_unknown,
-)
+from clew.patterns.identification.results import USUAL_UNKNOWN, check_options
 from clew.patterns.photos.decode import PhotoError, open_photo, read_square
 from clew.patterns.report.overlay import as_data_url, lay_over
 from clew.patterns.serving.corrections import Correction, Corrections
@@ -55,9 +50,7 @@ class PhotoServiceSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_top_k(self.top_k)
-        check_threshold(self.threshold)
-        check_unknown(self.unknown)
+        check_options(top_k=self.top_k, threshold=self.threshold, unknown=self.unknown)
         check_positive(self, "max_waiting", "max_body_bytes", "max_corrections")
         if not 0 <= self.drain_seconds < math.inf:
             raise InputError(
@@ -90,50 +83,6 @@ class PhotoMetrics(RequestMetrics):
 
 
 _SIDE = 480
-
-
-class PhotoClassifier:
-    """A model that several threads use at once."""
-
-    def __init__(self, model: PatternModel, settings: PhotoServiceSettings) -> None:
-        self.model, self._settings = model, settings
-        try:
-            check_maps(model)
-            self.has_heat_maps = True
-        except InputError:
-            self.has_heat_maps = False
-
-    def identify(self, photo: bytes, options: PhotoOptions) -> Recognition:
-        """Raises ApiError if the photo cannot be used."""
-        top_k = options.top_k or self._settings.top_k
-        try:
-            found = look_at_whole(self.model, photo, Path(options.name), top_k)
-        except PhotoError as error:
-            raise _unusable(error) from None
-        chosen = self._settings
-        return replace(found, threshold=chosen.threshold, unknown=chosen.unknown)
-
-    def draw(self, photo: bytes, label: str, options: PhotoOptions) -> dict[str, str]:
-        """The photo as people see it, and under the heat map of a class, as "data:" addresses.
-        Raises ApiError."""
-        if options.heat_map and not self.has_heat_maps:
-            raise invalid("heat_map", "This network has no heat maps.")
-        if not (options.heat_map or options.preview):
-            return {}
-        try:
-            shown = open_photo(photo, at_least=_SIDE)
-            small = ImageOps.contain(shown, (_SIDE, _SIDE), Image.Resampling.LANCZOS)
-            drawn = {"preview": as_data_url(small)} if options.preview else {}
-            if options.heat_map:
-                heat = self._heat(read_square(photo, self.model.image_size), label)
-                drawn["heat_map"] = as_data_url(lay_over(small, heat))
-        except PhotoError as error:
-            raise _unusable(error) from None
-        return drawn
-
-    def _heat(self, square: np.ndarray, label: str) -> np.ndarray:
-        place = np.array([self.model.classes.index(label)])
-        return heat_maps(self.model, square[None], place)[0]
 
 
 def describe(found: Recognition) -> dict[str, Any]:
@@ -181,7 +130,12 @@ class PhotoService:
         metrics: PhotoMetrics | None = None,
     ) -> None:
         self.name, self.settings, self.corrections = name, settings, corrections
-        self.classifier = PhotoClassifier(model, settings)
+        self.model = model
+        try:
+            check_maps(model)
+            self.has_heat_maps = True
+        except InputError:
+            self.has_heat_maps = False
         self.lifecycle = lifecycle or Lifecycle(settings.drain_seconds)
         self.metrics = metrics or PhotoMetrics()
         self._pool = ThreadPoolExecutor(_THREADS, "clew-photos")
@@ -203,16 +157,47 @@ class PhotoService:
 
     def identify(self, photo: bytes, options: PhotoOptions) -> dict[str, Any]:
         """The response to a request. Raises ApiError."""
-        found = self.classifier.identify(photo, options)
-        drawn = self.classifier.draw(photo, found.best[0][0], options)
+        found = self.recognize(photo, options)
+        drawn = self._draw(photo, found.best[0][0], options)
         self.metrics.count_photo(found)
         return {**describe(found), "model": self.name, **drawn}
+
+    def recognize(self, photo: bytes, options: PhotoOptions) -> Recognition:
+        """What the photo shows, read exactly as `identify` reads files. Raises ApiError if that is
+        impossible."""
+        top_k = options.top_k or self.settings.top_k
+        try:
+            found = look_at_whole(self.model, photo, Path(options.name), top_k)
+        except PhotoError as error:
+            raise _unusable(error) from None
+        return replace(found, threshold=self.settings.threshold, unknown=self.settings.unknown)
+
+    def _draw(self, photo: bytes, label: str, options: PhotoOptions) -> dict[str, str]:
+        """The photo as people see it, and under the heat map of a class, as "data:" addresses.
+        Raises ApiError."""
+        if options.heat_map and not self.has_heat_maps:
+            raise invalid("heat_map", "This network has no heat maps.")
+        if not (options.heat_map or options.preview):
+            return {}
+        try:
+            shown = open_photo(photo, at_least=_SIDE)
+            small = ImageOps.contain(shown, (_SIDE, _SIDE), Image.Resampling.LANCZOS)
+            drawn = {"preview": as_data_url(small)} if options.preview else {}
+            if options.heat_map:
+                square = read_square(photo, self.model.image_size)[None]
+                place = np.array([self.model.classes.index(label)])
+                drawn["heat_map"] = as_data_url(
+                    lay_over(small, heat_maps(self.model, square, place)[0])
+                )
+        except PhotoError as error:
+            raise _unusable(error) from None
+        return drawn
 
     def correct(self, photo: bytes, options: PhotoOptions) -> Correction:
         """Keep a photo for review. Raises ApiError."""
         if not options.label.strip():
             raise invalid("label", "Give the correct class in 'label'.")
-        found = self.classifier.identify(photo, options)
+        found = self.recognize(photo, options)
         try:
             kept = self.corrections.add(photo, found, options.label)
         except QueueFullError as error:
@@ -240,7 +225,7 @@ class PhotoService:
 
     def describe(self) -> dict[str, Any]:
         """What a client needs to know of the model."""
-        model = self.classifier.model
+        model = self.model
         return {
             "model": self.name,
             "classes": list(model.classes),
@@ -248,7 +233,7 @@ class PhotoService:
             "top_k": min(self.settings.top_k, len(model.classes)),
             "threshold": self.settings.threshold,
             "unknown": self.settings.unknown if model.unknown is not None else None,
-            "heat_maps": self.classifier.has_heat_maps,
+            "heat_maps": self.has_heat_maps,
             "max_bytes": self.settings.max_body_bytes,
         }
 

@@ -16,7 +16,7 @@ from clew.storage.run_file import UrlNeverFromFile, repeatable
 if TYPE_CHECKING:
     from clew.patterns.cleaning.search import SimilarPhoto
     from clew.patterns.cleaning.session import CleanPlace, CleanResult
-    from clew.patterns.flow import FlowConfig, FlowResult
+    from clew.patterns.flow import FlowResult
     from clew.patterns.library.importing import ImportResult
     from clew.patterns.library.pattern_set import PatternSet, SetSummary
     from clew.patterns.review.app import ReviewResult
@@ -409,42 +409,14 @@ def run_flow(
     """
     from clew.patterns import flow
 
-    config = read_flow(
+    return flow.run_flow(
         name,
-        sources=sources,
-        identify=identify,
-        review=review,
-        web=web,
-        epochs=epochs,
-        library=library,
-        device=device,
-        threads=threads,
-    )
-    return flow.run_flow(config, flow.LoggedSteps(web=web))
-
-
-def read_flow(
-    name: str,
-    *,
-    sources: Sequence[str | Path],
-    identify: str | Path | None,
-    review: bool,
-    web: bool,
-    epochs: int | None,
-    library: str | Path,
-    device: str | None,
-    threads: int | None,
-) -> "FlowConfig":
-    """The arguments of `run_flow` as its steps take them."""
-    from clew.patterns.flow import FlowConfig
-
-    return FlowConfig(
-        name=name,
-        library=Path(library),
+        flow.LoggedSteps(web=web),
         sources=[Path(source) for source in sources],
         identify=as_path(identify),
         review=review or web,
         epochs=epochs,
+        library=Path(library),
         device=device,
         threads=threads,
     )

@@ -165,12 +165,11 @@ def recognize(
         >>> recognize("bird.jpg", model="trained", multiscale=True).best
     """
     from clew.patterns.identification.recognize import recognize_photo
-    from clew.patterns.identification.results import check_threshold, check_unknown
+    from clew.patterns.identification.results import check_options
     from clew.patterns.library.choose import choose_model
     from clew.patterns.trained import model as trained
 
-    check_threshold(threshold)
-    check_unknown(unknown)
+    check_options(threshold=threshold, unknown=unknown)
     chosen = choose_model(name, model=as_path(model), library=Path(library))
     loaded = trained.load_classifier(chosen.model, trained.usual_device(device))
     found = recognize_photo(loaded, Path(image), top_k=top_k, multiscale=multiscale)

@@ -73,10 +73,10 @@ def serving(
     chosen = PhotoServiceSettings(**{"max_body_bytes": LIMIT_BYTES, **settings})
     kept = Corrections(home, model.folder, model.classes, most=chosen.max_corrections)
     service = PhotoService(model, kept, chosen, name="colors")
-    door = Address(port=0, keys=ApiKeys(keys)).door(service.metrics)
+    access = Address(port=0, keys=ApiKeys(keys)).access(service.metrics)
     limits = connection_limits(chosen.max_body_bytes, CONNECTIONS)
     app, ending = build_app(service), service.lifecycle
-    with open_api(app, door, host="127.0.0.1", port=0, limits=limits, ending=ending) as server:
+    with open_api(app, access, host="127.0.0.1", port=0, limits=limits, ending=ending) as server:
         running = threading.Thread(target=server.run)
         running.start()
         try:

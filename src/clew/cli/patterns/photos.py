@@ -4,7 +4,7 @@ import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -190,22 +190,19 @@ _BAR = 24
 def _run_recognize(call: Call) -> None:
     found = recognize(**call.settings)
     if call.as_json:
+        from clew.patterns.library.choose import choose_model
+
+        which = {name: call.settings[name] for name in ("model", "name", "library")}
         call.print_json(
             {
                 **found.to_record(),
-                "model": str(_find_model(call.settings)),
+                "model": str(choose_model(**which).model),
                 "threshold": found.threshold,
                 "doubtful": found.is_doubtful,
             }
         )
         return
     _print(call.console, found)
-
-
-def _find_model(settings: dict[str, Any]) -> Path:
-    from clew.patterns.library.choose import choose_model
-
-    return choose_model(**{name: settings[name] for name in ("model", "name", "library")}).model
 
 
 def _print(console: Console, found: "Recognition") -> None:

@@ -196,7 +196,9 @@ def _run_evaluate(call: Call) -> None:
     _print_photos(call.console, result)
     call.progress.print()
     print_reached(call.console, result.raw)
-    _print_before(call.console, result)
+    before = result.raw["trained_test_accuracy"]
+    if isinstance(before, float):
+        call.console.print(f"accuracy on its own test split: {tenth_percent(before)}")
     print_places(call.console, result)
 
 
@@ -214,12 +216,6 @@ def _print_photos(console: Console, result: "ClassifierResult") -> None:
         )
     for line in lines:
         print_line(console, line)
-
-
-def _print_before(console: Console, result: "ClassifierResult") -> None:
-    before = result.raw["trained_test_accuracy"]
-    if isinstance(before, float):
-        console.print(f"accuracy on its own test split: {tenth_percent(before)}")
 
 
 COMMANDS = ((_TRAIN, _run_train), (_EVALUATE, _run_evaluate))

@@ -5,19 +5,14 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from clew.base.errors import StoreError
-from clew.base.texts import counted, shortened
-from clew.base.typed_json import Bounds, Count, read_as, wrong
-from clew.patterns.library.placing import lies_inside
-from clew.storage.reading import read_json
+from clew.base.texts import counted
 from clew.storage.text_files import write_csv
 from clew.storage.writing import replace_json
 from clew.version import __version__
 
 FINDINGS, LISTING = "findings.json", "findings.csv"
-_FORMAT, _VERSION = "clew-clean", 1
 
 Kind = Literal["label", "leak", "duplicate", "overlap", "outlier", "quality"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -29,7 +24,6 @@ TITLES: dict[Kind, str] = {
     "outlier": "Outliers",
     "quality": "Poor quality",
 }
-Text = Annotated[str, Bounds(most=4_096)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,15 +36,15 @@ class Finding:
     """
 
     kind: Kind
-    name: Text
-    label: Text
+    name: str
+    label: str
     score: float
-    reason: Text
-    digest: Text
-    suggestion: Text | None = None
-    other: Text | None = None
-    other_label: Text | None = None
-    other_digest: Text | None = None
+    reason: str
+    digest: str
+    suggestion: str | None = None
+    other: str | None = None
+    other_label: str | None = None
+    other_digest: str | None = None
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -63,10 +57,10 @@ class Overlap:
     """Two classes that look alike: `share` of their photos, `photos` in number, resemble the other
     class more than their own."""
 
-    first: Text
-    second: Text
+    first: str
+    second: str
     share: float
-    photos: Count
+    photos: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +102,8 @@ class Findings:
     def describe(self) -> dict[str, Any]:
         """What findings.json holds."""
         return {
-            "format": _FORMAT,
-            "version": _VERSION,
+            "format": "clew-clean",
+            "version": 1,
             "clew_version": __version__,
             "data": str(self.data),
             "photos": self.photos,
@@ -135,37 +129,3 @@ def write_findings(folder: Path, findings: Findings) -> None:
 def _row(finding: Finding, columns: Sequence[str]) -> list[Any]:
     values = {**asdict(finding), "score": round(finding.score, 4)}
     return ["" if values[column] is None else values[column] for column in columns]
-
-
-def read_findings(folder: Path) -> Findings:
-    """Read findings.json; raises FileNotFoundError, and StoreError for a damaged file."""
-    path = folder / FINDINGS
-    try:
-        raw = read_as(dict[str, Any], read_json(path, encodable=False))
-        if (raw.get("format"), raw.get("version")) != (_FORMAT, _VERSION):
-            raise ValueError(f"it is version {shortened(raw.get('version'))}")
-        return _read(raw)
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
-        raise StoreError(
-            f'"{path}" cannot be read ({error}): delete it and look for problems again.'
-        ) from None
-
-
-def _read(raw: dict[str, Any]) -> Findings:
-    findings: list[Finding] = read_as(list[Finding], raw.get("findings"), "findings")
-    for finding in findings:
-        for name in (finding.name, finding.other):
-            if name is not None and not lies_inside(name):
-                raise wrong("name", name)
-    return Findings(
-        data=Path(read_as(Text, raw.get("data"), "data")),
-        photos=read_as(Count, raw.get("photos"), "photos"),
-        classes=tuple(read_as(list[Text], raw.get("classes"), "classes")),
-        findings=tuple(findings),
-        overlaps=tuple(read_as(list[Overlap], raw.get("overlaps", []), "overlaps")),
-        excluded=read_as(dict[str, Count], raw.get("excluded", {}), "excluded"),
-        split_folders=read_as(bool, raw.get("split_folders"), "split_folders"),
-        notes=tuple(read_as(list[Text], raw.get("notes", []), "notes")),
-    )

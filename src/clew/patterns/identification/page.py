@@ -88,8 +88,10 @@ def draw_group(
 ) -> Iterator[Html]:
     """A heading, and a card per photo."""
     anchor = "unknown" if group.is_unknown else _anchor(group.label)
-    yield Html(f'<section class="{_kind(group)}" id="{anchor}">')
-    yield tag("h2", _heading(group), tag("span", f"{group.count:,}", class_="count"))
+    heading = "Unknown" if group.is_unknown else group.label or "Doubtful"
+    kind = "doubtful" if group.label is None else "class"
+    yield Html(f'<section class="{kind}" id="{anchor}">')
+    yield tag("h2", tag("bdi", heading), tag("span", f"{group.count:,}", class_="count"))
     yield tag("p", _describe(group, threshold), class_="dek")
     yield Html('<div class="photos">')
     for photo, picture in photos:
@@ -148,7 +150,8 @@ def _lead(facts: PageFacts) -> list[Html | str]:
         tag("a", "identified.json", href="identified.json"),
     ]
     for number, name in enumerate(facts.sheets, 1):
-        words += [", " if number > 1 else ". For printing: ", _sheet_link(name, number)]
+        title = "contact sheet" if number == 1 else f"page {number}"
+        words += [", " if number > 1 else ". For printing: ", tag("a", title, href=name)]
     return [*words, "."]
 
 
@@ -159,10 +162,6 @@ def _explain_unknown(facts: PageFacts) -> str:
         ", or when it is unknown: farther from the training photos of every class than all but "
         f"{whole_percent(facts.settings['unknown'])} of the validation photos"
     )
-
-
-def _sheet_link(name: str, number: int) -> Html:
-    return tag("a", "contact sheet" if number == 1 else f"page {number}", href=name)
 
 
 def _overview(facts: PageFacts) -> list[Html]:
@@ -176,8 +175,8 @@ def _overview(facts: PageFacts) -> list[Html]:
     empty = [label for label, count in facts.class_counts if not count]
     longest = max([1, *(count for label, count in found if label is not None)])
     widest = max([3, *(len(label or "doubtful") for label, _ in found)])
-    bars = [_unknown_bar(unknown, longest)] if unknown else []
-    bars += [_bar(label, count, longest) for label, count in found]
+    bars = [_bar("unknown", unknown, longest, "unknown")] if unknown else []
+    bars += [_bar(label, count, longest, _anchor(label)) for label, count in found]
     style = f"--{_WIDTH_PROPERTY}:{min(_LABEL, widest) * 0.62:.1f}em"
     parts = [tag("nav", bars, class_="overview", aria_label="Classes", style=style)]
     if empty:
@@ -185,23 +184,15 @@ def _overview(facts: PageFacts) -> list[Html]:
     return parts
 
 
-def _bar(label: str | None, count: int, longest: int) -> Html:
-    kind = "bar doubtful" if label is None else "bar"
-    parts = _bar_parts(label or "doubtful", count, longest)
-    return tag("a", parts, class_=kind, href=f"#{_anchor(label)}")
-
-
-def _unknown_bar(count: int, longest: int) -> Html:
-    return tag("a", _bar_parts("unknown", count, longest), class_="bar doubtful", href="#unknown")
-
-
-def _bar_parts(name: str, count: int, longest: int) -> list[Html]:
+def _bar(label: str | None, count: int, longest: int, anchor: str) -> Html:
     filled = tag("i", style=f"width:{min(100, 100 * count / longest):.1f}%")
-    return [
-        tag("bdi", name, class_="name"),
+    parts = [
+        tag("bdi", label or "doubtful", class_="name"),
         tag("span", filled, class_="track"),
         tag("span", f"{count:,}", class_="number"),
     ]
+    is_class = anchor not in ("unknown", "doubtful")
+    return tag("a", parts, class_="bar" if is_class else "bar doubtful", href=f"#{anchor}")
 
 
 def _search() -> Html:
@@ -212,19 +203,9 @@ def _search() -> Html:
     return tag("p", tag("label", "Find ", field), found, class_="search", hidden=True)
 
 
-def _kind(group: Group) -> str:
-    return "doubtful" if group.label is None else "class"
-
-
 def _anchor(label: str | None) -> str:
     """An id of letters and digits only; the name of a class may hold anything."""
     return "doubtful" if label is None else f"class-{label.encode('utf-8', 'replace').hex()}"
-
-
-def _heading(group: Group) -> Html:
-    if group.is_unknown:
-        return tag("bdi", "Unknown")
-    return tag("bdi", "Doubtful" if group.label is None else group.label)
 
 
 def _describe(group: Group, threshold: float) -> str:
@@ -243,14 +224,15 @@ def _card(photo: Identified, picture: Image | None) -> Html:
     if picture is not None:
         address = as_data_address(picture)
         inner = tag("img", src=address, alt="", width=picture.width, height=picture.height)
-    link = tag("a", inner, href=_address(photo.path), class_="picture")
+    link = tag("a", inner, href=photo.path.absolute().as_uri(), class_="picture")
     caption = _guesses(photo.best) if photo.doubtful else _confidence(photo.best)
     name = tag("span", tag("bdi", photo.name), class_="file")
+    guesses = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
     return tag(
         "figure",
         link,
         tag("figcaption", caption, name),
-        title=_tooltip(photo),
+        title=f"{photo.name}: {', '.join(guesses)}",
         data_words=f"{photo.name} {photo.best[0][0]}",
     )
 
@@ -275,15 +257,6 @@ def _guesses(best: tuple[tuple[str, float], ...]) -> list[Html]:
         )
         for label, chance in best
     ]
-
-
-def _tooltip(photo: Identified) -> str:
-    caption = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
-    return f"{photo.name}: {', '.join(caption)}"
-
-
-def _address(path: Path) -> str:
-    return path.absolute().as_uri()
 
 
 def _package_text(name: str) -> Html:

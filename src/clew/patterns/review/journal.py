@@ -289,7 +289,9 @@ class Decisions:
         self._made |= set() if target.parent.exists() else {target.parent}
         with disk_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
-        link = None if decision.link is None else os.path.normpath(source.parent / decision.link)
+        link = (
+            os.path.normpath(source.parent / os.readlink(source)) if source.is_symlink() else None
+        )
         _put_link(source, target, link)
         return decision
 
@@ -336,7 +338,7 @@ class Decisions:
         with disk_errors(source.parent):
             source.parent.mkdir(parents=True, exist_ok=True)
         if decision.is_new:
-            _put_link(target, source, decision.link)
+            _put_link(target, source, decision.link if target.is_symlink() else None)
         else:
             put_photo(target, source.parent).rename(source)
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,7 +19,7 @@ from clew.cli.printing import has_shades, print_answer, print_legend, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.signals import StopRequest, log_to_stderr, long_run
 from clew.hallucination.workflow import ask
-from clew.hallucination.workflow.asking import open_asker, read_questions
+from clew.hallucination.workflow.asking import AskSettings, open_asker, read_questions
 from clew.storage.text_files import BoundedLines, TooLongError
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ COMMAND = Command(
 )
 # Seldom: what draws the spinner takes time from the model.
 _DRAWN_PER_SECOND = 3
-_READ = ("question", "questions", "context", "num_samples")
 
 
 def register(app: typer.Typer) -> None:
@@ -59,20 +59,21 @@ def register(app: typer.Typer) -> None:
 
 def run(call: Call) -> None:
     log_to_stderr()
-    settings = dict(call.settings)
-    read = {name: settings.pop(name) for name in _READ}
-    is_asked = bool(read["question"]) or read["questions"] is not None
+    given = AskSettings(**call.settings)
+    is_asked = bool(given.question) or given.questions is not None
     is_dialogue = not is_asked and not call.as_json and sys.stdin.isatty() and sys.stdout.isatty()
-    read["question"] = list(read["question"] if is_asked or is_dialogue else _read_lines())
+    if not is_asked and not is_dialogue:
+        given = replace(given, question=list(_read_lines()))
     # The answers alone are the result, of a pipe as well.
     progress = TextConsole(soft_wrap=True, stderr=True, quiet=call.progress.quiet)
     with Renderer(progress) as reporter:
-        questions = [] if is_dialogue else read_questions(**read, reporter=reporter)
+        given = replace(given, reporter=reporter)
+        questions = [] if is_dialogue else read_questions(given)
         with long_run(progress, "finishing the current step") as stop:
-            asker = open_asker(**settings, reporter=reporter, should_stop=stop)
+            asker = open_asker(replace(given, should_stop=stop))
         with asker:
             if is_dialogue:
-                _talk(call.console, asker, read["context"])
+                _talk(call.console, asker, given.context)
                 return
             with long_run(progress, "finishing the current answer") as stop:
                 _answer_all(call, asker, questions, stop)

@@ -1,13 +1,16 @@
 """Compare all methods on the same samples."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from clew.base.commands import Cached, Watched, select, takes
 from clew.base.progress import Reporter, log_event
 from clew.base.texts import split_names
 from clew.base.urls import local_path
+from clew.engine.config import Hardware
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
@@ -15,49 +18,9 @@ if TYPE_CHECKING:
     from clew.hallucination.comparison import CompareConfig, ComparisonResult
 
 
-@repeatable(
-    "compare",
-    always=("preprocessed_dir", "out"),
-    unrecorded=("overwrite", "keep_detectors", "cluster", "workers", "threads"),
-)
-def compare(
-    *,
-    preprocessed_dir: str | Path | None = None,
-    out: Annotated[str | Path, UrlNeverFromFile] = "comparison",
-    methods: str | Sequence[str] | None = None,
-    seeds: int = 5,
-    overwrite: bool = False,
-    keep_detectors: Literal["best", "all", "none"] = "best",
-    train_on: Sequence[str | Path] = (),
-    test_on: Sequence[str | Path] = (),
-    stores: Sequence[str | Path] = (),
-    name: str | Sequence[str] | None = None,
-    by_set: bool = False,
-    pairs: bool = True,
-    folds: int = 0,
-    epochs: int = 50,
-    patience: int = 10,
-    device: str | None = None,
-    amp: bool | None = None,
-    compile: bool | None = None,
-    cuda_graph: bool | None = None,
-    num_workers: int | None = None,
-    batch_size: int | None = None,
-    max_cache_batches: int | None = None,
-    threads: int | None = None,
-    cache_dir: str | Path | None = None,
-    cache_size: str | int | None = None,
-    cluster: Annotated[str | None, NeverFromFile] = None,
-    workers: int | None = None,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> "ComparisonResult":
-    """Compare all detection methods on the same split; write a report and a table with confidence
-    intervals.
-
-    The layer, the threshold and the best method are selected on validation answers; test answers
-    are used only for the final evaluation. Run the same command again to resume a comparison
-    that was stopped or killed.
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings(Hardware, Cached, Watched):
+    """What `compare` takes.
 
     Args:
         preprocessed_dir: Folder of samples that "clew preprocess" wrote, or its URL. [default:
@@ -84,26 +47,43 @@ def compare(
         epochs: Maximum number of epochs.
         patience: Stop after this many epochs without a better validation AUROC; 0 disables early
             stopping.
-        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not support bf16. [default: if
-            faster]
-        compile: Use torch.compile. [default: if the run is long enough to benefit]
-        cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
-        num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
-            many as needed]
-        batch_size: Samples per batch. [default: the fastest]
-        max_cache_batches: Number of shards to keep open. [default: all]
-        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
-            processes use them]
-        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
-        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
-            or 64 GB, at most half of the free space]
         cluster: Fit several methods at once on Ray: ray (the cluster of RAY_ADDRESS, one that runs
             here, or a new one on this machine) or ray://host:port. Requires "clew[ray]".
         workers: Number of workers on the cluster. [default: one per GPU or core]
-        reporter: Called with progress events. [default: the log]
-        should_stop: Called after every step; when it returns True, the run saves its progress and
-            stops.
+    """
+
+    preprocessed_dir: str | Path | None = None
+    out: Annotated[str | Path, UrlNeverFromFile] = "comparison"
+    methods: str | Sequence[str] | None = None
+    seeds: int = 5
+    overwrite: bool = False
+    keep_detectors: Literal["best", "all", "none"] = "best"
+    train_on: Sequence[str | Path] = ()
+    test_on: Sequence[str | Path] = ()
+    stores: Sequence[str | Path] = ()
+    name: str | Sequence[str] | None = None
+    by_set: bool = False
+    pairs: bool = True
+    folds: int = 0
+    epochs: int = 50
+    patience: int = 10
+    cluster: Annotated[str | None, NeverFromFile] = None
+    workers: int | None = None
+
+
+@repeatable(
+    "compare",
+    always=("preprocessed_dir", "out"),
+    unrecorded=("overwrite", "keep_detectors", "cluster", "workers", "threads"),
+)
+@takes(CompareSettings)
+def compare(given: CompareSettings) -> "ComparisonResult":
+    """Compare all detection methods on the same split; write a report and a table with confidence
+    intervals.
+
+    The layer, the threshold and the best method are selected on validation answers; test answers
+    are used only for the final evaluation. Run the same command again to resume a comparison
+    that was stopped or killed.
 
     Returns:
         The comparison: `table` (one row per method), `best` (the name of the best method) and
@@ -125,40 +105,28 @@ def compare(
     from clew.hallucination.samples.index import open_samples
     from clew.hallucination.workflow.spreading import choose_spread
 
-    open_cached = partial(open_samples, cache_dir=cache_dir, cache_size=cache_size)
+    open_cached = partial(open_samples, cache_dir=given.cache_dir, cache_size=given.cache_size)
+    samples = given.preprocessed_dir
     fit_on, measure_on = choose_folders(
-        preprocessed_dir=None if preprocessed_dir is None else open_cached(preprocessed_dir),
-        train_on=[open_cached(folder) for folder in train_on],
-        test_on=[open_cached(folder) for folder in test_on],
-        stores=[open_cached(folder) for folder in stores],
+        preprocessed_dir=None if samples is None else open_cached(samples),
+        train_on=[open_cached(folder) for folder in given.train_on],
+        test_on=[open_cached(folder) for folder in given.test_on],
+        stores=[open_cached(folder) for folder in given.stores],
     )
-    config = CompareConfig(
+    config = select(
+        CompareConfig,
+        given,
         train_on=fit_on,
         test_on=measure_on,
-        out=local_path(out),
-        methods=None if methods is None else split_names(methods),
-        seeds=seeds,
-        train=TrainConfig(epochs=epochs, patience=patience or None),
-        request=PlanRequest(
-            device=device,
-            amp=amp,
-            compile=compile,
-            cuda_graph=cuda_graph,
-            num_workers=num_workers,
-            batch_size=batch_size,
-            max_cache_batches=max_cache_batches,
-            threads=threads,
-        ),
-        overwrite=overwrite,
-        keep_detectors=keep_detectors,
-        names=_split(name),
-        by_set=by_set,
-        pairs=pairs,
-        folds=folds,
+        out=local_path(given.out),
+        methods=None if given.methods is None else split_names(given.methods),
+        train=select(TrainConfig, given, patience=given.patience or None),
+        request=select(PlanRequest, given),
+        names=_split(given.name),
     )
-    where = choose_spread(cluster, workers, threads=threads, device=device)
-    report = watch_cores(reporter or log_event, device)
-    return run_comparison(config, report, should_stop, where)
+    where = choose_spread(given.cluster, given.workers, threads=given.threads, device=given.device)
+    report = watch_cores(given.reporter or log_event, given.device)
+    return run_comparison(config, report, given.should_stop, where)
 
 
 def _split(names: str | Sequence[str] | None) -> tuple[str, ...]:

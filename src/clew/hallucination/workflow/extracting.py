@@ -1,12 +1,13 @@
 """From questions to a store of traces."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from clew.base import urls
+from clew.base.commands import Watched, select, takes
 from clew.base.errors import InputError, StoppedError
-from clew.base.progress import Reporter
 from clew.base.settings import as_path
 from clew.base.texts import counted
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
@@ -21,30 +22,50 @@ if TYPE_CHECKING:
     DataFrame: TypeAlias = "pandas.DataFrame | polars.DataFrame"
 
 
-def load_model(
-    model: str | Path = "smollm2",
-    *,
-    dtype: str = "auto",
-    device: str = "auto",
-    quantize: Literal["4bit", "8bit"] | None = None,
-    device_map: "str | Path | Mapping[str, int | str] | None" = None,
-    offload_folder: str | Path | None = None,
-) -> "LoadedModel":
-    """Load a language model and its tokenizer.
-
-    `extract` accepts the result as its `model`, so that several runs load it once.
+@dataclass(frozen=True, kw_only=True)
+class ModelPlacement:
+    """Where a language model is loaded, and in which precision.
 
     Args:
-        model: A Hugging Face model ID, a local folder, a .gguf file, or smollm2 (built in).
-        dtype: auto, float32, float16 or bfloat16. auto is float32 on a CPU and the model's own
-            type on a GPU.
         device: auto, cpu, cuda or cuda:1. auto is the first GPU if there is one.
-        quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
+        dtype: auto, float32, float16 or bfloat16.
         device_map: Where the layers of a model go that is larger than one GPU: auto spreads them
             over GPUs, CPU memory and disk; or a JSON file that maps modules to devices.
             [default: all on `device`]
         offload_folder: Folder for weights on disk, where the model's own files cannot be read in
             place.
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    device_map: str | Path | Mapping[str, int | str] | None = None
+    offload_folder: str | Path | None = None
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(ModelPlacement)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(ModelPlacement):
+    """Which language model is loaded, and how.
+
+    Args:
+        model: A Hugging Face model ID, a local folder, a .gguf file, or smollm2 (built in).
+        dtype: auto, float32, float16 or bfloat16. auto is float32 on a CPU and the model's own
+            type on a GPU.
+        quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
+    """
+
+    model: str | Path = field(default="smollm2", kw_only=False)
+    quantize: Literal["4bit", "8bit"] | None = None
+
+
+@takes(ModelSettings)
+def load_model(given: ModelSettings) -> "LoadedModel":
+    """Load a language model and its tokenizer.
+
+    `extract` accepts the result as its `model`, so that several runs load it once.
 
     Returns:
         The model and its tokenizer: `model, tokenizer = clew.load_model()`.
@@ -57,63 +78,12 @@ def load_model(
     """
     from clew.hallucination.capture import load_model as load
 
-    return load(
-        str(model),
-        dtype=dtype,
-        device=device,
-        quantize=quantize,
-        device_map=device_map,
-        offload_folder=offload_folder,
-    )
+    return load(str(given.model), quantize=given.quantize, **given.placement)
 
 
-@repeatable(
-    "extract",
-    always=("model", "questions", "out"),
-    unrecorded=("part", "join", "cluster", "workers", "threads"),
-    growing=("num_samples",),
-    unless="dry_run",
-)
-def extract(
-    *,
-    model: "str | Path | LoadedModel" = "smollm2",
-    questions: "str | Path | Sequence[str | Mapping[str, Any]] | DataFrame" = "facts",
-    out: Annotated[str | Path, UrlNeverFromFile] = "traces_data",
-    num_samples: int | None = None,
-    shard_size: int = 500,
-    generation_batch: int | None = None,
-    max_new_tokens: int = 32,
-    num_beams: int = 1,
-    prompt: str | None = None,
-    chat: bool | None = None,
-    cut: Literal["sentence", "line", "none"] = "sentence",
-    keep: Literal["compact", "full"] = "compact",
-    node_dim: int = 64,
-    edges_per_token: int = 16,
-    basis: str | Path | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
-    quantize: Literal["4bit", "8bit"] | None = None,
-    device_map: "str | Path | Mapping[str, int | str] | None" = None,
-    offload_folder: str | Path | None = None,
-    draws: int = 0,
-    draw_temperature: float = 1.0,
-    self_evaluation: bool = False,
-    entailment: bool = False,
-    part: str = "1/1",
-    join: bool = False,
-    cluster: Annotated[str | None, NeverFromFile] = None,
-    workers: int | None = None,
-    dry_run: bool = False,
-    gpu: str | None = None,
-    threads: int | None = None,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> "TraceBatchLoader | Any":
-    """Run a language model over questions and record its hidden states and attention.
-
-    The store contains one trace per answer. Run the same command again to resume a run that was
-    stopped, was killed, or ran out of disk space.
+@dataclass(frozen=True, kw_only=True)
+class ExtractSettings(ModelPlacement, Watched):
+    """What `extract` takes.
 
     Args:
         model: A Hugging Face model ID, a local folder, a .gguf file, or smollm2 (built in).
@@ -139,14 +109,7 @@ def extract(
         edges_per_token: Number of strongest attention edges to keep per token and layer.
         basis: Store of traces whose principal components to use, so that methods on them compare
             across both stores. [default: fit new ones on the first questions]
-        dtype: auto, float32, float16 or bfloat16.
-        device: auto, cpu, cuda or cuda:1.
         quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
-        device_map: Where the layers of a model go that is larger than one GPU: auto spreads them
-            over GPUs, CPU memory and disk; or a JSON file that maps modules to devices.
-            [default: all on `device`]
-        offload_folder: Folder for weights on disk, where the model's own files cannot be read in
-            place.
         draws: Number of additional answers to sample per question, for semantic entropy. Only their
             text is stored.
         draw_temperature: Sampling temperature for these answers.
@@ -170,9 +133,52 @@ def extract(
             rtx4090, h100, h100-pcie, h200 or b200. [default: this machine]
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
             processes use them]
-        reporter: Called with progress events. [default: the log]
         should_stop: Called after loading the model, before the first batch and after every batch;
             when it returns True, the run saves its progress and stops.
+    """
+
+    model: "str | Path | LoadedModel" = "smollm2"
+    questions: "str | Path | Sequence[str | Mapping[str, Any]] | DataFrame" = "facts"
+    out: Annotated[str | Path, UrlNeverFromFile] = "traces_data"
+    num_samples: int | None = None
+    shard_size: int = 500
+    generation_batch: int | None = None
+    max_new_tokens: int = 32
+    num_beams: int = 1
+    prompt: str | None = None
+    chat: bool | None = None
+    cut: Literal["sentence", "line", "none"] = "sentence"
+    keep: Literal["compact", "full"] = "compact"
+    node_dim: int = 64
+    edges_per_token: int = 16
+    basis: str | Path | None = None
+    quantize: Literal["4bit", "8bit"] | None = None
+    draws: int = 0
+    draw_temperature: float = 1.0
+    self_evaluation: bool = False
+    entailment: bool = False
+    part: str = "1/1"
+    join: bool = False
+    cluster: Annotated[str | None, NeverFromFile] = None
+    workers: int | None = None
+    dry_run: bool = False
+    gpu: str | None = None
+    threads: int | None = None
+
+
+@repeatable(
+    "extract",
+    always=("model", "questions", "out"),
+    unrecorded=("part", "join", "cluster", "workers", "threads"),
+    growing=("num_samples",),
+    unless="dry_run",
+)
+@takes(ExtractSettings)
+def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
+    """Run a language model over questions and record its hidden states and attention.
+
+    The store contains one trace per answer. Run the same command again to resume a run that was
+    stopped, was killed, or ran out of disk space.
 
     Returns:
         The store, as a `TraceBatchLoader`; of a dry run, the prediction: `hours`, `bytes`,
@@ -196,59 +202,43 @@ def extract(
     from clew.hallucination.workflow.spreading import refuse_workers
     from clew.storage import Part
 
+    model, questions = given.model, given.questions
     loaded = None if isinstance(model, str | Path) else model
     is_named = isinstance(questions, str | Path)
-    config = ExtractConfig(
+    config = select(
+        ExtractConfig,
+        given,
         model=str(model) if loaded is None else loaded.name or loaded.model.name_or_path,
         questions=str(questions) if is_named else "facts",
-        out=urls.as_path(out),
-        num_samples=num_samples,
-        shard_size=shard_size,
-        generation_batch=generation_batch,
-        max_new_tokens=max_new_tokens,
-        num_beams=num_beams,
-        prompt=prompt,
-        chat=chat,
-        cut=cut,
-        keep=keep,
-        node_dim=node_dim,
-        edges_per_token=edges_per_token,
-        basis=as_path(basis),
-        dtype=dtype,
-        device=device,
-        quantize=quantize if loaded is None else loaded.quantize,
-        device_map=device_map,
-        offload_folder=as_path(offload_folder),
-        draws=draws,
-        draw_temperature=draw_temperature,
-        self_evaluation=self_evaluation,
-        entailment=entailment,
-        part=Part.parse(part),
-        join=join,
-        threads=threads,
+        out=urls.as_path(given.out),
+        basis=as_path(given.basis),
+        quantize=given.quantize if loaded is None else loaded.quantize,
+        offload_folder=as_path(given.offload_folder),
+        part=Part.parse(given.part),
     )
-    given = None if is_named else collect_questions(questions, num_samples)
-    if dry_run:
+    watching = given.reporter, given.should_stop
+    asked = None if is_named else collect_questions(questions, given.num_samples)
+    if given.dry_run:
         from clew.hallucination.capture.dry_run import predict_run
 
         return predict_run(
-            config, reporter, should_stop, loaded, given, workers=workers or 1, gpu=gpu
+            config, *watching, loaded, asked, workers=given.workers or 1, gpu=given.gpu
         )
-    if gpu is not None:
-        raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=gpu)
-    if cluster is None:
+    if given.gpu is not None:
+        raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=given.gpu)
+    if given.cluster is None:
         from clew.hallucination.capture import extract as run
 
-        refuse_workers(workers)
-        result = run(config, reporter, should_stop, loaded=loaded, questions=given)
+        refuse_workers(given.workers)
+        result = run(config, *watching, loaded=loaded, questions=asked)
     else:
         _refuse_loaded(loaded)
         result = extract_on_cluster(
-            config, reporter, should_stop, given, cluster=cluster, workers=workers
+            config, *watching, asked, cluster=given.cluster, workers=given.workers
         )
     if not result.finished:
         raise StoppedError(f"stopped; {counted(result.traces_made, 'new trace')} saved.")
-    return TraceBatchLoader(out)
+    return TraceBatchLoader(given.out)
 
 
 def _refuse_loaded(loaded: "LoadedModel | None") -> None:

@@ -7,12 +7,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
+from clew.base.commands import Cached, Watched, select, takes
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, WorkStarted, report_work
 from clew.base.settings import check_exists
 from clew.base.tables import Tabular
 from clew.base.texts import counted
 from clew.base.urls import is_url, local_path
+from clew.hallucination.workflow.extracting import ModelPlacement
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile
 
 if TYPE_CHECKING:
@@ -55,33 +57,9 @@ class ScoreResult(Tabular):
         return f"ScoreResult({counted(self.summary.answers, 'answer')}: {states})"
 
 
-def score(
-    *,
-    questions: "str | Path | Sequence[Mapping[str, Any]] | DataFrame",
-    detector: "str | Path | Detector",
-    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
-    tokens: bool = False,
-    num_samples: int | None = None,
-    model: "str | Path | LoadedModel | None" = None,
-    rows: int | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
-    device_map: "str | Path | Mapping[str, int | str] | None" = None,
-    offload_folder: str | Path | None = None,
-    threads: int | None = None,
-    cluster: Annotated[str | None, NeverFromFile] = None,
-    workers: int | None = None,
-    overwrite: bool = False,
-    cache_dir: str | Path | None = None,
-    cache_size: str | int | None = None,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> ScoreResult:
-    """Score answers that exist already: the calibrated probability that each is hallucinated.
-
-    Each answer passes through the model once, after its question in the detector's prompt. Files
-    are read and written a few answers at a time. Run the same command again to resume a run that
-    was stopped or killed.
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings(ModelPlacement, Cached, Watched):
+    """What `score` takes.
 
     Args:
         questions: A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow) with the columns question
@@ -95,24 +73,36 @@ def score(
         model: The detector's model, if it is in another place now. [default: as in the detector]
         rows: Number of answers to pass at once. [default: 64 on a GPU, 16 on a CPU]
         dtype: auto, float32, float16 or bfloat16. auto is that of the detector's training answers.
-        device: auto, cpu, cuda or cuda:1.
-        device_map: Where the layers of a model go that is larger than one GPU: auto spreads them
-            over GPUs, CPU memory and disk; or a JSON file that maps modules to devices.
-            [default: all on `device`]
-        offload_folder: Folder for weights on disk, where the model's own files cannot be read in
-            place.
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
             processes use them]
         cluster: Score on several workers on Ray: ray (the cluster of RAY_ADDRESS, one that runs
             here, or a new one on this machine) or ray://host:port. Requires "clew[ray]".
         workers: Number of workers on the cluster. [default: one per GPU or core]
         overwrite: Start over, and replace a file with other risks.
-        cache_dir: Folder for what is downloaded from a URL. [default: the user's cache folder]
-        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
-            or 64 GB, at most half of the free space]
-        reporter: Called with progress events. [default: the log]
         should_stop: Called between windows of 8 batches; when it returns True, the run saves its
             progress and stops.
+    """
+
+    questions: "str | Path | Sequence[Mapping[str, Any]] | DataFrame"
+    detector: "str | Path | Detector"
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None
+    tokens: bool = False
+    num_samples: int | None = None
+    model: "str | Path | LoadedModel | None" = None
+    rows: int | None = None
+    threads: int | None = None
+    cluster: Annotated[str | None, NeverFromFile] = None
+    workers: int | None = None
+    overwrite: bool = False
+
+
+@takes(ScoreSettings)
+def score(given: ScoreSettings) -> ScoreResult:
+    """Score answers that exist already: the calibrated probability that each is hallucinated.
+
+    Each answer passes through the model once, after its question in the detector's prompt. Files
+    are read and written a few answers at a time. Run the same command again to resume a run that
+    was stopped or killed.
 
     Returns:
         The risks: `summary` has the totals; `table` is an Arrow table; `to_pandas()` and
@@ -129,7 +119,7 @@ def score(
         >>> risks = clew.score(questions="answers.jsonl", detector="comparison/detector")
         >>> risks.to_pandas().sort_values("risk")
     """
-    check_exists("detector", detector)  # before the imports, which take seconds
+    check_exists("detector", given.detector)  # before the imports, which take seconds
     from clew.base.cpu import Threads
     from clew.base.progress import log_event
     from clew.hallucination.detectors import Detector, load_detector
@@ -139,31 +129,31 @@ def score(
     from clew.hallucination.workflow.spreading import choose_spread
     from clew.storage.mirror import open_folder
 
-    for name, value in (("num_samples", num_samples), ("rows", rows)):
+    for name, value in (("num_samples", given.num_samples), ("rows", given.rows)):
         if value is not None and value < 1:
             raise InputError("it must be 1 or more.", setting=name, value=value)
-    if out is not None:
-        choose_format(local_path(out))
+    if given.out is not None:
+        choose_format(local_path(given.out))
+    detector, model, questions = given.detector, given.model, given.questions
     kept = detector if isinstance(detector, Detector) else load_detector(detector)
-    if tokens and kept.tokens is None:
+    if given.tokens and kept.tokens is None:
         raise InputError(
             f"the detector {kept.name} has no token probe. Omit it, or use a detector that has "
             "one.",
             setting="tokens",
-            value=tokens,
+            value=given.tokens,
         )
     if isinstance(questions, str | Path) and is_url(questions):
-        questions = open_folder(questions, cache_dir=cache_dir, cache_size=cache_size)
+        questions = open_folder(questions, cache_dir=given.cache_dir, cache_size=given.cache_size)
     answers = open_given(questions, kept)
     job = _Job(
         answers=answers,
-        count=min(answers.count, num_samples or answers.count),
-        tokens=tokens,
-        dtype=_find_dtype(kept, model, dtype),
-        reporter=reporter or log_event,
-        should_stop=should_stop,
+        count=min(answers.count, given.num_samples or answers.count),
+        tokens=given.tokens,
+        dtype=_find_dtype(kept, model, given.dtype),
+        reporter=given.reporter or log_event,
+        should_stop=given.should_stop,
     )
-
     if answers.is_training_data:
         job.reporter(
             Note(
@@ -171,20 +161,18 @@ def score(
                 ", so its risks look better there than they are"
             )
         )
-
-    where = choose_spread(cluster, workers, threads=threads, device=device)
+    where = choose_spread(given.cluster, given.workers, threads=given.threads, device=given.device)
     if where is not None:
         if isinstance(detector, Detector) or not isinstance(model, str | Path | None):
             raise InputError("each worker of a cluster loads the model itself: give its name.")
-        worker = ScoringWorker(
+        worker = select(
+            ScoringWorker,
+            given,
             answers=_full_path(questions) if isinstance(questions, str | Path) else questions,
             count=job.count,
             detector=_full_path(detector),
             model=None if model is None else _full_path(model),
-            rows=choose_rows(rows, device),
-            tokens=tokens,
-            device=device,
-            dtype=dtype,
+            rows=choose_rows(given.rows, given.device),
         )
         job = replace(job, worker=worker, where=where)
 
@@ -196,19 +184,17 @@ def score(
         with Session.open(
             kept,
             model=str(model) if isinstance(model, str | Path) else model,
-            device=device,
-            dtype=dtype,
-            device_map=device_map,
-            offload_folder=offload_folder,
+            **given.placement,
             reporter=job.reporter,
-            threads=Threads(threads, job.reporter),
+            threads=Threads(given.threads, job.reporter),
         ) as session:
-            scorer = session.scorer(rows=rows, tokens=tokens)
-            yield WindowScorer(session=session, scorer=scorer, tokens=tokens)
+            scorer = session.scorer(rows=given.rows, tokens=given.tokens)
+            yield WindowScorer(session=session, scorer=scorer, tokens=given.tokens)
 
-    if out is None:
+    if given.out is None:
         return _score_in_memory(job, kept, open_scorer)
-    return _score_to_file(job, kept, open_scorer, rows, local_path(out), overwrite)
+    out = local_path(given.out)
+    return _score_to_file(job, kept, open_scorer, given.rows, out, given.overwrite)
 
 
 def _full_path(name: str | Path) -> str:

@@ -1,11 +1,14 @@
 """Serve a model over OpenAI's API, with a risk in every answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from clew.base.commands import select, takes
 from clew.base.progress import Note, Reporter, log_event
 from clew.base.settings import as_path, check_exists
+from clew.hallucination.workflow.extracting import ModelPlacement
 from clew.storage.run_file import NeverFromFile
 
 if TYPE_CHECKING:
@@ -15,41 +18,9 @@ if TYPE_CHECKING:
     from clew.pages.service import Loaded
 
 
-def serve(
-    detector: str | Path | None = None,
-    *,
-    model: str | None = None,
-    model_name: str | None = None,
-    prompt: Literal["detector", "messages"] = "detector",
-    host: Annotated[str, NeverFromFile] = "127.0.0.1",
-    port: int = 8000,
-    api_keys_file: Annotated[str | Path | None, NeverFromFile] = None,
-    api_keys_env: Annotated[str | None, NeverFromFile] = None,
-    allow_anonymous: Annotated[bool, NeverFromFile] = False,
-    allowed_hosts: Annotated[Sequence[str], NeverFromFile] = (),
-    max_rows: int = 64,
-    max_waiting: int = 256,
-    max_prompt_tokens: int | None = None,
-    max_tokens: int = 1024,
-    max_body_bytes: int = 1_000_000,
-    request_seconds: float = 300.0,
-    drain_seconds: float = 20.0,
-    log_requests: Annotated[bool, NeverFromFile] = False,
-    traces: str | Path | None = None,
-    scores_file: str | Path | None = None,
-    comparisons: Sequence[str | Path] = (),
-    device: str = "auto",
-    dtype: str = "auto",
-    device_map: "str | Path | Mapping[str, int | str] | None" = None,
-    offload_folder: str | Path | None = None,
-    threads: int | None = None,
-    reporter: Reporter | None = None,
-) -> None:
-    """Serve a language model over OpenAI's API, with the risk of hallucination in every answer.
-
-    POST /v1/chat/completions, /v1/completions and /score; GET /v1/models, /healthz, /readyz and
-    /metrics; a page at /. Requests are answered together in one continuous batch. Ctrl-C and
-    SIGTERM let running requests finish. Prompts and answers are not logged.
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings(ModelPlacement):
+    """What `serve` takes.
 
     Args:
         detector: Folder of a detector, such as the one that "clew compare" keeps. [default: the
@@ -79,15 +50,42 @@ def serve(
         traces: Folder of a trace store to browse on the page.
         scores_file: Scores of its answers, as "clew label" writes them.
         comparisons: Folders of comparisons to show on the page.
-        device: auto, cpu, cuda or cuda:1.
-        dtype: auto, float32, float16 or bfloat16.
-        device_map: Where the layers of a model go that is larger than one GPU: auto spreads them
-            over GPUs, CPU memory and disk; or a JSON file that maps modules to devices.
-            [default: all on `device`]
-        offload_folder: Folder for weights on disk, where the model's own files cannot be read in
-            place.
         threads: CPU threads to use. [default: all cores]
         reporter: Called with progress events. [default: the log]
+    """
+
+    detector: str | Path | None = field(default=None, kw_only=False)
+    model: str | None = None
+    model_name: str | None = None
+    prompt: Literal["detector", "messages"] = "detector"
+    host: Annotated[str, NeverFromFile] = "127.0.0.1"
+    port: int = 8000
+    api_keys_file: Annotated[str | Path | None, NeverFromFile] = None
+    api_keys_env: Annotated[str | None, NeverFromFile] = None
+    allow_anonymous: Annotated[bool, NeverFromFile] = False
+    allowed_hosts: Annotated[Sequence[str], NeverFromFile] = ()
+    max_rows: int = 64
+    max_waiting: int = 256
+    max_prompt_tokens: int | None = None
+    max_tokens: int = 1024
+    max_body_bytes: int = 1_000_000
+    request_seconds: float = 300.0
+    drain_seconds: float = 20.0
+    log_requests: Annotated[bool, NeverFromFile] = False
+    traces: str | Path | None = None
+    scores_file: str | Path | None = None
+    comparisons: Sequence[str | Path] = ()
+    threads: int | None = None
+    reporter: Reporter | None = None
+
+
+@takes(ServeSettings)
+def serve(given: ServeSettings) -> None:
+    """Serve a language model over OpenAI's API, with the risk of hallucination in every answer.
+
+    POST /v1/chat/completions, /v1/completions and /score; GET /v1/models, /healthz, /readyz and
+    /metrics; a page at /. Requests are answered together in one continuous batch. Ctrl-C and
+    SIGTERM let running requests finish. Prompts and answers are not logged.
 
     Returns:
         Nothing, once the server has ended.
@@ -114,50 +112,34 @@ def serve(
     from clew.pages.api import Lifecycle, read_keys
     from clew.pages.service import Address, Loaded, connection_limits, run_service
 
-    report = reporter or log_event
-    settings = ServiceSettings(
-        model_name=model_name,
-        prompt=prompt,
-        max_prompt_tokens=max_prompt_tokens,
-        max_tokens=max_tokens,
-        request_seconds=request_seconds,
-        drain_seconds=drain_seconds,
-        log_requests=log_requests,
+    report = given.reporter or log_event
+    settings = select(ServiceSettings, given)
+    keys = read_keys(as_path(given.api_keys_file), given.api_keys_env)
+    address = select(Address, given, keys=keys)
+    limits = connection_limits(given.max_body_bytes)
+    check_exists("detector", given.detector)
+    files = open_page_files(
+        as_path(given.traces), as_path(given.scores_file), tuple(map(Path, given.comparisons))
     )
-    address = Address(
-        host=host,
-        port=port,
-        keys=read_keys(as_path(api_keys_file), api_keys_env),
-        allow_anonymous=allow_anonymous,
-        allowed_hosts=allowed_hosts,
-    )
-    limits = connection_limits(max_body_bytes)
-    check_exists("detector", detector)
-    files = open_page_files(as_path(traces), as_path(scores_file), tuple(map(Path, comparisons)))
-    lifecycle, metrics = Lifecycle(drain_seconds), Metrics()
-    placed: dict[str, Any] = {
-        "device": device,
-        "dtype": dtype,
-        "device_map": device_map,
-        "offload_folder": offload_folder,
-    }
+    lifecycle, metrics = Lifecycle(given.drain_seconds), Metrics()
 
     def load() -> "Loaded":
         # What is fastest now need not be for long: a server says that cores are scarce, no more.
-        chosen = Threads(torch.get_num_threads() if threads is None else threads, report)
-        found: str | Path | Detector | None = detector
-        given: str | LoadedModel | None = model
+        count = torch.get_num_threads() if given.threads is None else given.threads
+        threads = Threads(count, report)
+        found: str | Path | Detector | None = given.detector
+        model: str | LoadedModel | None = given.model
         if found is None:
-            found, given = _ready(model, placed, report, lifecycle)
+            found, model = _ready(given, report, lifecycle)
         report(Note("loading the model"))
         session = Session.open(
             found,
-            model=given,
-            **placed,
-            max_rows=max_rows,
-            max_waiting=max_waiting,
+            model=model,
+            **given.placement,
+            max_rows=given.max_rows,
+            max_waiting=given.max_waiting,
             reporter=report,
-            threads=chosen,
+            threads=threads,
         )
         session.start()
         kept = session.detector
@@ -172,13 +154,13 @@ def serve(
 
 
 def _ready(
-    model: str | None, placed: Mapping[str, Any], reporter: Reporter, lifecycle: "Lifecycle"
+    given: ServeSettings, reporter: Reporter, lifecycle: "Lifecycle"
 ) -> "tuple[Detector, LoadedModel]":
     """The ready detector and the built-in model, which it is built with if there is none yet."""
     from clew.hallucination.capture import load_model
     from clew.hallucination.live.ready import ready_detector
     from clew.hallucination.llm.embedded import EMBEDDED_NAME
 
-    loaded = load_model(model or EMBEDDED_NAME, **placed)
+    loaded = load_model(given.model or EMBEDDED_NAME, **given.placement)
     found = ready_detector(loaded, reporter, lambda: lifecycle.phase == "draining")
     return found, loaded

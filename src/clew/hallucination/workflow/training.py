@@ -1,68 +1,27 @@
 """From samples to trained networks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from clew.base import urls
-from clew.base.progress import Reporter, log_event
+from clew.base.commands import Cached, Watched, select, takes
+from clew.base.progress import log_event
 from clew.base.settings import as_path
 from clew.base.texts import split_names
 from clew.base.urls import is_url
+from clew.engine.config import TrainingHardware
 from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     from clew.hallucination.workflow.results import TrainingResult
 
 
-@repeatable("train", always=("preprocessed_dir", "out"), unrecorded=("overwrite", "threads"))
-def train(
-    *,
-    preprocessed_dir: str | Path | None = None,
-    data_pattern: str | None = None,
-    scores_file: str | Path | None = None,
-    score_threshold: float | None = None,
-    higher_is: Literal["correct", "hallucinated"] | None = None,
-    out: Annotated[str | Path, UrlNeverFromFile] = "results",
-    overwrite: bool = False,
-    compare: bool = False,
-    networks: str | Sequence[str] = ("lstm", "gnn_det", "gvae"),
-    lstm_hidden: int | None = None,
-    num_lstm_layers: int | None = None,
-    dropout: float | None = None,
-    gnn_hidden: int | None = None,
-    latent_dim: int | None = None,
-    kl_weight: float | None = None,
-    reconstruction_weight: float | None = None,
-    epochs: int = 50,
-    lr: float | None = None,
-    patience: int = 10,
-    focal_loss: bool = False,
-    label_smoothing: float = 0.0,
-    class_weights: bool = False,
-    seed: int = 0,
-    log_to: Literal["wandb", "mlflow"] | None = None,
-    device: str | None = None,
-    amp: bool | None = None,
-    compile: bool | None = None,
-    cuda_graph: bool | None = None,
-    channels_last: bool | None = None,
-    num_workers: int | None = None,
-    batch_size: int | None = None,
-    grad_accum: int | None = None,
-    gradient_checkpointing: bool = False,
-    max_cache_batches: int | None = None,
-    threads: int | None = None,
-    cache_dir: str | Path | None = None,
-    cache_size: str | int | None = None,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> "TrainingResult":
-    """Train hallucination detectors and evaluate them on the test split.
-
-    Run the same command again to resume a run that was stopped or killed. With torchrun, several
-    processes train each network together; `batch_size` is the global batch size.
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(TrainingHardware, Cached, Watched):
+    """What `train` takes.
 
     Args:
         preprocessed_dir: Folder of samples that "clew preprocess" or the original preprocessing
@@ -93,28 +52,43 @@ def train(
         class_weights: Weight the classes inversely to their frequency, so that both count equally.
         seed: Seed for weights, sample order and dropout.
         log_to: Log settings and metrics of each network to Weights & Biases or MLflow.
-        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not support bf16. [default: if
-            faster]
-        compile: Use torch.compile. [default: if the run is long enough to benefit]
-        cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
-        channels_last: Use the channels-last memory format for images. [default: if faster]
-        num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
-            many as needed]
-        batch_size: Samples per batch, over all processes. [default: the fastest]
-        grad_accum: Batches per optimizer step. [default: 1]
-        gradient_checkpointing: Recompute activations instead of storing them: less memory, more
-            time.
-        max_cache_batches: Number of shards to keep open. [default: all]
-        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
-            processes use them]
         cache_dir: Folder for what is downloaded from a URL, or converted from legacy samples.
             [default: the user's cache folder]
-        cache_size: The most that this folder may take, such as "50GB". [default: what was set last,
-            or 64 GB, at most half of the free space]
-        reporter: Called with progress events. [default: the log]
-        should_stop: Called after every step; when it returns True, the run saves its progress and
-            stops.
+    """
+
+    preprocessed_dir: str | Path | None = None
+    data_pattern: str | None = None
+    scores_file: str | Path | None = None
+    score_threshold: float | None = None
+    higher_is: Literal["correct", "hallucinated"] | None = None
+    out: Annotated[str | Path, UrlNeverFromFile] = "results"
+    overwrite: bool = False
+    compare: bool = False
+    networks: str | Sequence[str] = ("lstm", "gnn_det", "gvae")
+    lstm_hidden: int | None = None
+    num_lstm_layers: int | None = None
+    dropout: float | None = None
+    gnn_hidden: int | None = None
+    latent_dim: int | None = None
+    kl_weight: float | None = None
+    reconstruction_weight: float | None = None
+    epochs: int = 50
+    lr: float | None = None
+    patience: int = 10
+    focal_loss: bool = False
+    label_smoothing: float = 0.0
+    class_weights: bool = False
+    seed: int = 0
+    log_to: Literal["wandb", "mlflow"] | None = None
+
+
+@repeatable("train", always=("preprocessed_dir", "out"), unrecorded=("overwrite", "threads"))
+@takes(TrainSettings)
+def train(given: TrainSettings) -> "TrainingResult":
+    """Train hallucination detectors and evaluate them on the test split.
+
+    Run the same command again to resume a run that was stopped or killed. With torchrun, several
+    processes train each network together; `batch_size` is the global batch size.
 
     Returns:
         The metrics of each network, and `detector("lstm")`, which loads one.
@@ -143,50 +117,25 @@ def train(
     from clew.hallucination.workflow.results import TrainingResult
     from clew.storage.mirror import open_folder
 
-    open_cached = partial(open_folder, cache_dir=cache_dir, cache_size=cache_size)
-    config = TrainRunConfig(
-        preprocessed_dir=None if preprocessed_dir is None else open_cached(preprocessed_dir),
-        data_pattern=(
-            open_cached(data_pattern) if data_pattern and is_url(data_pattern) else data_pattern
-        ),
-        scores_file=as_path(scores_file),
-        score_threshold=score_threshold,
-        higher_is=higher_is,
-        cache_dir=cache_dir,
-        out=urls.as_path(out),
-        networks=split_names(networks),
-        network=NetworkSettings(
-            lstm_hidden=lstm_hidden,
-            num_lstm_layers=num_lstm_layers,
-            dropout=dropout,
-            gnn_hidden=gnn_hidden,
-            latent_dim=latent_dim,
-            kl_weight=kl_weight,
-            reconstruction_weight=reconstruction_weight,
-        ),
-        loss=LossSettings(
-            focal=focal_loss, label_smoothing=label_smoothing, class_weights=class_weights
-        ),
-        train=TrainConfig(epochs=epochs, lr=lr, patience=patience or None, seed=seed),
-        request=PlanRequest(
-            device=device,
-            amp=amp,
-            compile=compile,
-            cuda_graph=cuda_graph,
-            channels_last=channels_last,
-            num_workers=num_workers,
-            batch_size=batch_size,
-            grad_accum=grad_accum,
-            gradient_checkpointing=gradient_checkpointing,
-            max_cache_batches=max_cache_batches,
-            threads=threads,
-        ),
-        overwrite=overwrite,
+    open_cached = partial(open_folder, cache_dir=given.cache_dir, cache_size=given.cache_size)
+    samples, traces = given.preprocessed_dir, given.data_pattern
+    config = select(
+        TrainRunConfig,
+        given,
+        preprocessed_dir=None if samples is None else open_cached(samples),
+        data_pattern=open_cached(traces) if traces and is_url(traces) else traces,
+        scores_file=as_path(given.scores_file),
+        out=urls.as_path(given.out),
+        networks=split_names(given.networks),
+        network=select(NetworkSettings, given),
+        loss=select(LossSettings, given, focal=given.focal_loss),
+        train=select(TrainConfig, given, patience=given.patience or None),
+        request=select(PlanRequest, given),
     )
     # Rejected now rather than after hours of training.
-    follows = CompareConfig.after_training(config) if compare else None
-    watching = watch_cores(reporter or log_event, device)
-    with tracked(watching, log_to) as report:
-        runs = train_detectors(config, report, should_stop)
-    comparison = run_comparison(follows, watching, should_stop) if follows else None
+    follows = CompareConfig.after_training(config) if given.compare else None
+    watching = watch_cores(given.reporter or log_event, given.device)
+    with tracked(watching, given.log_to) as report:
+        runs = train_detectors(config, report, given.should_stop)
+    comparison = run_comparison(follows, watching, given.should_stop) if follows else None
     return TrainingResult(path=config.out, runs=tuple(runs), comparison=comparison)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from clew.base.commands import TrainingHardware
 from clew.base.errors import InputError
 from clew.base.settings import check_numbers
 
@@ -64,50 +65,6 @@ class TrainConfig:
 
     def peak_lr(self, effective_batch: int) -> float:
         return self.lr if self.lr is not None else 1e-3 * math.sqrt(effective_batch / 32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
-    """The settings of every command that trains; None leaves the choice to the hardware plan.
-
-    Args:
-        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not support bf16. [default: if
-            faster]
-        compile: Use torch.compile. [default: if the run is long enough to benefit]
-        cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
-        num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
-            many as needed]
-        batch_size: Samples per batch, over all processes. [default: the fastest]
-        max_cache_batches: Number of shards to keep open. [default: all]
-        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
-            processes use them]
-    """
-
-    device: str | None = None
-    amp: bool | None = None
-    compile: bool | None = None
-    cuda_graph: bool | None = None
-    num_workers: int | None = None
-    batch_size: int | None = None
-    max_cache_batches: int | None = None
-    threads: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingHardware(Hardware):
-    """The same with what changes the steps of a training.
-
-    Args:
-        channels_last: Use the channels-last memory format for images. [default: if faster]
-        grad_accum: Batches per optimizer step. [default: 1]
-        gradient_checkpointing: Recompute activations instead of storing them: less memory, more
-            time.
-    """
-
-    channels_last: bool | None = None
-    grad_accum: int | None = None
-    gradient_checkpointing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

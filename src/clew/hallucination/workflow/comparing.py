@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from clew.base.commands import Cached, Watched, select, takes
+from clew.base.commands import Cached, Hardware, Watched, select, takes
 from clew.base.progress import Reporter, log_event
 from clew.base.texts import split_names
 from clew.base.urls import local_path
-from clew.engine.config import Hardware
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clew.base.commands import select, takes
-from clew.engine.config import TrainingHardware
+from clew.base.commands import TrainingHardware, select, takes
 
 if TYPE_CHECKING:
     from clew.hallucination.workflow.results import Plans

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from clew.base import urls
-from clew.base.commands import Cached, Watched, select, takes
+from clew.base.commands import Cached, TrainingHardware, Watched, select, takes
 from clew.base.progress import log_event
 from clew.base.settings import as_path
 from clew.base.texts import split_names
 from clew.base.urls import is_url
-from clew.engine.config import TrainingHardware
 from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import clew
 from clew.base.errors import InputError
 from clew.cli import build_app
-from clew.hallucination.live.service.metrics import Metrics
+from clew.hallucination.live.service.service import Metrics
 from clew.pages.api import ApiKeys, read_keys
 from clew.pages.guard import RefusedError
 from clew.pages.service import Address

@@ -14,7 +14,7 @@ from openai.types.shared import ErrorObject
 from clew.base.errors import InputError
 from clew.base.progress import ignore_event
 from clew.hallucination.live.page.routes import PAGE
-from clew.hallucination.live.service.metrics import Metrics
+from clew.hallucination.live.service.service import Metrics
 from clew.pages.api import ApiKeys, Lifecycle
 from clew.pages.guard import Limits
 from clew.pages.server import LocalServer, open_api

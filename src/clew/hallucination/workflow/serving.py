@@ -106,8 +106,7 @@ def serve(given: ServeSettings) -> None:
     from clew.hallucination.live.page.files import open_page_files
     from clew.hallucination.live.page.routes import PAGE
     from clew.hallucination.live.service.app import build_app
-    from clew.hallucination.live.service.metrics import Metrics
-    from clew.hallucination.live.service.settings import ServiceSettings
+    from clew.hallucination.live.service.service import Metrics, ServiceSettings
     from clew.hallucination.live.session import Session
     from clew.pages.api import Lifecycle, read_keys
     from clew.pages.service import Address, Loaded, connection_limits, run_service

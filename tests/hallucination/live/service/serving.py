@@ -16,8 +16,7 @@ from openai import OpenAI
 
 from clew.hallucination.live.page.files import PageFiles
 from clew.hallucination.live.service.app import build_app
-from clew.hallucination.live.service.metrics import Metrics
-from clew.hallucination.live.service.settings import ServiceSettings
+from clew.hallucination.live.service.service import Metrics, ServiceSettings
 from clew.hallucination.live.session import Session
 from clew.pages.api import ApiKeys, Lifecycle
 from clew.pages.server import open_api

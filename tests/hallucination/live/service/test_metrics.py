@@ -3,7 +3,7 @@
 import re
 
 from clew.hallucination.detectors.risk import Risk, unavailable
-from clew.hallucination.live.service.metrics import Metrics
+from clew.hallucination.live.service.service import Metrics
 
 LINE = re.compile(
     r'[a-z_]+(\{[a-z_]+="([^"\\\n]|\\["\\n])*"(,[a-z_]+="([^"\\\n]|\\["\\n])*")*\})? [-+.\deInf]+'

@@ -1,7 +1,7 @@
 """Answers in OpenAI's shape."""
 
 from clew.hallucination.live.answers import LiveToken
-from clew.hallucination.live.service.shapes import Shape
+from clew.hallucination.live.service.responses import Shape
 
 
 def test_completions_report_the_chosen_token_too() -> None:

@@ -1,22 +1,26 @@
-"""The routes of the service."""
+"""The routes of the service, and answers as server-sent events."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from clew.base.typed_json import compact_json
+from clew.hallucination.live.answers import LiveAnswer
 from clew.hallucination.live.page.content import Page
 from clew.hallucination.live.page.files import PageFiles
 from clew.hallucination.live.page.routes import add_page
 from clew.hallucination.live.page.tracer import Tracer
-from clew.hallucination.live.service.answering import Answering, Work, collect
-from clew.hallucination.live.service.asked import Asked, read_chat, read_completion
-from clew.hallucination.live.service.metrics import Metrics
+from clew.hallucination.live.service.requests import Asked, Chat, Completion
 from clew.hallucination.live.service.scoring import Scoring
-from clew.hallucination.live.service.service import Service
-from clew.hallucination.live.service.settings import ServiceSettings
-from clew.hallucination.live.service.shapes import model_entry
-from clew.hallucination.live.service.streaming import endpoint, prompt_tokens, stream
-from clew.pages.api import Lifecycle
+from clew.hallucination.live.service.service import (
+    Answering,
+    Metrics,
+    Service,
+    ServiceSettings,
+    Work,
+    collect,
+)
+from clew.pages.api import ApiError, Lifecycle
 from clew.pages.guard import Receive, Scope, Send
 from clew.pages.service import LEFT, Gauges, add_state, new_app, read_json, reply, wait_until_left
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 # Tokenizing takes memory in proportion to the text, several hundred bytes per character.
 _TOKENIZED_AT_ONCE = 2
+_DONE = "data: [DONE]\n\n"
 _STREAM_HEADERS = {"X-Accel-Buffering": "no"}
 
 
@@ -65,18 +70,18 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
         async with tokenizing:
             work = await asyncio.to_thread(service.prepare, asked)
         answering = service.start(asked, work)
-        service.metrics.prompt_tokens.add(prompt_tokens(work, asked.n))
-        if asked.is_stream:
-            return _stream(service, asked, work, answering)
-        return await _whole(service, asked, work, answering, request)
+        service.metrics.prompt_tokens.add(_count_prompts(work, asked.n))
+        if asked.stream:
+            return _respond_with_events(service, asked, work, answering)
+        return await _respond_whole(service, asked, work, answering, request)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> "Response":
-        return await answer(request, read_chat)
+        return await answer(request, Chat.read)
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> "Response":
-        return await answer(request, read_completion)
+        return await answer(request, Completion.read)
 
     @app.post("/score")
     async def score(request: Request) -> "Response":
@@ -84,7 +89,9 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
         return reply(await scoring.score(await read_json(request), request.receive))
 
 
-def _stream(service: Service, asked: Asked, work: list[Work], answering: Answering) -> "Response":
+def _respond_with_events(
+    service: Service, asked: Asked, work: list[Work], answering: Answering
+) -> "Response":
     from starlette.responses import StreamingResponse
 
     class EventStream(StreamingResponse):
@@ -97,11 +104,11 @@ def _stream(service: Service, asked: Asked, work: list[Work], answering: Answeri
                 if answering.cancel():
                     service.metrics.disconnected.add()
 
-    events = stream(service, asked, work, answering)
+    events = _stream(service, asked, work, answering)
     return EventStream(events, media_type="text/event-stream", headers=_STREAM_HEADERS)
 
 
-async def _whole(
+async def _respond_whole(
     service: Service,
     asked: Asked,
     work: list[Work],
@@ -123,13 +130,70 @@ async def _whole(
                 service.metrics.disconnected.add()
             answers.cancel(), left.cancel()
     for place, one in enumerate(found):
-        service.record(endpoint(asked), work[place], one)
-    return reply(service.shape(asked).whole(found, prompt_tokens(work, asked.n)))
+        service.record(_endpoint(asked), work[place], one)
+    return reply(service.shape(asked).whole(found, _count_prompts(work, asked.n)))
+
+
+async def _stream(
+    service: Service, asked: Asked, work: Sequence[Work], answering: Answering
+) -> AsyncGenerator[str]:
+    """Server-sent events: a chunk per token, one at the end of each answer, [DONE]. What goes wrong
+    on the way is a chunk with an error, as OpenAI's clients expect it."""
+    chunks = _chunks(service, asked, work, answering)
+    waiting = ""
+    with service.lifecycle.running(answering):
+        try:
+            async for chunk in chunks:
+                waiting += _event(chunk)
+                if not answering.has_more:  # what has come meanwhile is sent together
+                    yield waiting
+                    waiting = ""
+        except ApiError as error:
+            yield waiting + _event(error.body())
+            waiting = ""
+        finally:
+            await chunks.aclose()
+        yield waiting + _DONE
+
+
+async def _chunks(
+    service: Service, asked: Asked, work: Sequence[Work], answering: Answering
+) -> AsyncGenerator[dict[str, Any]]:
+    shape = service.shape(asked)
+    no_usage = {"usage": None} if asked.includes_usage else {}
+    offsets, tokens = [0] * len(work), 0
+    for choice in range(len(work)):
+        if first := shape.start(choice):
+            yield first | no_usage
+    async for choice, event in answering.events():
+        if isinstance(event, LiveAnswer):
+            service.record(_endpoint(asked), work[choice], event)
+            tokens += len(event.tokens)
+            yield shape.end(choice, event) | no_usage
+        else:
+            yield shape.token(choice, event, offsets[choice]) | no_usage
+            offsets[choice] += len(event.text)
+    if asked.includes_usage:
+        yield shape.usage(_count_prompts(work, asked.n), tokens)
+
+
+def _endpoint(asked: Asked) -> str:
+    return "chat" if asked.is_chat else "completions"
+
+
+def _count_prompts(work: Sequence[Work], n: int) -> int:
+    """Every prompt is counted once, however many answers it gets."""
+    return sum(len(one.request.prompt) for one in work[::n])
+
+
+def _event(chunk: dict[str, Any]) -> str:
+    return f"data: {compact_json(chunk)}\n\n"
 
 
 def _add_models(app: "FastAPI", service: Service) -> None:
     def entry() -> dict[str, Any]:
-        return model_entry(service.model_name, service.started)
+        name, started = service.model_name, service.started
+        return {"id": name, "object": "model", "created": started, "owned_by": "clew"}
 
     @app.get("/v1/models")
     async def models() -> "Response":

@@ -7,11 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from clew.base.errors import InputError, StoppedError
-from clew.hallucination.live.service.errors import out_of_time, unusable
-from clew.hallucination.live.service.fields import Fields, Wanted
-from clew.hallucination.live.service.messages import last_question, only_question, read_messages
+from clew.hallucination.live.service.requests import (
+    ScoreItem,
+    last_question,
+    only_question,
+    out_of_time,
+    read_messages,
+    unusable,
+)
+from clew.hallucination.live.service.responses import scored_object
 from clew.hallucination.live.service.service import Service
-from clew.hallucination.live.service.shapes import scored_object
 from clew.pages.api import ApiError, busy, invalid
 from clew.pages.guard import Receive
 from clew.pages.service import LEFT, wait_until_left
@@ -19,14 +24,6 @@ from clew.pages.service import LEFT, wait_until_left
 if TYPE_CHECKING:
     from clew.hallucination.live.scoring import ToScore
 
-_ITEM = Fields(
-    honored={
-        "question": Wanted(str, "a text"),
-        "messages": Wanted(list[Any], "a list of messages"),
-        "context": Wanted(str, "a text"),
-        "answer": Wanted(str, "a text"),
-    }
-)
 # Requests that may wait while another is scored.
 _MAX_WAITING = 64
 
@@ -120,8 +117,8 @@ class Scoring:
         from clew.hallucination.live.scoring import ToScore
 
         dot = f"{path}." if path else ""
-        found = _ITEM.read(given, dot)
-        answer = found["answer"]
+        found = ScoreItem.read(given, dot)
+        answer = found.answer
         if answer is None:
             raise invalid(f"{dot}answer", f"{dot}answer: give the answer to score.")
         try:
@@ -131,13 +128,13 @@ class Scoring:
             raise unusable(path or "question", error) from None
         return ToScore(prompt=prompt, tokens=tokens, question=question, text=answer, name=question)
 
-    def _encode(self, found: dict[str, Any], dot: str) -> tuple[list[int], str]:
+    def _encode(self, found: ScoreItem, dot: str) -> tuple[list[int], str]:
         """The prompt, and the question in it: a conversation's last message of the user."""
-        session, question, context = self._service.session, found["question"], found["context"]
-        if (question is None) == (found["messages"] is None):
+        session, question, context = self._service.session, found.question, found.context
+        if (question is None) == (found.messages is None):
             raise invalid(f"{dot}question", f"{dot}question: give 'question' or 'messages'.")
         if question is None:
-            messages = read_messages(found["messages"], f"{dot}messages")
+            messages = read_messages(found.messages or [], f"{dot}messages")
             if not messages:
                 raise invalid(f"{dot}messages", f"{dot}messages: give 1 or more.")
             question = (

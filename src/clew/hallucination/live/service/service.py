@@ -1,29 +1,138 @@
-"""What the routes share: the session, its limits, and how a request becomes work for it."""
+"""What the routes of the service share: its settings and counts, how a request becomes work for a
+session, and the answers while they are generated."""
 
+import asyncio
 import logging
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from clew.base.errors import ClewError, InputError, QueueFullError
-from clew.hallucination.live.service.answering import Answering, Work
-from clew.hallucination.live.service.asked import Asked
-from clew.hallucination.live.service.errors import over_limit, too_long, unusable
-from clew.hallucination.live.service.messages import last_question, only_question
-from clew.hallucination.live.service.metrics import Metrics
-from clew.hallucination.live.service.settings import ServiceSettings
-from clew.hallucination.live.service.shapes import Shape
+from clew.base.memory import is_out_of_memory
+from clew.base.settings import check_numbers, check_positive
+from clew.hallucination.live.answers import LiveAnswer, LiveToken
+from clew.hallucination.live.service.requests import (
+    Asked,
+    Completion,
+    last_question,
+    only_question,
+    out_of_time,
+    too_long,
+    unusable,
+)
+from clew.hallucination.live.service.responses import Shape
 from clew.hallucination.llm.requests import Request
-from clew.pages.api import ApiError, Lifecycle, busy, failed, invalid
+from clew.pages.api import (
+    SECONDS,
+    ApiError,
+    Counter,
+    Histogram,
+    Lifecycle,
+    RequestMetrics,
+    busy,
+    failed,
+    invalid,
+    out_of_memory,
+)
 
 if TYPE_CHECKING:
-    from clew.hallucination.live.answers import LiveAnswer
+    from clew.hallucination.detectors.risk import Risk
     from clew.hallucination.live.session import Session
     from clew.hallucination.llm.prompts import Cut
 
 logger = logging.getLogger(__name__)
+Event = LiveToken | LiveAnswer
+PromptSource = Literal["detector", "messages"]
+_NO_CONTEXT = (
+    "'context' is for a question in the detector's own prompt: one message of the user. Put the "
+    "text in a message."
+)
+_RISKS = tuple(place / 10 for place in range(1, 11))
+_PATHS = (
+    *("/", "/v1/chat/completions", "/v1/completions", "/v1/models", "/score"),
+    *("/healthz", "/readyz", "/metrics"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings:
+    """`model_name` is the model's name in the API (None: its own). `prompt` "detector" puts a
+    conversation of one user message in the detector's prompt and cuts its answer as the training
+    answers were; "messages" sends every conversation to the model as it is.
+
+    A request may have at most `max_prompt_tokens` (None: the model's context) and generate
+    `max_tokens` per answer, for `max_choices` answers, within `request_seconds`; a request to score
+    may have `max_items`. After the signal to end, requests get `drain_seconds`. Prompts and answers
+    are logged only if `log_requests`."""
+
+    model_name: str | None = None
+    prompt: PromptSource = "detector"
+    max_prompt_tokens: int | None = None
+    max_tokens: int = 1024
+    max_choices: int = 16
+    max_items: int = 256
+    request_seconds: float = 300.0
+    drain_seconds: float = 20.0
+    log_requests: bool = False
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        check_positive(self, "max_tokens", "max_choices", "max_items")
+        if self.max_prompt_tokens is not None:
+            check_positive(self, "max_prompt_tokens")
+        if not 0 < self.request_seconds < math.inf:
+            raise InputError(
+                "give a number of seconds above 0.",
+                setting="request_seconds",
+                value=self.request_seconds,
+            )
+        if not 0 <= self.drain_seconds < math.inf:
+            raise InputError(
+                "give a number of seconds, 0 or more.",
+                setting="drain_seconds",
+                value=self.drain_seconds,
+            )
+
+    def name_of(self, model: Mapping[str, Any]) -> str:
+        """The name of a model in the API. That of a folder on this machine is only its last part:
+        clients learn nothing of the others."""
+        name = self.model_name or str(model["id"])
+        return Path(name).name if self.model_name is None and Path(name).exists() else name
+
+
+class Metrics(RequestMetrics):
+    """Everything that is counted."""
+
+    def __init__(self) -> None:
+        super().__init__(_PATHS)
+        self.prompt_tokens = Counter("clew_prompt_tokens_total", "Tokens of prompts.")
+        self.tokens = Counter("clew_generated_tokens_total", "Tokens of answers.")
+        self.scored = Counter(
+            "clew_answers_total", "Answers by endpoint, state of the check and verdict."
+        )
+        self.first_token = Histogram(
+            "clew_first_token_seconds", "Time to the first token, in seconds.", SECONDS
+        )
+        self.risks = Histogram("clew_risk", "Risk of answers that have one.", _RISKS)
+
+    def count_answer(self, risk: "Risk", endpoint: str) -> None:
+        verdict = risk.verdict or "none"
+        self.scored.add(endpoint=endpoint, state=risk.state, verdict=verdict)
+        if risk.risk is not None:
+            self.risks.observe(risk.risk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A request to the engine, and the text of its question, for detectors that compare answers."""
+
+    request: Request
+    question: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +148,6 @@ class Service:
     @cached_property
     def model_name(self) -> str:
         return self.settings.name_of(self.session.detector.model)
-
-    @property
-    def context(self) -> int:
-        """Tokens of a prompt and its answer together that are allowed."""
-        return self.session.max_tokens
 
     def check_model(self, name: str | None) -> None:
         """One model is served: a request may omit its name, but not name another."""
@@ -79,22 +183,23 @@ class Service:
         request = Request(
             prompt=prompt.tokens,
             max_new_tokens=limit,
-            sampling=asked.sampling_of(choice),
-            stop=asked.stop,
+            sampling=asked.sampling(choice),
+            stop=asked.stops,
             cut=prompt.cut,
-            top_logprobs=asked.top_logprobs or 0,
+            top_logprobs=asked.alternatives or 0,
         )
         return Work(request=request, question=prompt.question)
 
     def _encode(self, asked: Asked) -> list["_Encoded"]:
         longest = self.settings.max_tokens
-        if asked.messages is None:
+        if isinstance(asked, Completion):
             return [self._encode_text(prompt, longest) for prompt in asked.prompts]
-        session, question = self.session, only_question(asked.messages)
+        session, question = self.session, only_question(asked.conversation)
         if question is None or self.settings.prompt == "messages":
-            _refuse_context(asked)
-            tokens = session.encode_messages(asked.messages)
-            last = last_question(asked.messages)
+            if asked.context is not None:
+                raise invalid("context", _NO_CONTEXT)
+            tokens = session.encode_messages(asked.conversation)
+            last = last_question(asked.conversation)
             return [_Encoded(tokens=tokens, question=last, max_tokens=longest)]
         made = session.make_request(question, asked.context)
         most = min(made.max_new_tokens, longest)
@@ -104,15 +209,11 @@ class Service:
         if isinstance(prompt, str):
             tokens = self.session.encoder.encode_text(prompt)
             return _Encoded(tokens=tokens, question=prompt, max_tokens=longest)
-        text = str(self.session.tokenizer.decode(self._check_ids(prompt)))
-        return _Encoded(tokens=prompt, question=text, max_tokens=longest)
-
-    def _check_ids(self, prompt: list[int]) -> list[int]:
-        size = len(self.session.tokenizer)
-        largest = max(prompt)
+        size, largest = len(self.session.tokenizer), max(prompt)
         if largest >= size:
             raise invalid("prompt", f"{largest} is not a token of the model, which has {size:,}.")
-        return prompt
+        text = str(self.session.tokenizer.decode(prompt))
+        return _Encoded(tokens=prompt, question=text, max_tokens=longest)
 
     def _answer_tokens(self, asked: Asked, prompt: "_Encoded") -> int:
         """How long the answer may be. Raises ApiError if prompt or answer are too long."""
@@ -120,21 +221,22 @@ class Service:
         if most is not None and has > most:
             text = f"The prompt has {has:,} tokens: this server takes at most {most:,}."
             raise too_long(asked.prompt_name, text)
-        wanted = asked.max_tokens or prompt.max_tokens
+        wanted = asked.limit or prompt.max_tokens
         if wanted > self.settings.max_tokens:
             text = f"{asked.limit_name} is {wanted:,}: give at most {self.settings.max_tokens:,}."
-            raise over_limit(asked.limit_name, text)
-        room = self.context - has
-        if room < (wanted if asked.max_tokens else 1):
+            raise ApiError(422, text, param=asked.limit_name, code="limit_exceeded")
+        context = self.session.max_tokens
+        room = context - has
+        if room < (wanted if asked.limit else 1):
             raise too_long(
                 asked.prompt_name,
-                f"This model's maximum context length is {self.context:,} tokens, but the prompt "
+                f"This model's maximum context length is {context:,} tokens, but the prompt "
                 f"has {has:,} and the answer may have {wanted:,}. Shorten the prompt or reduce "
                 f"{asked.limit_name}.",
             )
         return min(wanted, room)
 
-    def start(self, asked: Asked, work: Sequence[Work]) -> Answering:
+    def start(self, asked: Asked, work: Sequence[Work]) -> "Answering":
         """Start to generate; raises ApiError if the queue is full."""
         try:
             return Answering(
@@ -142,7 +244,7 @@ class Service:
                 work,
                 self.settings.request_seconds,
                 self.metrics.first_token.observe,
-                is_stream=asked.is_stream,
+                is_stream=asked.stream,
             )
         except QueueFullError as error:
             raise busy(error.waiting) from None
@@ -160,11 +262,11 @@ class Service:
             model=self.model_name,
             fingerprint=f"fp_{str(detector.model.get('fingerprint', ''))[:10]}",
             detector=detector.name,
-            top_logprobs=asked.top_logprobs,
+            top_logprobs=asked.alternatives,
             token_text=lambda token: str(self.session.tokenizer.decode([token])),
         )
 
-    def record(self, endpoint: str, work: Work, answer: "LiveAnswer") -> None:
+    def record(self, endpoint: str, work: Work, answer: LiveAnswer) -> None:
         """Count an answer; log it only if that was asked for."""
         self.metrics.tokens.add(len(answer.tokens))
         self.metrics.count_answer(answer.risk, endpoint)
@@ -184,10 +286,102 @@ class _Encoded:
     cut: "Cut" = "none"
 
 
-def _refuse_context(asked: Asked) -> None:
-    if asked.context is not None:
-        raise invalid(
-            "context",
-            "'context' is for a question in the detector's own prompt: one message of the user. "
-            "Put the text in a message.",
-        )
+class Answering:
+    """Generates one answer per piece of work, all at the same time. Belongs to the loop it is made
+    in; raises what the session raises if the work cannot be taken. Its tokens are delivered only
+    if it `is_stream`: waking the loop for each takes time from the engine. `on_first_token` gets
+    the seconds that the first token took."""
+
+    def __init__(
+        self,
+        session: "Session",
+        work: Sequence[Work],
+        seconds: float,
+        on_first_token: Callable[[float], None],
+        *,
+        is_stream: bool,
+    ) -> None:
+        self._loop, self._is_stream = asyncio.get_running_loop(), is_stream
+        self._on_first_token: Callable[[float], None] | None = on_first_token
+        self._events: asyncio.Queue[tuple[int, Event] | ApiError] = asyncio.Queue()
+        self._started, self._seconds = self._loop.time(), seconds
+        self._unfinished, self._is_open = len(work), True
+        self._tickets = []
+        try:
+            for place, one in enumerate(work):
+                ticket = session.submit(one.request, question=one.question)
+                self._tickets.append(ticket)
+                ticket.on_event(partial(self._put, place))
+        except BaseException:
+            self.cancel()
+            raise
+
+    async def events(self) -> AsyncGenerator[tuple[int, Event]]:
+        """The number of the answer with each of its events; ends after the last answer. Raises
+        ApiError, and cancels the rest, when the time is up or the server ends."""
+        while self._unfinished:
+            event = await self._next()
+            if isinstance(event, ApiError):
+                self.cancel()
+                raise event
+            if isinstance(event[1], LiveAnswer):
+                self._unfinished -= 1
+                if event[1].ended == "canceled":  # by the engine, which has failed or ended
+                    self.cancel()
+                    raise failed()
+            yield event
+
+    def end(self, error: ApiError) -> None:
+        """End the answers early, with an error; called in the loop."""
+        self._events.put_nowait(error)
+
+    def cancel(self) -> bool:
+        """Take the requests out of the batch; those that are finished stay so. Returns whether
+        there was something left to cancel."""
+        is_left, self._is_open = self._is_open and self._unfinished > 0, False
+        for ticket in self._tickets if is_left else ():
+            ticket.cancel()
+        return is_left
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the next event is there already."""
+        return not self._events.empty()
+
+    async def _next(self) -> "tuple[int, Event] | ApiError":
+        deadline = self._started + self._seconds
+        if self._loop.time() >= deadline:
+            return out_of_time(self._seconds)
+        if self.has_more:
+            return self._events.get_nowait()
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._events.get()
+        except TimeoutError:
+            return out_of_time(self._seconds)
+
+    def _put(self, place: int, event: Event | ClewError) -> None:
+        """Called in the session's thread, perhaps after the loop has ended."""
+        if isinstance(event, LiveToken):
+            if self._on_first_token is not None:
+                self._on_first_token(self._loop.time() - self._started)
+                self._on_first_token = None
+            if not self._is_stream:
+                return
+        told: tuple[int, Event] | ApiError
+        if isinstance(event, ClewError):
+            logger.error("a request has failed: %s", event)
+            told = out_of_memory() if is_out_of_memory(event) else failed()
+        else:
+            told = place, event
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._events.put_nowait, told)
+
+
+async def collect(answering: Answering, count: int) -> list[LiveAnswer]:
+    """All answers, in the order of the work."""
+    found: dict[int, LiveAnswer] = {}
+    async for place, event in answering.events():
+        if isinstance(event, LiveAnswer):
+            found[place] = event
+    return [found[place] for place in range(count)]

@@ -22,10 +22,10 @@ def clew_object(
 ) -> dict[str, Any]:
     """What the detector says about an answer, the risk of its tokens included."""
     found = {**risk.to_dict(), "detector": detector}
-    return found if tokens is None else {**found, "tokens": describe_tokens(tokens)}
+    return found if tokens is None else {**found, "tokens": _describe_tokens(tokens)}
 
 
-def describe_tokens(tokens: "Sequence[LiveToken]") -> list[dict[str, Any]]:
+def _describe_tokens(tokens: "Sequence[LiveToken]") -> list[dict[str, Any]]:
     return [
         {"token": one.text, "id": one.id, "risk": one.risk, "logprob": _finite(one.logprob)}
         for one in tokens
@@ -48,8 +48,8 @@ def scored_object(
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """The answers of one request. If it `is_only` one, its `clew` object is also at the top.
-    `top_logprobs` is None if they are not asked for; `token_text`
-    is the text of a token that was not chosen."""
+    `top_logprobs` is None if they are not asked for; `token_text` is the text of a token that was
+    not chosen."""
 
     is_chat: bool
     is_only: bool
@@ -65,9 +65,9 @@ class Shape:
         """The response with all answers."""
         choices = [self._choice(place, one) for place, one in enumerate(answers)]
         return {
-            **self._head("chat.completion" if self.is_chat else "text_completion"),
+            **self._head("chat.completion"),
             "choices": choices,
-            "usage": usage(prompt_tokens, sum(len(one.tokens) for one in answers)),
+            "usage": _usage(prompt_tokens, sum(len(one.tokens) for one in answers)),
             **({"clew": choices[0]["clew"]} if self.is_only else {}),
         }
 
@@ -79,7 +79,7 @@ class Shape:
 
     def token(self, choice: int, token: "LiveToken", offset: int) -> dict[str, Any]:
         """The chunk of a token, with its risk; `offset` is where its text starts."""
-        clew = {"tokens": describe_tokens([token])}
+        clew = {"tokens": _describe_tokens([token])}
         content = {"content": token.text} if self.is_chat else token.text
         return self._chunk(choice, content, clew, logprobs=self._logprobs([token], offset))
 
@@ -88,28 +88,25 @@ class Shape:
         clew = clew_object(answer.risk, self.detector, answer.tokens)
         last = self._logprobs([], 0, clew_object(answer.risk, self.detector))
         return self._chunk(
-            choice, {} if self.is_chat else "", clew, finish_reason(answer), logprobs=last
+            choice, {} if self.is_chat else "", clew, _finish_reason(answer), logprobs=last
         )
 
     def usage(self, prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
         """The chunk after the last one, if it is asked for."""
         return {
-            **self._head(self._chunk_kind()),
+            **self._head("chat.completion.chunk"),
             "choices": [],
-            "usage": usage(prompt_tokens, completion_tokens),
+            "usage": _usage(prompt_tokens, completion_tokens),
         }
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
             "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{self.number}",
-            "object": kind,
+            "object": kind if self.is_chat else "text_completion",
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.fingerprint,
         }
-
-    def _chunk_kind(self) -> str:
-        return "chat.completion.chunk" if self.is_chat else "text_completion"
 
     def _chunk(
         self,
@@ -128,7 +125,7 @@ class Shape:
             **found,
         }
         above = found if self.is_only else {}
-        return {**self._head(self._chunk_kind()), "choices": [inner], **above}
+        return {**self._head("chat.completion.chunk"), "choices": [inner], **above}
 
     def _choice(self, place: int, answer: "LiveAnswer") -> dict[str, Any]:
         message = {"role": "assistant", "content": answer.text, "refusal": None}
@@ -137,7 +134,7 @@ class Shape:
             "index": place,
             **({"message": message} if self.is_chat else {"text": answer.text}),
             "logprobs": self._logprobs(answer.tokens, 0, summary),
-            "finish_reason": finish_reason(answer),
+            "finish_reason": _finish_reason(answer),
             "clew": clew_object(answer.risk, self.detector, answer.tokens),
         }
 
@@ -186,7 +183,7 @@ class Shape:
         return found
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -194,14 +191,10 @@ def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }
 
 
-def finish_reason(answer: "LiveAnswer") -> str:
+def _finish_reason(answer: "LiveAnswer") -> str:
     """OpenAI's reason: an answer that was cut where the detector's training answers were has
     stopped."""
     return "length" if answer.ended == "length" else "stop"
-
-
-def model_entry(name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": "clew"}
 
 
 def _with_bytes(text: str, logprob: float) -> dict[str, Any]:

@@ -7,19 +7,18 @@ import pytest
 from openai.types import completion_create_params as completion
 from openai.types.chat import completion_create_params as chat
 
-from clew.hallucination.live.service.asked import Asked, read_chat, read_completion
-from clew.hallucination.live.service.fields import CHAT, COMPLETION, Fields
+from clew.hallucination.live.service.requests import OTHER_FIELDS, Chat, Completion
 from clew.hallucination.llm.requests import Sampling
 from clew.pages.api import ApiError
 
 USER = {"role": "user", "content": "In which country is Tartu?"}
 
 
-def ask(**fields: Any) -> Asked:
-    return read_chat({"messages": [USER], **fields})
+def ask(**fields: Any) -> Chat:
+    return Chat.read({"messages": [USER], **fields})
 
 
-def refusal(body: Any, read: Any = read_chat) -> dict[str, Any]:
+def refusal(body: Any, read: Any = Chat.read) -> dict[str, Any]:
     with pytest.raises(ApiError) as caught:
         read(body)
     assert caught.value.status == 400
@@ -27,27 +26,28 @@ def refusal(body: Any, read: Any = read_chat) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("fields", "params"),
+    ("model", "params"),
     [
-        (CHAT, chat.CompletionCreateParamsStreaming),
-        (COMPLETION, completion.CompletionCreateParamsStreaming),
+        (Chat, chat.CompletionCreateParamsStreaming),
+        (Completion, completion.CompletionCreateParamsStreaming),
     ],
 )
-def test_every_field_of_openai_is_known(fields: Fields, params: Any) -> None:
-    known = {*fields.honored, *fields.harmless, *fields.refused}
+def test_every_field_of_openai_is_known(model: Any, params: Any) -> None:
+    others = OTHER_FIELDS[model.group]
+    known = {*model.model_fields, *others["harmless"], *others["refused"]}
     assert {*get_type_hints(params)} <= known
 
 
 def test_sampling_is_read_as_it_is_given() -> None:
     given = {"temperature": 0.7, "top_p": 0.9, "seed": 3, "frequency_penalty": 1, "top_k": 5}
     asked = ask(**given, stop="\n", max_completion_tokens=7, n=2, logprobs=True, top_logprobs=4)
-    assert asked.sampling == Sampling(**given)
-    assert (asked.stop, asked.max_tokens, asked.n, asked.top_logprobs) == (("\n",), 7, 2, 4)
-    assert [asked.sampling_of(choice).seed for choice in (0, 1)] == [3, 4]
+    assert asked.sampling() == Sampling(**given)
+    assert (asked.stops, asked.limit, asked.n, asked.alternatives) == (("\n",), 7, 2, 4)
+    assert [asked.sampling(choice).seed for choice in (0, 1)] == [3, 4]
 
 
 def test_penalties_hold_without_sampling_too() -> None:
-    sampling = ask(presence_penalty=1.0, temperature=0).sampling
+    sampling = ask(presence_penalty=1.0, temperature=0).sampling()
     assert (sampling.presence_penalty, sampling.temperature) == (1.0, 0.0)
 
 
@@ -58,11 +58,13 @@ def test_fields_that_change_nothing_are_accepted() -> None:
     assert ask(**harmless, **empty, **null) == ask()
 
 
-@pytest.mark.parametrize("name", [*CHAT.refused, *COMPLETION.refused])
+@pytest.mark.parametrize(
+    "name", [*OTHER_FIELDS["chat"]["refused"], *OTHER_FIELDS["completion"]["refused"]]
+)
 def test_what_is_not_supported_is_refused_by_name(name: str) -> None:
-    read, body = (read_chat, {"messages": [USER]})
-    if name in COMPLETION.refused:
-        read, body = (read_completion, {"prompt": "a"})
+    read, body = (Chat.read, {"messages": [USER]})
+    if name in OTHER_FIELDS["completion"]["refused"]:
+        read, body = (Completion.read, {"prompt": "a"})
     error = refusal({**body, name: "something"}, read)
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")
     assert name in error["message"]
@@ -130,7 +132,7 @@ def test_messages_that_no_detector_can_check_are_refused(message: Any, param: st
 def test_messages_of_several_parts_and_turns_are_read() -> None:
     parts = {"role": "developer", "content": [{"type": "text", "text": text} for text in "ab"]}
     answer = {"role": "assistant", "content": "no", "refusal": None, "tool_calls": None}
-    assert ask(messages=[parts, USER, answer, USER]).messages == [
+    assert ask(messages=[parts, USER, answer, USER]).conversation == [
         *({"role": "system", "content": "ab"}, USER),
         *({"role": "assistant", "content": "no"}, USER),
     ]
@@ -139,18 +141,23 @@ def test_messages_of_several_parts_and_turns_are_read() -> None:
 @pytest.mark.parametrize(
     ("prompt", "prompts"),
     [
-        ("a", ("a",)),
-        (["a", "b"], ("a", "b")),
-        ([1, 2], ([1, 2],)),
-        ([[1], [2, 3]], ([1], [2, 3])),
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
     ],
 )
-def test_prompts_of_completions_are_texts_or_tokens(prompt: Any, prompts: tuple) -> None:
-    asked = read_completion({"prompt": prompt})
+def test_prompts_of_completions_are_texts_or_tokens(prompt: Any, prompts: list) -> None:
+    asked = Completion.read({"prompt": prompt})
     assert asked.prompts == prompts
-    assert asked.max_tokens == 16, "OpenAI's default"
+    assert asked.limit == 16, "OpenAI's default"
 
 
 @pytest.mark.parametrize("prompt", ["", [], [""], [-1], [[]], [1, "a"], None, 5])
 def test_completions_without_a_prompt_are_refused(prompt: Any) -> None:
-    assert refusal({"prompt": prompt}, read_completion)["param"] == "prompt"
+    assert refusal({"prompt": prompt}, Completion.read)["param"] == "prompt"
+
+
+def test_a_list_of_a_million_wrong_values_is_one_error() -> None:
+    error = refusal({"prompt": [-1] * 10**6}, Completion.read)
+    assert error["param"] == "prompt" and len(error["message"]) < 300

@@ -1,0 +1,320 @@
+"""Requests in the shape of OpenAI's API. Every field is honored, accepted because it changes
+nothing, or refused by name: `fields.json` lists the latter two."""
+
+import json
+from functools import cached_property
+from importlib.resources import files
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from clew.base.errors import InputError
+from clew.base.texts import shortened
+from clew.hallucination.llm.prompts import PromptTooLongError
+from clew.hallucination.llm.requests import Sampling
+from clew.pages.api import ApiError, invalid
+
+# `harmless` fields change nothing, whatever they are. `refused` ones are accepted only with one of
+# the listed values, which ask for nothing.
+OTHER_FIELDS = json.loads(files(__package__).joinpath("fields.json").read_text("utf-8"))
+_MAX_STOPS = 16
+# Every token of an answer is compared with them.
+_MAX_STOP_LENGTH = 256
+_MAX_TOP_LOGPROBS, _MAX_OLD_LOGPROBS = 20, 5
+# OpenAI's default for completions; a chat goes on until the model ends it.
+_COMPLETION_TOKENS = 16
+# OpenAI's newer name for a system message; chat templates know only the older one.
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_TOOL_ROLES = ("tool", "function")
+
+Messages = list[dict[str, str]]
+_Int = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_Count = Annotated[_Int, Field(ge=1)]
+_Text = Annotated[str, Field(min_length=1)]
+_Stop = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
+_Tokens = Annotated[list[Annotated[_Int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
+_Prompts = Annotated[list[_Text | _Tokens], Field(min_length=1, fail_fast=True)]
+_Stops = Annotated[list[_Stop], Field(max_length=_MAX_STOPS, fail_fast=True)]
+_EACH = f"of up to {_MAX_STOP_LENGTH} characters each"
+
+
+def _field(words: str, default: Any = None, **bounds: Any) -> Any:
+    """A field that is honored; `words` are what to give, for errors."""
+    return Field(default, description=words, **bounds)
+
+
+class _Fields(BaseModel):
+    """Fields that are honored; null is the default. `group` is that in `OTHER_FIELDS`."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+    group: ClassVar[str]
+
+    @classmethod
+    def read(cls, body: Any, inside: str = "") -> Self:
+        """The honored fields; `inside` is the path to them for errors. Raises ApiError, which names
+        the field that cannot be used."""
+        if not isinstance(body, dict):
+            where = inside.removesuffix(".") or None
+            text = f"{where or 'The body'} must be a JSON object."
+            raise ApiError(400, text, param=where, code="invalid_type")
+        for name, value in body.items():
+            if name not in cls.model_fields:
+                _refuse(OTHER_FIELDS[cls.group], f"{inside}{name}", name, value)
+        try:
+            return cls(**{name: value for name, value in body.items() if _is_own(cls, name, value)})
+        except ValidationError as error:
+            # Of a union, the part that comes furthest is what was meant.
+            wrong = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
+            name, *places = wrong["loc"]
+            path = f"{inside}{name}" + "".join(f"[{n}]" for n in places if isinstance(n, int))
+            words = cls.model_fields[str(name)].description
+            text = f"{path} is {shortened(wrong['input'])}: give {words}."
+            raise invalid(f"{inside}{name}", text) from None
+
+
+def _is_own(model: type[BaseModel], name: str, value: Any) -> bool:
+    return name in model.model_fields and value is not None
+
+
+def _refuse(others: dict[str, Any], path: str, name: str, value: Any) -> None:
+    if name in others.get("harmless", ()):
+        return
+    if name not in others.get("refused", ()):
+        shown = shortened(path)[1:-1]
+        raise invalid(shown, f"Unknown parameter: '{shown}'.", "unknown_parameter")
+    accepted = others["refused"][name]
+    if value is not None and not any(type(value) is type(a) and value == a for a in accepted):
+        only = f" except {', '.join(map(json.dumps, accepted))}" if accepted else ""
+        raise unsupported(path, f"'{path}' is not supported{only}: omit it.")
+
+
+class _StreamOptions(_Fields):
+    group = "stream_options"
+    include_usage: bool = _field("true or false", False)
+
+
+class _Request(_Fields):
+    """What chats and completions share."""
+
+    model: str | None = _field("the name of the model")
+    n: _Count = _field("1 or more", 1)
+    temperature: float = _field("a number from 0 to 2", 0.0, ge=0, le=2)
+    top_p: float = _field("a number from 0 to 1", 1.0, ge=0, le=1)
+    top_k: _Int | None = _field("1 or more", ge=0)
+    frequency_penalty: float = _field("a number from -2 to 2", 0.0, ge=-2, le=2)
+    presence_penalty: float = _field("a number from -2 to 2", 0.0, ge=-2, le=2)
+    seed: _Int | None = _field("an integer of 64 bits")
+    stop: _Stop | _Stops = _field(f"a text, or a list of up to {_MAX_STOPS} texts, {_EACH}", [])
+    max_tokens: _Count | None = _field("1 or more")
+    stream: bool = _field("true or false", False)
+    stream_options: dict[str, Any] | None = _field("an object")
+
+    def model_post_init(self, _: Any) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "'stream_options' requires 'stream': true.")
+        _StreamOptions.read(self.stream_options or {}, "stream_options.")
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with a chunk that counts the tokens."""
+        return bool((self.stream_options or {}).get("include_usage"))
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def sampling(self, choice: int = 0) -> Sampling:
+        """Several answers with one seed are different, and each can be had again."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k or None,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            seed=None if self.seed is None else self.seed + choice,
+        )
+
+
+class Chat(_Request):
+    """A request to continue a conversation. `context` is the text to answer a question from, which
+    is clew's own field."""
+
+    group = "chat"
+    is_chat: ClassVar[bool] = True
+    prompt_name: ClassVar[str] = "messages"  # the field that holds the prompt, for errors
+
+    messages: list[Any] | None = _field("a list of messages", min_length=1)
+    context: _Text | None = _field("a text to answer from")
+    max_completion_tokens: _Count | None = _field("1 or more")
+    logprobs: bool = _field("true or false", False)
+    top_logprobs: _Int | None = _field(f"0 to {_MAX_TOP_LOGPROBS}", ge=0, le=_MAX_TOP_LOGPROBS)
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.messages is None:
+            raise _missing("messages")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid("top_logprobs", "'top_logprobs' requires 'logprobs': true.")
+        if None not in (self.max_tokens, self.max_completion_tokens):
+            raise invalid("max_tokens", "Give 'max_completion_tokens' or 'max_tokens', not both.")
+        _ = self.conversation
+
+    @cached_property
+    def conversation(self) -> Messages:
+        return read_messages(self.messages or [])
+
+    @property
+    def answers(self) -> int:
+        """How many answers the request gets."""
+        return self.n
+
+    @property
+    def limit(self) -> int | None:
+        """The tokens that an answer may have, None if the request does not say."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def limit_name(self) -> str:
+        return "max_completion_tokens" if self.max_tokens is None else "max_tokens"
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many likely tokens come beside each; None: no log probabilities at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class Completion(_Request):
+    """A request to continue texts, given as texts or token ids."""
+
+    group = "completion"
+    is_chat: ClassVar[bool] = False
+    prompt_name: ClassVar[str] = "prompt"
+    limit_name: ClassVar[str] = "max_tokens"
+
+    prompt: _Text | _Tokens | _Prompts | None = _field(
+        "a text, a list of token ids, or a list of either"
+    )
+    logprobs: _Int | None = _field(f"0 to {_MAX_OLD_LOGPROBS}", ge=0, le=_MAX_OLD_LOGPROBS)
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.prompt is None:
+            raise _missing("prompt")
+
+    @property
+    def prompts(self) -> list[Any]:
+        is_many = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
+        return list(self.prompt or ()) if is_many else [self.prompt]
+
+    @property
+    def answers(self) -> int:
+        return self.n * len(self.prompts)
+
+    @property
+    def limit(self) -> int:
+        return self.max_tokens or _COMPLETION_TOKENS
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
+
+
+Asked = Chat | Completion
+
+
+class ScoreItem(_Fields):
+    """An answer to score."""
+
+    group = "item"
+    question: str | None = _field("a text")
+    messages: list[Any] | None = _field("a list of messages")
+    context: str | None = _field("a text")
+    answer: str | None = _field("a text")
+
+
+class _Message(_Fields):
+    group = "message"
+    role: str | None = _field("system, developer, user or assistant")
+    content: str | list[Any] | None = _field("a text, or a list of parts of type text")
+
+
+class _Part(_Fields):
+    group = "part"
+    type: str | None = _field("text")
+    text: str | None = _field("a text")
+
+
+def read_messages(given: list[Any], path: str = "messages") -> Messages:
+    """Role and text of every message, as the model's chat template takes them. Raises ApiError,
+    which names the part that cannot be used: what a model does with tools is not checked by any
+    detector."""
+    return [_read_message(one, f"{path}[{place}]") for place, one in enumerate(given)]
+
+
+def _read_message(given: Any, path: str) -> dict[str, str]:
+    found = _Message.read(given, f"{path}.")
+    if found.role in _TOOL_ROLES:
+        text = f"'{path}.role' is {found.role}: tools are not supported."
+        raise unsupported(f"{path}.role", text)
+    if found.role not in _ROLES:
+        raise invalid(f"{path}.role", f"{path}.role: give system, developer, user or assistant.")
+    content = found.content
+    if content is None:
+        raise invalid(f"{path}.content", f"{path}.content: give a text.")
+    if isinstance(content, list):
+        parts = enumerate(content)
+        content = "".join(_read_part(part, f"{path}.content[{place}]") for place, part in parts)
+    return {"role": _ROLES[found.role], "content": content}
+
+
+def _read_part(given: Any, path: str) -> str:
+    found = _Part.read(given, f"{path}.")
+    if found.type != "text":
+        raise unsupported(f"{path}.type", f"'{path}.type': only parts of type text are supported.")
+    if found.text is None:
+        raise invalid(f"{path}.text", f"{path}.text: give a text.")
+    return found.text
+
+
+def only_question(messages: Messages) -> str | None:
+    """The question, if the conversation is nothing else: one message of the user."""
+    if len(messages) == 1 and messages[0]["role"] == "user":
+        return messages[0]["content"]
+    return None
+
+
+def last_question(messages: Messages) -> str:
+    """What the user said last; "" if there is no such message."""
+    return next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
+
+
+def _missing(name: str) -> ApiError:
+    return invalid(name, f"Missing required parameter: '{name}'.", "missing_parameter")
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """A field that OpenAI's API has, and this one does not."""
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
+def too_long(param: str, message: str) -> ApiError:
+    """A prompt with more tokens than the model or the server takes. Status and code are OpenAI's:
+    clients catch them and shorten the prompt."""
+    return ApiError(400, message, param=param, code="context_length_exceeded")
+
+
+def unusable(param: str, error: InputError) -> ApiError:
+    """A prompt that the model cannot read."""
+    text = str(error)
+    make = too_long if isinstance(error, PromptTooLongError) else invalid
+    return make(param, f"{text[:1].upper()}{text[1:]}")
+
+
+def out_of_time(seconds: float) -> ApiError:
+    """Asking again would take as long: OpenAI's clients do not retry."""
+    return ApiError(
+        503,
+        f"The answer was not finished within {seconds:g} s. Ask for fewer tokens.",
+        code="timeout",
+        headers={"x-should-retry": "false"},
+    )

@@ -21,7 +21,7 @@ import torch
 
 import clew
 from clew.hallucination.capture import load_model
-from clew.hallucination.live.answers import LiveToken
+from clew.hallucination.live.delivery import LiveToken
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.requests import Request

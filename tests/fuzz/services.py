@@ -91,7 +91,7 @@ def api(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def _serving(corpus: Path) -> Iterator[SplitResult]:
-    from clew.hallucination.live.page.files import open_page_files
+    from clew.hallucination.live.page.stored import open_page_files
     from clew.hallucination.live.session import Session
     from tests.hallucination.live.service.serving import serving
 

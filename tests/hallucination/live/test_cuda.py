@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clew.hallucination.capture import LoadedModel, load_model
-from clew.hallucination.live.answers import LiveAnswer
+from clew.hallucination.live.delivery import LiveAnswer
 from clew.hallucination.live.scoring import ToScore
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm import memory
@@ -41,7 +41,7 @@ def test_answers_and_risks_are_those_of_the_cpu_and_of_their_tokens(
         expected = answer_all(session)
     with Session(gpu_model, fit(method), max_rows=8) as session:
         answers = answer_all(session)
-        given = list(session.score(map(given_answer, PROMPTS, answers)))
+        given = list(session.scorer().score(map(given_answer, PROMPTS, answers)))
     for answer, other, one in zip(answers, expected, given, strict=True):
         assert [token.id for token in answer.tokens] == [token.id for token in other.tokens]
         assert answer.risk.state == other.risk.state == one.risk.state

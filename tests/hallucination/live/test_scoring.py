@@ -11,7 +11,7 @@ import torch
 from clew.base.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
-from clew.hallucination.live.answers import LiveAnswer, LiveTicket
+from clew.hallucination.live.delivery import LiveAnswer, LiveTicket
 from clew.hallucination.live.scoring import AnswerScorer, GivenPasses, Scored, ToScore
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.engine import Engine
@@ -94,7 +94,7 @@ def test_risk_of_a_generated_answer_equals_that_from_its_tokens(
             for trace in traces
         ]
         answers = [ticket.answer() for ticket in tickets]
-        given = list(session.score(map(to_score, traces)))
+        given = list(session.scorer().score(map(to_score, traces)))
     for answer, other, trace in zip(answers, given, traces, strict=True):
         assert [token.id for token in answer.tokens] == split_tokens(trace)[1]
         assert answer.risk.state == other.risk.state
@@ -155,7 +155,7 @@ def test_an_answer_that_was_not_checked_has_no_risk(
     session: Session, changes: dict[str, Any], reason: str
 ) -> None:
     given = {"prompt": [5, 6, 7], "tokens": [8, 9], "text": "two words", **changes}
-    [found] = session.score([ToScore(**given)])
+    [found] = session.scorer().score([ToScore(**given)])
     assert (found.risk.state, found.risk.risk, found.risk.verdict) == ("unavailable", None, None)
     assert reason in (found.risk.reason or "")
 
@@ -172,7 +172,7 @@ def test_an_answer_that_does_not_fit_in_memory_does_not_end_the_others(
 
     monkeypatch.setattr(AnswerScorer, "_pass", run_out)
     given = [ToScore(prompt=[5, 6, 7], tokens=[8] * n, text="words") for n in (2, 60, 3)]
-    risks = [one.risk for one in session.score(given)]
+    risks = [one.risk for one in session.scorer().score(given)]
     assert [risk.risk is None for risk in risks] == [False, True, False]
     assert "63 tokens with its prompt" in (risks[1].reason or "")
 
@@ -244,7 +244,7 @@ def test_token_risks_are_the_same_live_and_from_tokens(
             for trace in traces
         ]
         answers = [ticket.answer() for ticket in tickets]
-        given = list(session.score(map(to_score, traces), tokens=True))
+        given = list(session.scorer(tokens=True).score(map(to_score, traces)))
     compared = 0
     for answer, one in zip(answers, given, strict=True):
         live = [token.risk for token in answer.tokens]

@@ -132,9 +132,9 @@ def _answer_and_score(loaded: LoadedModel, fit: FitDetector) -> tuple[Any, ...]:
     with one_thread(), Session(loaded, fit("fusion"), max_rows=4) as session:
         answer = session.ask("Who wrote it?")
         given = ToScore(
-            prompt=session.encode("Who knows?"), tokens=[5, 6, 7], question="Who knows?"
+            prompt=session.encoder.encode("Who knows?"), tokens=[5, 6, 7], question="Who knows?"
         )
-        (scored,) = session.score([given])
+        (scored,) = session.scorer().score([given])
         return answer.tokens, answer.risk, scored.risk
 
 

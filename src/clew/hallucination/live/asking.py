@@ -11,7 +11,7 @@ import pyarrow as pa
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.tables import Tabular
 from clew.hallucination.detectors.risk import Risk, State, Verdict, unavailable
-from clew.hallucination.live.answers import LiveAnswer, LiveTicket, LiveToken
+from clew.hallucination.live.delivery import LiveAnswer, LiveTicket, LiveToken
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.requests import Sampling
 from clew.hallucination.questions import Question

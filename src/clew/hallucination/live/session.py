@@ -2,21 +2,18 @@
 one scoring path of `clew ask`, `clew score` and `clew serve`."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from clew.base.cpu import Threads
 from clew.base.errors import ClewError
 from clew.base.progress import Note, Reporter, log_event
 from clew.hallucination.detectors import Detector, load_detector
-from clew.hallucination.live.answers import LiveAnswer, LiveTicket
-from clew.hallucination.live.delivery import Delivery
+from clew.hallucination.live.delivery import Delivery, LiveAnswer, LiveTicket
 from clew.hallucination.live.scoring import (
     AnswerScorer,
     GivenPasses,
-    Scored,
-    ToScore,
     read_generation,
     recorded_columns,
 )
@@ -115,16 +112,6 @@ class Session:
             threads=threads,
         )
 
-    def encode(self, question: str, context: str | None = None) -> list[int]:
-        """The tokens of a question in the detector's prompt. Raises InputError if it is too
-        long."""
-        return self.encoder.encode(question, context)
-
-    def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The tokens of a conversation in the model's chat format. Raises InputError if the model
-        cannot read it, or it is too long."""
-        return self.encoder.encode_messages(messages)
-
     def submit(self, request: Request, *, question: str = "") -> LiveTicket:
         """Have a request answered and scored. `question` is its text, for detectors that compare
         answers. May be called from any thread. Raises QueueFullError or InputError."""
@@ -156,20 +143,15 @@ class Session:
         told otherwise."""
         made = self.generation
         return Request(
-            prompt=self.encode(question, context),
+            prompt=self.encoder.encode(question, context),
             max_new_tokens=max_new_tokens or made.max_new_tokens,
             cut=cut or made.cut,
             sampling=sampling or Sampling(),
         )
 
-    def score(self, answers: Iterable[ToScore], *, tokens: bool = False) -> Iterator[Scored]:
-        """The risks of answers that exist already, in their order, in constant memory; with
-        `tokens`, also those of their tokens."""
-        return self.scorer(tokens=tokens).score(answers)
-
     def scorer(self, *, rows: int | None = None, tokens: bool = False) -> AnswerScorer:
-        """What `score` uses, `rows` answers at a time; it takes turns with the answers that are
-        being generated."""
+        """Gives the risks of answers that exist already, `rows` at a time and, with `tokens`, those
+        of their tokens; it takes turns with the answers that are being generated."""
         return AnswerScorer(self._passes, rows=rows, tokens=tokens, call=self.call)
 
     def call(self, function: Callable[[], Result], /) -> Result:

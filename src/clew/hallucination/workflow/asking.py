@@ -130,7 +130,7 @@ def open_asker(given: AskSettings) -> "Asker":
         from clew.base.cpu import Threads
         from clew.hallucination.capture import LoadedModel, load_model
         from clew.hallucination.live.asking import Asker
-        from clew.hallucination.live.ready import ready_detector
+        from clew.hallucination.live.built_in_detector import ready_detector
         from clew.hallucination.live.session import Session
         from clew.hallucination.llm.embedded import EMBEDDED_NAME
 

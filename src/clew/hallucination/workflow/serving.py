@@ -103,8 +103,8 @@ def serve(given: ServeSettings) -> None:
     import torch
 
     from clew.base.cpu import Threads
-    from clew.hallucination.live.page.files import open_page_files
     from clew.hallucination.live.page.routes import PAGE
+    from clew.hallucination.live.page.stored import open_page_files
     from clew.hallucination.live.service.app import build_app
     from clew.hallucination.live.service.service import Metrics, ServiceSettings
     from clew.hallucination.live.session import Session
@@ -157,7 +157,7 @@ def _ready(
 ) -> "tuple[Detector, LoadedModel]":
     """The ready detector and the built-in model, which it is built with if there is none yet."""
     from clew.hallucination.capture import load_model
-    from clew.hallucination.live.ready import ready_detector
+    from clew.hallucination.live.built_in_detector import ready_detector
     from clew.hallucination.llm.embedded import EMBEDDED_NAME
 
     loaded = load_model(given.model or EMBEDDED_NAME, **given.placement)

@@ -9,7 +9,7 @@ import pytest
 from clew.base.progress import ignore_event
 from clew.hallucination.capture import LoadedModel, extract, load_model
 from clew.hallucination.comparison import CompareConfig, compare_methods
-from clew.hallucination.live.page.files import BrowsedStore, PageFiles, open_page_files
+from clew.hallucination.live.page.stored import BrowsedStore, PageFiles, open_page_files
 from clew.hallucination.live.session import Session
 from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.source import PreprocessConfig

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clew.hallucination.live.page.files import BrowsedStore, PageFiles
+from clew.hallucination.live.page.stored import BrowsedStore, PageFiles
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import Served, serving
 from tests.pages.driving import Browser, needs_chromium

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.live.page.files import BrowsedStore, open_page_files
-from clew.hallucination.live.page.index import Search
+from clew.hallucination.live.page.stored import BrowsedStore, Search, open_page_files
 from tests.hallucination.answer_page.making import ANSWERS, write_comparison
 from tests.hallucination.live.page.conftest import Folders
 

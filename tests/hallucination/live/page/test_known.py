@@ -18,8 +18,7 @@ from clew.hallucination.detectors.similar_answers import (
     write_known,
 )
 from clew.hallucination.detectors.similar_answers import gather_known as gather_from_samples
-from clew.hallucination.live.page.files import BrowsedStore, open_page_files
-from clew.hallucination.live.page.known import gather_known
+from clew.hallucination.live.page.stored import BrowsedStore, gather_known, open_page_files
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.metrics import auroc
 from tests.hallucination.live.making import preprocess_tiny, read_traces

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from clew.hallucination.live.page.content import Page
-from clew.hallucination.live.page.files import BrowsedStore, PageFiles, open_page_files
-from clew.hallucination.live.page.index import Search
-from clew.hallucination.live.page.routes import add_page
+from clew.hallucination.live.page.routes import Page, add_page
+from clew.hallucination.live.page.stored import BrowsedStore, PageFiles, Search, open_page_files
 from clew.pages.server import open_server
 from tests.hallucination.answer_page.making import THRESHOLD, write_comparison
 from tests.hallucination.live.page.conftest import REPORT, Folders
@@ -74,12 +72,12 @@ def test_stored_answers_that_are_cut_off_have_no_risk(
     number = int(trace_store.index.numbers[ends.index("length")])
     comparison = write_comparison(tmp_path / "comparison", answers=[(number, "test", 1, 0.9)])
     page = Page(files=open_page_files(folders.traces, folders.scores, (comparison,)))
-    trace, listed = page.stored_trace(number), page.search(Search(text=f"#{number}"), 0)
+    trace, listed = page.stored_trace(number), page.search(Search(text=f"#{number}"))
     assert trace is not None and trace["clew"]["state"] == "unavailable" and listed is not None
     row = next(row for row in listed["rows"] if row["number"] == number)
     for risk in (trace["clew"], row):
         assert risk["risk"] is None and "cut off" in risk["reason"]
-    found = page.search(Search(outcome="mistakes"), 0)
+    found = page.search(Search(outcome="mistakes"))
     assert found is not None and found["found"] == 0
 
 

@@ -9,8 +9,8 @@ import pytest
 from clew.base.errors import InputError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.live.page.content import Page, TraceRequest
-from clew.hallucination.live.page.files import BrowsedStore, PageFiles
+from clew.hallucination.live.page.routes import Page, TraceRequest
+from clew.hallucination.live.page.stored import BrowsedStore, PageFiles
 from clew.hallucination.live.page.tracer import Tracer
 from clew.hallucination.live.scoring import ToScore
 from clew.hallucination.live.session import Session

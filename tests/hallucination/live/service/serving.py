@@ -14,7 +14,7 @@ from typing import Any
 
 from openai import OpenAI
 
-from clew.hallucination.live.page.files import PageFiles
+from clew.hallucination.live.page.stored import PageFiles
 from clew.hallucination.live.service.app import build_app
 from clew.hallucination.live.service.service import Metrics, ServiceSettings
 from clew.hallucination.live.session import Session

@@ -132,13 +132,15 @@ def test_a_lone_question_is_asked_as_the_detector_was_trained(served: Served) ->
     expected = served.session.ask(question)
     answer = served.client().chat.completions.create(model=MODEL, messages=QUESTION)
     assert answer.choices[0].message.content == expected.text
-    assert answer.usage and answer.usage.prompt_tokens == len(served.session.encode(question))
+    assert answer.usage and answer.usage.prompt_tokens == len(
+        served.session.encoder.encode(question)
+    )
 
 
 def test_a_context_is_put_in_the_prompt_of_a_lone_question(served: Served) -> None:
     body = {"messages": QUESTION, "context": "Paris is the capital.", "max_tokens": 1}
     status, content, _ = served.fetch("v1/chat/completions", body)
-    expected = served.session.encode(str(QUESTION[0]["content"]), "Paris is the capital.")
+    expected = served.session.encoder.encode(str(QUESTION[0]["content"]), "Paris is the capital.")
     assert (status, content["usage"]["prompt_tokens"]) == (200, len(expected))
     status, content, _ = served.fetch("v1/chat/completions", {**body, "messages": DIALOGUE})
     assert (status, content["error"]["param"]) == (400, "context")
@@ -148,7 +150,7 @@ def test_messages_go_to_the_model_as_they_are_if_asked_for(session: Session) -> 
     with serving(session, prompt="messages", max_tokens=12) as served, served.client() as client:
         answer = client.chat.completions.create(model=MODEL, messages=QUESTION)
     assert answer.usage
-    assert answer.usage.prompt_tokens == len(session.encode_messages(QUESTION))
+    assert answer.usage.prompt_tokens == len(session.encoder.encode_messages(QUESTION))
     assert answer.usage.completion_tokens > session.detector.generation["max_new_tokens"]
 
 

@@ -1,6 +1,6 @@
 """Answers in OpenAI's shape."""
 
-from clew.hallucination.live.answers import LiveToken
+from clew.hallucination.live.delivery import LiveToken
 from clew.hallucination.live.service.responses import Shape
 
 

@@ -5,10 +5,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clew.base.typed_json import compact_json
-from clew.hallucination.live.answers import LiveAnswer
-from clew.hallucination.live.page.content import Page
-from clew.hallucination.live.page.files import PageFiles
-from clew.hallucination.live.page.routes import add_page
+from clew.hallucination.live.delivery import LiveAnswer
+from clew.hallucination.live.page.routes import Page, add_page
+from clew.hallucination.live.page.stored import PageFiles
 from clew.hallucination.live.page.tracer import Tracer
 from clew.hallucination.live.service.requests import Asked, Chat, Completion
 from clew.hallucination.live.service.scoring import Scoring

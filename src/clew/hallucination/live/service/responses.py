@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.risk import Risk
-    from clew.hallucination.live.answers import LiveAnswer, LiveToken
+    from clew.hallucination.live.delivery import LiveAnswer, LiveToken
     from clew.hallucination.live.scoring import Scored
 
 # JSON has no infinity. The log probability of a token that cannot come, as OpenAI writes it.

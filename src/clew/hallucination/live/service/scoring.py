@@ -143,5 +143,5 @@ class Scoring:
             if question is None:
                 if context is not None:
                     raise invalid(f"{dot}context", f"{dot}context: put the text in a message.")
-                return session.encode_messages(messages), last_question(messages)
-        return session.encode(question, context), question
+                return session.encoder.encode_messages(messages), last_question(messages)
+        return session.encoder.encode(question, context), question

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.memory import is_out_of_memory
 from clew.base.settings import check_numbers, check_positive
-from clew.hallucination.live.answers import LiveAnswer, LiveToken
+from clew.hallucination.live.delivery import LiveAnswer, LiveToken
 from clew.hallucination.live.service.requests import (
     Asked,
     Completion,
@@ -198,7 +198,7 @@ class Service:
         if question is None or self.settings.prompt == "messages":
             if asked.context is not None:
                 raise invalid("context", _NO_CONTEXT)
-            tokens = session.encode_messages(asked.conversation)
+            tokens = session.encoder.encode_messages(asked.conversation)
             last = last_question(asked.conversation)
             return [_Encoded(tokens=tokens, question=last, max_tokens=longest)]
         made = session.make_request(question, asked.context)

@@ -1,8 +1,11 @@
-"""An index of the answers of a trace store for the explorer: texts, labels and risks, but no
-arrays, so that a store larger than memory can be searched."""
+"""What the page shows besides new answers: a trace store with its labels and risks, and finished
+comparisons. Everything is opened when the server starts; clients name no path."""
 
+import re
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,32 +13,53 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float32, Float64, Int64
+from pydantic import BaseModel, Field
 
-from clew.hallucination.answer_page.store import Kind, iter_shards, judge_answers
-from clew.hallucination.answer_page.verdict import Verdicts
+from clew.base.errors import InputError, StoreError
+from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
+from clew.hallucination.answer_page.store import Kind, iter_shards, judge_answers, open_traces
+from clew.hallucination.answer_page.verdict import Verdicts, read_verdicts
+from clew.hallucination.comparison.report.comparison import Comparison, MethodResult, color_of
+from clew.hallucination.detectors.similar_answers import (
+    KnownAnswers,
+    KnownTexts,
+    choose_known,
+    fit_known,
+)
 from clew.hallucination.live.scoring import why_unavailable
-from clew.hallucination.traces import TraceBatchLoader
+from clew.hallucination.traces import Trace, TraceBatchLoader
+from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis
+from clew.hallucination.traces.token_texts import read_token_texts
+from clew.pages.numbers import as_dict
+from clew.storage.reading import irregular_kind, read_bounded
 
+REPORT_FILE = "report.html"
+# The report, the answer pages that it links and its pictures.
+_NAME = re.compile(r"report\.html|answers/answer-[0-9]+\.html|figures/[\w-]+\.png", re.ASCII)
+_PATTERNS = (REPORT_FILE, "answers/*.html", "figures/*.png")
+_MOST_BYTES = 64 << 20
 _TEXTS = ("question", "answer", "category", "question_id")
 # Longer texts are cut in the index; the trace of an answer has all of it.
 _LONGEST = 600
 _MOST_WORDS = 8
+_LONGEST_SEARCH, _LAST_PAGE = 200, 10_000_000
 
 Order = Literal["number", "risk", "worst"]
 Label = Literal["any", "hallucinated", "correct", "none"]
 Outcome = Literal["any", "mistakes", "missed", "false_alarm"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """Which answers to list. Every word of `text` must be in the question or the answer."""
+class Search(BaseModel):
+    """Which answers to list, and `at` which page. Every word of `text` must be in the question or
+    the answer."""
 
-    text: str = ""
+    text: str = Field("", max_length=_LONGEST_SEARCH)
     label: Label = "any"
     outcome: Outcome = "any"
-    least_risk: float = 0.0
-    most_risk: float = 1.0
+    least_risk: float = Field(0.0, ge=0, le=1)
+    most_risk: float = Field(1.0, ge=0, le=1)
     order: Order = "number"
+    at: int = Field(0, ge=0, le=_LAST_PAGE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,3 +235,180 @@ def _find_unavailable(table: pa.Table, rows: np.ndarray) -> dict[int, str]:
         for row, text, ended in zip(rows, *(one.to_pylist() for one in columns), strict=True)
     }
     return {row: reason for row, reason in reasons.items() if reason is not None}
+
+
+def gather_known(loader: TraceBatchLoader, index: AnswerIndex) -> KnownAnswers | None:
+    """Read the states of some answers and fit the probes; None if the store has no states."""
+    first = loader.get_batch(0)[0].get("last_hidden")
+    if first is None:
+        return None
+    rows, states = [], []
+    for row in choose_known(index.hallucinated, *first.shape).tolist():
+        trace = loader.get_trace_by_global_id(int(index.numbers[row]))
+        value = None if trace is None else trace.get("last_hidden")
+        if value is not None and np.isfinite(value).all():
+            rows.append(row)
+            states.append(np.array(value))
+    if len(rows) < 2:
+        return None
+    texts = KnownTexts(
+        numbers=index.numbers[rows],
+        questions=[text or "" for text in index.texts.column("question").take(rows).to_pylist()],
+        answers=[text or "" for text in index.texts.column("answer").take(rows).to_pylist()],
+        hallucinated=index.hallucinated[rows],
+    )
+    return fit_known(texts, len(first), lambda layer: np.stack([one[layer] for one in states]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownComparison:
+    """A comparison, with the files of its report by name."""
+
+    comparison: Comparison
+    files: dict[str, Path]
+
+    def describe(self) -> dict[str, Any]:
+        """What the page shows of it, with no path of the machine but the folder's name."""
+        found = self.comparison
+        model = as_dict(found.part("capture").get("model")).get("id")
+        return {
+            "name": found.folder.resolve().name,
+            "model": model if isinstance(model, str) else None,
+            "best": found.best.name if found.has_best else None,
+            "chosen_on": found.chosen_on,
+            "answers": len(found.test),
+            "hallucinated": int(found.test.labels.sum()),
+            "has_report": REPORT_FILE in self.files,
+            "methods": [_describe_method(method) for method in found.methods],
+        }
+
+    def read(self, name: str) -> bytes | None:
+        """A file of the report; None if there is none of that name."""
+        path = self.files.get(name)
+        if path is None or irregular_kind(path, follow_links=False) is not None:
+            return None
+        try:
+            return read_bounded(path, _MOST_BYTES)
+        except (OSError, ValueError):
+            return None
+
+
+def show_comparison(comparison: Comparison) -> ShownComparison:
+    folder = comparison.folder
+    found = [path for pattern in _PATTERNS for path in folder.glob(pattern)]
+    named = {path.relative_to(folder).as_posix(): path for path in found}
+    files = {name: path for name, path in named.items() if _NAME.fullmatch(name)}
+    return ShownComparison(comparison=comparison, files=files)
+
+
+def _describe_method(method: MethodResult) -> dict[str, Any]:
+    return {
+        "name": method.name,
+        "title": method.title,
+        "family": method.family,
+        "color": color_of(method.family),
+        "auroc": method.test_auroc,
+        "interval": method.interval,
+        "validation": method.val_auroc,
+        "ece": method.figure("test_ece"),
+        "f1": method.figure("test_f1"),
+    }
+
+
+class BrowsedStore:
+    """The answers of a trace store, for the explorer and as known answers beside new ones."""
+
+    def __init__(self, loader: TraceBatchLoader, index: AnswerIndex) -> None:
+        self.loader, self.index = loader, index
+        self._lock = threading.Lock()
+        self._is_prepared = False
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The captured model, as in the manifest."""
+        model = self.loader.manifest.settings.get("model")
+        return model if isinstance(model, dict) else {}
+
+    @property
+    def name(self) -> str:
+        return self.loader.traces_dir.resolve().name
+
+    @cached_property
+    def basis(self) -> Basis | None:
+        """The basis of the projected states; None for a store without one."""
+        try:
+            sha256 = self.loader.manifest.files.get(BASIS_NAME)
+            return load_basis(self.loader.traces_dir, sha256)
+        except StoreError:
+            return None
+
+    @cached_property
+    def _known(self) -> KnownAnswers | None:
+        return gather_known(self.loader, self.index)
+
+    @property
+    def known(self) -> KnownAnswers | None:
+        """Gathered on first use, which takes seconds; other threads wait for it."""
+        with self._lock:
+            return self._known
+
+    def prepare(self) -> None:
+        """Gather the known answers in the background."""
+        if not self._is_prepared:
+            self._is_prepared = True
+            threading.Thread(target=lambda: self.known, name="clew-known", daemon=True).start()
+
+    def trace(self, number: int) -> Trace | None:
+        """A stored trace, None if there is no such number. Loaders are not for several threads."""
+        if self.index.row_of(number) is None:
+            return None
+        with self._lock:
+            trace = self.loader.get_trace_by_global_id(number)
+        return trace if trace is not None and trace["tokens"] is not None else None
+
+    def show(self, trace: Trace) -> ShownAnswer:
+        """A stored answer with its label."""
+        row = self.index.row_of(trace["global_example_id"])
+        label = None if row is None else self.index.label_at(row)
+        model = self.model.get("id")
+        texts, note = read_token_texts(
+            trace["tokens"],
+            trace.get("tokens_decoded"),
+            model if isinstance(model, str) else None,
+            None,
+        )
+        answer = read_answer(trace, texts, label, None)
+        return replace(answer, notes=(*answer.notes, note)) if note else answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFiles:
+    """The folders that the page shows."""
+
+    store: BrowsedStore | None = None
+    comparisons: tuple[ShownComparison, ...] = ()
+
+
+def open_page_files(
+    traces: Path | None = None,
+    scores_file: Path | None = None,
+    comparisons: tuple[Path, ...] = (),
+    *,
+    score_threshold: float = 0.5,
+) -> PageFiles:
+    """Open the folders. Raises InputError or StoreError if one is not what it should be, or the
+    scores belong to other answers."""
+    if scores_file is not None and traces is None:
+        raise InputError(
+            "scores need the traces that they are of: give `traces` too.",
+            setting="scores_file",
+            value=scores_file,
+        )
+    verdicts = [read_verdicts(folder) for folder in comparisons]
+    store = None
+    if traces is not None:
+        loader = open_traces(traces)
+        index = build_index(loader, scores_file, score_threshold, verdicts)
+        store = BrowsedStore(loader, index)
+    shown = tuple(show_comparison(found.comparison) for found in verdicts)
+    return PageFiles(store=store, comparisons=shown)

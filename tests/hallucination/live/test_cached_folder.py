@@ -11,7 +11,7 @@ import pytest
 
 from clew.base.errors import StoppedError, StoreError
 from clew.base.progress import Event, ignore_event
-from clew.hallucination.live.shelf import Shelf
+from clew.hallucination.live.built_in_detector import CachedFolder
 from tests.engine.children import start, wait
 from tests.events import notes
 
@@ -24,9 +24,9 @@ def read(folder: Path) -> str:
     return text
 
 
-def make_shelf(root: Path, events: list[Event] | None = None) -> Shelf[str]:
+def make_cache(root: Path, events: list[Event] | None = None) -> CachedFolder[str]:
     reporter = ignore_event if events is None else events.append
-    return Shelf(root=root, name="thing", load=read, reporter=reporter)
+    return CachedFolder(root=root, name="thing", load=read, reporter=reporter)
 
 
 def build_text(text: str) -> Callable[[Path], Path]:
@@ -51,9 +51,9 @@ def go_on() -> bool:
 
 
 def test_thing_is_built_once_and_what_it_was_made_from_is_removed(tmp_path: Path) -> None:
-    shelf = make_shelf(tmp_path / "cache")
-    assert shelf.get(build_text("fine"), go_on) == "fine after 0 earlier tries"
-    assert shelf.get(fail, go_on) == "fine after 0 earlier tries"
+    cached = make_cache(tmp_path / "cache")
+    assert cached.get(build_text("fine"), go_on) == "fine after 0 earlier tries"
+    assert cached.get(fail, go_on) == "fine after 0 earlier tries"
     kept = {path.name for path in (tmp_path / "cache").iterdir()} - {".thing.lock"}
     assert kept == {"thing"}
 
@@ -64,20 +64,20 @@ def _build_and_die(root: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return work
 
-    make_shelf(root).get(build, go_on)
+    make_cache(root).get(build, go_on)
 
 
 def test_next_process_resumes_after_a_kill(tmp_path: Path) -> None:
     assert wait(start(_build_and_die, tmp_path)) == -signal.SIGKILL
-    assert make_shelf(tmp_path).get(build_text("fine"), go_on) == "fine after 1 earlier tries"
+    assert make_cache(tmp_path).get(build_text("fine"), go_on) == "fine after 1 earlier tries"
 
 
 def test_damaged_thing_is_built_again(tmp_path: Path) -> None:
     events: list[Event] = []
-    shelf = make_shelf(tmp_path, events)
-    shelf.get(build_text("fine"), go_on)
-    (shelf.folder / "text").write_text("damaged")
-    assert shelf.get(build_text("fine"), go_on).startswith("fine")
+    cached = make_cache(tmp_path, events)
+    cached.get(build_text("fine"), go_on)
+    (cached.folder / "text").write_text("damaged")
+    assert cached.get(build_text("fine"), go_on).startswith("fine")
     assert "cannot be used and is built again (it is damaged)" in notes(events)[0]
 
 
@@ -87,9 +87,9 @@ def test_work_that_cannot_be_resumed_is_repeated(tmp_path: Path) -> None:
             raise StoreError("a shard is damaged")
         return build_text("fine")(work)
 
-    shelf = make_shelf(tmp_path)
+    cached = make_cache(tmp_path)
     build_text("fine")(tmp_path / ".thing.part")
-    assert shelf.get(build, go_on) == "fine after 0 earlier tries"
+    assert cached.get(build, go_on) == "fine after 0 earlier tries"
 
 
 def _build_when_told(root: Path, connection: Any) -> None:
@@ -98,7 +98,7 @@ def _build_when_told(root: Path, connection: Any) -> None:
         connection.recv()
         return build_text("fine")(work)
 
-    make_shelf(root).get(build, go_on)
+    make_cache(root).get(build, go_on)
 
 
 def test_second_process_waits_for_the_first(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_second_process_waits_for_the_first(tmp_path: Path) -> None:
     try:
         assert ours.recv() == "building"
         with pytest.raises(StoppedError):
-            make_shelf(tmp_path, events).get(fail, lambda: bool(notes(events)))
+            make_cache(tmp_path, events).get(fail, lambda: bool(notes(events)))
         ours.send("finish")
-        assert make_shelf(tmp_path).get(fail, go_on).startswith("fine")
+        assert make_cache(tmp_path).get(fail, go_on).startswith("fine")
     finally:
         process.kill()
         process.join()

@@ -12,8 +12,8 @@ import clew
 from clew import TraceBatchLoader
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Event, WorkKept, ignore_event
-from clew.hallucination.capture import LoadedModel
-from clew.hallucination.live.ready import Recipe, build_detector, ready_detector
+from clew.hallucination.capture import LoadedModel, QuestionSet
+from clew.hallucination.live.built_in_detector import build_detector, ready_detector
 from clew.hallucination.questions import collect_questions
 from tests.cli.running import run
 from tests.stores import after_one_batch, one_thread
@@ -22,7 +22,7 @@ __all__ = ["run"]
 
 
 @pytest.fixture(scope="module")
-def recipe(compact_store: Path) -> Recipe:
+def questions(compact_store: Path) -> QuestionSet:
     """Questions of which the tiny model answers two thirds as accepted."""
     records = [
         {
@@ -32,18 +32,21 @@ def recipe(compact_store: Path) -> Recipe:
         }
         for number, trace in enumerate(TraceBatchLoader(compact_store))
     ]
-    return Recipe(questions=collect_questions(records), methods=("perplexity", "linear_probe"))
+    return collect_questions(records)
 
 
 @pytest.fixture(scope="module")
-def detector(loaded: LoadedModel, recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def detector(
+    loaded: LoadedModel, questions: QuestionSet, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The folder of a detector for the tiny model, built in two runs."""
     folder = tmp_path_factory.mktemp("built")
+    given = (folder, loaded, questions, ("perplexity", "linear_probe"))
     with one_thread():
         with pytest.raises(StoppedError):
-            build_detector(folder, loaded, recipe, ignore_event, after_one_batch())
+            build_detector(*given, ignore_event, after_one_batch())
         events: list[Event] = []
-        made = build_detector(folder, loaded, recipe, events.append, lambda: False)
+        made = build_detector(*given, events.append, lambda: False)
     assert [event.count for event in events if isinstance(event, WorkKept)] == [50]
     return made
 

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
 import torch
@@ -84,21 +85,31 @@ def convert_folder(
         raise InputError('choose "full" or "compact".', setting="keep", value=keep)
     if max_memory is not None:
         max_memory = read_size("max_memory", max_memory)
-    open_store = partial(ConvertedStore, keep=keep, max_memory=max_memory)
     groups = _find_sources(folder, out, names)
-    total = sum(len(group.files) for group in groups)
-    parts: list[ConvertResult] = []
-    done = 0
+    numbers, total = count(1), sum(len(group.files) for group in groups)
+
+    def tell(path: Path) -> None:
+        if on_file is not None:
+            on_file(path, next(numbers), total)
+
+    already, skipped, written = 0, [], []
     with _one_torch_thread():
         for group in groups:
-            parts.append(_convert_group(group, folder, open_store, on_file, done, total))
-            done += len(group.files)
+            with writer_lock(group.out, Part()):
+                paths = [*(source.path for source in group.files), *group.unnumbered]
+                store = ConvertedStore(group.out, keep=keep, files=paths, max_memory=max_memory)
+                already += _convert_group(store, group, tell)
+            places = {printable(path.name): path.relative_to(folder).as_posix() for path in paths}
+            for skip in store.skipped:
+                skipped.append(replace(skip, file=printable(places.get(skip.file, skip.file))))
+            if store.manifest is not None:
+                written.append((store.path, store.manifest))
     return ConvertResult(
-        stores=tuple(store for part in parts for store in part.stores),
-        traces=sum(part.traces for part in parts),
-        files=sum(part.files for part in parts),
-        already=sum(part.already for part in parts),
-        skipped=tuple(skip for part in parts for skip in part.skipped),
+        stores=tuple(path for path, _ in written),
+        traces=sum(manifest.rows for _, manifest in written),
+        files=sum(len(manifest.shards) for _, manifest in written),
+        already=already,
+        skipped=tuple(skipped),
     )
 
 
@@ -154,8 +165,7 @@ def _convert_all(folder: Path, out: Path) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SourceGroup:
+class _SourceGroup(NamedTuple):
     """The files that go into one store, in the order of their numbers, and the skipped ones."""
 
     kind: FileKind
@@ -248,53 +258,26 @@ def _one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _convert_group(
-    group: _SourceGroup,
-    folder: Path,
-    open_store: Callable[..., ConvertedStore],
-    on_file: OnFile | None,
-    done: int,
-    total: int,
-) -> ConvertResult:
-    with writer_lock(group.out, Part()):
-        paths = [*(source.path for source in group.files), *group.unnumbered]
-        store = open_store(group.out, files=paths)
-        # All files are checked against the store first: a mismatch must stop the run before it
-        # writes.
-        present = {source.path for source in group.files if store.has(source)}
-        for path in group.unnumbered:
-            store.skip(path, "its name does not end in a batch number, and there are other files")
-        for number, source in enumerate(group.files, start=done + 1):
-            if on_file is not None:
-                on_file(source.path, number, total)
-            if source.path not in present:
-                _convert_one(store, source, group)
-        store.close()
-    return _sum_up(store, group, folder, already=len(present))
+def _convert_group(store: ConvertedStore, group: _SourceGroup, tell: Callable[[Path], None]) -> int:
+    """Convert the files of a store; returns how many it had already."""
+    # All files are checked against the store first: a mismatch must stop the run before it writes.
+    present = {source.path for source in group.files if store.has(source)}
+    for path in group.unnumbered:
+        store.skip(path, "its name does not end in a batch number, and there are other files")
+    for source in group.files:
+        tell(source.path)
+        if source.path not in present:
+            _convert_one(store, source, group.kind)
+    store.close()
+    return len(present)
 
 
-def _convert_one(store: ConvertedStore, source: Source, group: _SourceGroup) -> None:
+def _convert_one(store: ConvertedStore, source: Source, kind: FileKind) -> None:
     try:
-        store.convert(source, group.kind)
+        store.convert(source, kind)
     except InputError as error:
         store.skip(source.path, str(error))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         store.skip(source.path, explain_no_memory(source.path))
-
-
-def _sum_up(
-    store: ConvertedStore, group: _SourceGroup, folder: Path, *, already: int
-) -> ConvertResult:
-    """One store's part of the result; file names are relative to `folder`."""
-    paths = [*(source.path for source in group.files), *group.unnumbered]
-    names = {printable(path.name): printable(path.relative_to(folder).as_posix()) for path in paths}
-    manifest = store.manifest
-    return ConvertResult(
-        stores=(store.path,) if manifest else (),
-        traces=manifest.rows if manifest else 0,
-        files=len(manifest.shards) if manifest else 0,
-        already=already,
-        skipped=tuple(replace(s, file=names.get(s.file, s.file)) for s in store.skipped),
-    )

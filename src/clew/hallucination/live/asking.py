@@ -11,7 +11,7 @@ import pyarrow as pa
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.tables import Tabular
 from clew.hallucination.detectors.risk import Risk, State, Verdict, unavailable
-from clew.hallucination.live.delivery import LiveAnswer, LiveTicket, LiveToken
+from clew.hallucination.live.delivery import LiveTicket, LiveToken
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.requests import Sampling
 from clew.hallucination.questions import Question
@@ -162,30 +162,22 @@ class Asker:
 
     def _finish(self, question: Question, ticket: LiveTicket | InputError) -> AskedAnswer:
         detector = self.session.detector.name
+        text, ended = "", ""
+        tokens: tuple[LiveToken, ...] = ()
         try:
-            answer = _take_answer(ticket)
+            if isinstance(ticket, InputError):
+                raise ticket
+            answer = ticket.answer()
+            text, tokens, ended, risk = answer.text, answer.tokens, answer.ended, answer.risk
         except ClewError as error:
             if not self.session.is_running:
                 raise
-            return AskedAnswer(
-                question=question,
-                text="",
-                tokens=(),
-                ended="",
-                assessment=unavailable(str(error), method=detector),
-                detector=detector,
-            )
+            risk = unavailable(str(error), method=detector)
         return AskedAnswer(
             question=question,
-            text=answer.text,
-            tokens=answer.tokens,
-            ended=answer.ended,
-            assessment=answer.risk,
+            text=text,
+            tokens=tokens,
+            ended=ended,
+            assessment=risk,
             detector=detector,
         )
-
-
-def _take_answer(ticket: LiveTicket | InputError) -> LiveAnswer:
-    if isinstance(ticket, InputError):
-        raise ticket
-    return ticket.answer()

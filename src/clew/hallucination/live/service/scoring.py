@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from clew.base.errors import InputError, StoppedError
 from clew.hallucination.live.service.requests import (
     ScoreItem,
-    last_question,
-    only_question,
     out_of_time,
     read_messages,
     unusable,
@@ -129,19 +127,13 @@ class Scoring:
         return ToScore(prompt=prompt, tokens=tokens, question=question, text=answer, name=question)
 
     def _encode(self, found: ScoreItem, dot: str) -> tuple[list[int], str]:
-        """The prompt, and the question in it: a conversation's last message of the user."""
-        session, question, context = self._service.session, found.question, found.context
-        if (question is None) == (found.messages is None):
+        """The prompt, and the question in it."""
+        question, messages = found.question, found.messages
+        if (question is None) == (messages is None):
             raise invalid(f"{dot}question", f"{dot}question: give 'question' or 'messages'.")
-        if question is None:
-            messages = read_messages(found.messages or [], f"{dot}messages")
-            if not messages:
-                raise invalid(f"{dot}messages", f"{dot}messages: give 1 or more.")
-            question = (
-                None if self._service.settings.prompt == "messages" else only_question(messages)
-            )
-            if question is None:
-                if context is not None:
-                    raise invalid(f"{dot}context", f"{dot}context: put the text in a message.")
-                return session.encoder.encode_messages(messages), last_question(messages)
-        return session.encoder.encode(question, context), question
+        if question is not None:
+            return self._service.session.encoder.encode(question, found.context), question
+        if not messages:
+            raise invalid(f"{dot}messages", f"{dot}messages: give 1 or more.")
+        read = read_messages(messages, f"{dot}messages")
+        return self._service.encode_chat(read, found.context, dot)[:2]

@@ -7,10 +7,10 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.memory import is_out_of_memory
@@ -19,6 +19,7 @@ from clew.hallucination.live.delivery import LiveAnswer, LiveToken
 from clew.hallucination.live.service.requests import (
     Asked,
     Completion,
+    Messages,
     last_question,
     only_question,
     out_of_time,
@@ -43,7 +44,6 @@ from clew.pages.api import (
 if TYPE_CHECKING:
     from clew.hallucination.detectors.risk import Risk
     from clew.hallucination.live.session import Session
-    from clew.hallucination.llm.prompts import Cut
 
 logger = logging.getLogger(__name__)
 Event = LiveToken | LiveAnswer
@@ -127,8 +127,7 @@ class Metrics(RequestMetrics):
             self.risks.observe(risk.risk)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
+class Work(NamedTuple):
     """A request to the engine, and the text of its question, for detectors that compare answers."""
 
     request: Request
@@ -169,59 +168,65 @@ class Service:
             text = f"this server gives at most {most} answers per request"
             raise invalid("n", f"The request asks for {count} answers: {text}.")
         try:
-            encoded = self._encode(asked)
+            prompts = self._encode(asked)
         except InputError as error:
             raise unusable(asked.prompt_name, error) from None
-        limits = [self._answer_tokens(asked, one) for one in encoded]
+        limits = [self._answer_tokens(asked, request) for request, _ in prompts]
+        found = [
+            (replace(request, max_new_tokens=limit), question)
+            for (request, question), limit in zip(prompts, limits, strict=True)
+            for _ in range(asked.n)
+        ]
         return [
-            self._work(asked, one, limit, place * asked.n + choice)
-            for place, (one, limit) in enumerate(zip(encoded, limits, strict=True))
-            for choice in range(asked.n)
+            Work(replace(request, sampling=asked.sampling(choice)), question)
+            for choice, (request, question) in enumerate(found)
         ]
 
-    def _work(self, asked: Asked, prompt: "_Encoded", limit: int, choice: int) -> Work:
-        request = Request(
-            prompt=prompt.tokens,
-            max_new_tokens=limit,
-            sampling=asked.sampling(choice),
-            stop=asked.stops,
-            cut=prompt.cut,
-            top_logprobs=asked.alternatives or 0,
-        )
-        return Work(request=request, question=prompt.question)
-
-    def _encode(self, asked: Asked) -> list["_Encoded"]:
+    def _encode(self, asked: Asked) -> list[Work]:
+        """Work with the length that an answer has if the request does not say."""
         longest = self.settings.max_tokens
+        make = partial(Request, stop=asked.stops, top_logprobs=asked.alternatives or 0)
         if isinstance(asked, Completion):
-            return [self._encode_text(prompt, longest) for prompt in asked.prompts]
-        session, question = self.session, only_question(asked.conversation)
-        if question is None or self.settings.prompt == "messages":
-            if asked.context is not None:
-                raise invalid("context", _NO_CONTEXT)
-            tokens = session.encoder.encode_messages(asked.conversation)
-            last = last_question(asked.conversation)
-            return [_Encoded(tokens=tokens, question=last, max_tokens=longest)]
-        made = session.make_request(question, asked.context)
+            encoded = [self._encode_text(prompt) for prompt in asked.prompts]
+            return [
+                Work(make(prompt=tokens, max_new_tokens=longest), question)
+                for tokens, question in encoded
+            ]
+        tokens, question, is_detectors = self.encode_chat(asked.conversation, asked.context)
+        if not is_detectors:
+            return [Work(make(prompt=tokens, max_new_tokens=longest), question)]
+        made = self.session.generation
         most = min(made.max_new_tokens, longest)
-        return [_Encoded(tokens=made.prompt, question=question, max_tokens=most, cut=made.cut)]
+        return [Work(make(prompt=tokens, max_new_tokens=most, cut=made.cut), question)]
 
-    def _encode_text(self, prompt: str | list[int], longest: int) -> "_Encoded":
+    def encode_chat(
+        self, messages: Messages, context: str | None, path: str = ""
+    ) -> tuple[list[int], str, bool]:
+        """The prompt of a conversation, the question in it (the last message of the user), and
+        whether it is the detector's own prompt. `path` is that to the fields, for errors."""
+        encoder = self.session.encoder
+        question = None if self.settings.prompt == "messages" else only_question(messages)
+        if question is not None:
+            return encoder.encode(question, context), question, True
+        if context is not None:
+            raise invalid(f"{path}context", _NO_CONTEXT)
+        return encoder.encode_messages(messages), last_question(messages), False
+
+    def _encode_text(self, prompt: str | list[int]) -> tuple[list[int], str]:
         if isinstance(prompt, str):
-            tokens = self.session.encoder.encode_text(prompt)
-            return _Encoded(tokens=tokens, question=prompt, max_tokens=longest)
+            return self.session.encoder.encode_text(prompt), prompt
         size, largest = len(self.session.tokenizer), max(prompt)
         if largest >= size:
             raise invalid("prompt", f"{largest} is not a token of the model, which has {size:,}.")
-        text = str(self.session.tokenizer.decode(prompt))
-        return _Encoded(tokens=prompt, question=text, max_tokens=longest)
+        return prompt, str(self.session.tokenizer.decode(prompt))
 
-    def _answer_tokens(self, asked: Asked, prompt: "_Encoded") -> int:
+    def _answer_tokens(self, asked: Asked, request: Request) -> int:
         """How long the answer may be. Raises ApiError if prompt or answer are too long."""
-        has, most = len(prompt.tokens), self.settings.max_prompt_tokens
+        has, most = len(request.prompt), self.settings.max_prompt_tokens
         if most is not None and has > most:
             text = f"The prompt has {has:,} tokens: this server takes at most {most:,}."
             raise too_long(asked.prompt_name, text)
-        wanted = asked.limit or prompt.max_tokens
+        wanted = asked.limit or request.max_new_tokens
         if wanted > self.settings.max_tokens:
             text = f"{asked.limit_name} is {wanted:,}: give at most {self.settings.max_tokens:,}."
             raise ApiError(422, text, param=asked.limit_name, code="limit_exceeded")
@@ -273,17 +278,6 @@ class Service:
         if self.settings.log_requests:
             prompt = self.session.tokenizer.decode(work.request.prompt)
             logger.info("%s: prompt %r, answer %r, %s", endpoint, prompt, answer.text, answer.risk)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Encoded:
-    """A prompt, the question in it, where its answer is cut, and how long that is if the request
-    does not say."""
-
-    tokens: list[int]
-    question: str
-    max_tokens: int
-    cut: "Cut" = "none"
 
 
 class Answering:

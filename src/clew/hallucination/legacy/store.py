@@ -201,12 +201,22 @@ class ConvertedStore:
         source: Source,
         origin: Mapping[str, Any],
     ) -> tuple[ShardEntry, list[SkippedSource]]:
-        schema = self._describe_shard(form, origin)
+        assert self._manifest is not None
+        # Each shard names its source, so that a lost manifest can be rebuilt from the shards.
+        settings = {**self._manifest.settings, "sources": [origin]}
+        schema = describe_in_schema(form.schema, replace(self._manifest, settings=settings))
         skips: list[SkippedSource] = []
         writer: ShardWriter | None = None
         try:
             for batch in _join_rows(_make_rows(form, samples, ids, origin["file"], skips)):
-                writer = writer or self._begin_shard(source.batch_number, schema)
+                # What an interrupted run left is dropped: it may come from another source.
+                writer = writer or open_writer(
+                    self.path,
+                    source.batch_number,
+                    schema,
+                    id_column="global_example_id",
+                    start_over=True,
+                )
                 writer.write(batch)
         except BaseException:
             if writer is not None:
@@ -215,20 +225,6 @@ class ConvertedStore:
         if writer is None:
             raise _explain_no_rows(source.path, len(samples), skips[0].reason)
         return writer.finish(), skips
-
-    def _describe_shard(self, form: SampleFormat, origin: Mapping[str, Any]) -> pa.Schema:
-        """The schema of a shard, which names its source so that a lost manifest can be rebuilt from
-        the shards."""
-        assert self._manifest is not None
-        settings = {**self._manifest.settings, "sources": [origin]}
-        return describe_in_schema(form.schema, replace(self._manifest, settings=settings))
-
-    def _begin_shard(self, batch_number: int, schema: pa.Schema) -> ShardWriter:
-        """A writer that drops what an interrupted run left: it may come from another source, and
-        is quickly rewritten."""
-        return open_writer(
-            self.path, batch_number, schema, id_column="global_example_id", start_over=True
-        )
 
     def _enter(self, form: SampleFormat, origin: Mapping[str, Any], entry: ShardEntry) -> None:
         """Add the shard and its source to the manifest in one step: a shard without its source

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -68,10 +69,10 @@ class LiveAnswer:
 class LiveTicket(Events[LiveToken, LiveAnswer]):
     """A submitted request: its tokens come with their risk, then the answer."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: Ticket, draws: Sequence[Ticket] = ()) -> None:
         super().__init__(LiveAnswer)
         self.request = ticket.request
-        self._tickets = [ticket]  # and those of answers drawn for it
+        self._ticket, self._draws = ticket, draws  # answers that are drawn for it
 
     def answer(self) -> LiveAnswer:
         """Wait for the whole answer."""
@@ -81,12 +82,8 @@ class LiveTicket(Events[LiveToken, LiveAnswer]):
 
     def cancel(self) -> None:
         """End the answer as soon as possible: it follows, with what there is of it."""
-        for ticket in self._tickets:
+        for ticket in (self._ticket, *self._draws):
             ticket.cancel()
-
-    def add_draw(self, ticket: Ticket) -> None:
-        """An answer that is drawn for this one; for the delivery."""
-        self._tickets.append(ticket)
 
 
 logger = logging.getLogger(__name__)
@@ -105,7 +102,7 @@ class _Pending:
 
     ticket: LiveTicket
     question: str
-    draws: list[Ticket] = field(default_factory=list)
+    draws: list[Ticket]
     tokens: list[LiveToken] = field(default_factory=list)
     samples: list[str | None] = field(default_factory=list)  # None for one that failed
     finished: Finished | None = None
@@ -120,8 +117,7 @@ class _Pending:
         return is_recorded and None not in self.samples
 
 
-@dataclass(frozen=True)
-class _Drawn:
+class _Drawn(NamedTuple):
     """An event of an answer drawn for another one."""
 
     event: NewToken | Finished | ClewError
@@ -152,17 +148,17 @@ class Delivery:
 
     def submit(self, request: Request, question: str) -> LiveTicket:
         ticket = self._engine.submit(request)
-        pending = _Pending(ticket=LiveTicket(ticket), question=question)
+        draws: list[Ticket] = []
+        pending = _Pending(ticket=LiveTicket(ticket, draws), question=question, draws=draws)
         try:
             for drawn in self._draw_requests(request):
-                pending.draws.append(self._engine.submit(drawn))
-                pending.ticket.add_draw(pending.draws[-1])
+                draws.append(self._engine.submit(drawn))
             self._enter(pending)
         except ClewError:
             pending.ticket.cancel()
             raise
         ticket.on_event(partial(self._receive, pending))
-        for one in pending.draws:
+        for one in draws:
             one.on_event(lambda event: self._items.put((pending, _Drawn(event))))
         return pending.ticket
 

@@ -115,8 +115,7 @@ class Session:
     def submit(self, request: Request, *, question: str = "") -> LiveTicket:
         """Have a request answered and scored. `question` is its text, for detectors that compare
         answers. May be called from any thread. Raises QueueFullError or InputError."""
-        _, delivery = self._start()
-        return delivery.submit(request, question)
+        return self.start().submit(request, question)
 
     def ask(
         self,
@@ -188,11 +187,8 @@ class Session:
             return not self._is_closed
         return self._engine.is_running and self._delivery.is_running
 
-    def start(self) -> None:
-        """Start the engine before the first request."""
-        self._start()
-
-    def _start(self) -> tuple[Engine, Delivery]:
+    def start(self) -> Delivery:
+        """Start the engine, as the first request does."""
         with self._starting:
             if self._is_closed:
                 raise ClewError("the session is closed and takes no more requests.")
@@ -211,7 +207,7 @@ class Session:
                     max_waiting=self._max_waiting,
                 )
                 self._delivery = Delivery(self.loaded, detector, self._engine)
-            return self._engine, self._delivery
+            return self._delivery
 
     def close(self, *, drain_seconds: float = 0.0) -> None:
         """Accept no more requests; running answers have that long to finish, the others are

@@ -34,5 +34,5 @@ def test_events_are_summed_up_between_two_reports() -> None:
     assert report.advanced == WorkAdvanced(count=12, tokens=150, written_bytes=15)
     assert report.started == WorkStarted(noun="traces", planned=90)
     assert report.kept == WorkKept(noun="traces", count=3)
-    assert (report.notes, report.step, report.underway) == (("a note",), "", 0.0)
+    assert (report.notes, report.step, report.underway) == (["a note"], "", 0.0)
     assert mailbox.collect().advanced == WorkAdvanced(count=0)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from clew.base.errors import ClewError, InputError, StoppedError, without_settings
@@ -188,76 +188,62 @@ class Worker:
         self._stop.set()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Report:
     """A worker's news since the last report, and what it is doing now. `underway` counts the items
     in work, by the share that is done."""
 
-    advanced: WorkAdvanced
-    started: WorkStarted | None
-    kept: WorkKept | None
-    notes: tuple[str, ...]
-    step: str
-    underway: float
+    advanced: WorkAdvanced = WorkAdvanced(count=0)
+    kept: WorkKept | None = None
+    notes: list[str] = field(default_factory=list)
+    started: WorkStarted | None = None
+    step: str = ""
+    underway: float = 0.0
 
 
 class Mailbox:
     """The reporter of a worker. Many small events become one report."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._started: WorkStarted | None = None
-        self._step, self._underway = "", 0.0
-        self._clear()
-
-    def _clear(self) -> None:
-        self._count = self._bytes = self._tokens = 0
-        self._kept: WorkKept | None = None
-        self._notes: list[str] = []
+        self._guard, self._news = threading.Lock(), Report()
 
     def __call__(self, event: Event, /) -> None:
         with self._guard:
-            self._add(event)
+            self._add(event, self._news)
 
     def collect(self) -> Report:
         """The news, which are then no news any more."""
         with self._guard:
-            report = Report(
-                advanced=WorkAdvanced(
-                    count=self._count, written_bytes=self._bytes, tokens=self._tokens
-                ),
-                started=self._started,
-                kept=self._kept,
-                notes=tuple(self._notes),
-                step=self._step,
-                underway=self._underway,
-            )
-            self._clear()
-            return report
+            news = self._news
+            self._news = Report(started=news.started, step=news.step, underway=news.underway)
+            return news
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: Event, news: Report) -> None:
         match event:
-            case WorkAdvanced() if self._started is not None:
-                self._count += event.count
-                self._bytes += event.written_bytes
-                self._tokens += event.tokens
-                self._underway = max(0.0, self._underway - event.count)
+            case WorkAdvanced() if news.started is not None:
+                before = news.advanced
+                news.advanced = WorkAdvanced(
+                    count=before.count + event.count,
+                    written_bytes=before.written_bytes + event.written_bytes,
+                    tokens=before.tokens + event.tokens,
+                )
+                news.underway = max(0.0, news.underway - event.count)
             case WorkUnderway():
-                self._underway = event.count * event.share
+                news.underway = event.count * event.share
             case WorkKept():
-                before = self._kept.count if self._kept else 0
-                self._kept = WorkKept(noun=event.noun, count=before + event.count)
+                count = event.count + (news.kept.count if news.kept else 0)
+                news.kept = WorkKept(noun=event.noun, count=count)
             case WorkStarted():
-                self._started, self._step = event, ""
+                news.started, news.step = event, ""
             case StepStarted():
-                self._step = event.name
+                news.step = event.name
             case WorkEnded():
-                self._step, self._underway = "", 0.0
+                news.step, news.underway = "", 0.0
             case WorkAdvanced() | OthersAdvanced():
                 pass  # parts of a step; others report for themselves
             case Note() | Event():
                 if event.level >= _INFO:
-                    self._notes.append(str(event))
+                    news.notes.append(str(event))
 
 
 @dataclass(kw_only=True)

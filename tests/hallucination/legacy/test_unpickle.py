@@ -97,6 +97,13 @@ def test_structured_arrays_are_rejected(tmp_path: Path) -> None:
         load_pickle(path)
 
 
+def test_no_array_can_be_changed_by_a_state_of_numpy(tmp_path: Path) -> None:
+    for protocol in (2, 5):
+        [array] = load_pickle(write_pickle(tmp_path / "a.pkl", [np.arange(3)], protocol))
+        with pytest.raises(UnsafePickleError, match="twice"):
+            array.__setstate__((1, (3,), np.dtype("i8"), False, bytes(24)))
+
+
 _ENCODE = b"c_codecs\nencode\n"
 
 

@@ -249,8 +249,8 @@ class _Dtype:
 
 
 class _Array(np.ndarray):
-    """An array that is empty until its state arrives, as pickle does it. A pickle never gets this
-    class, only instances that `_reconstruct` created."""
+    """An array that may be empty until its state arrives, as pickle does it. A pickle never gets
+    this class, only instances, and no array with NumPy's own `__setstate__`."""
 
     def __setstate__(self, state: Any) -> None:
         if self.shape != (0,):
@@ -278,7 +278,7 @@ def _frombuffer(content: Any, dtype: Any, shape: Any, order: Any, axes: Any = No
     plain = _check_array(shape, dtype, content)
     # A copy: a bytearray could still grow, and move.
     array = np.ndarray(tuple(shape), plain, bytes(content), order="F" if order == "F" else "C")
-    return array if axes is None else array.transpose(axes)
+    return (array if axes is None else array.transpose(axes)).view(_Array)
 
 
 def _scalar(dtype: Any, content: Any) -> Any:
@@ -315,9 +315,10 @@ def _rebuild_tensor(
             f"{shortened(offset)} exceeds its storage of {len(values):,} values"
         )
     if 0 in shape:
-        return np.zeros(shape, values.dtype)
+        return np.zeros(shape, values.dtype).view(_Array)
     steps = [step * values.itemsize for step in strides]
-    return np.lib.stride_tricks.as_strided(values[offset:], shape, steps, writeable=False)
+    view = np.lib.stride_tricks.as_strided(values[offset:], shape, steps, writeable=False)
+    return view.view(_Array)
 
 
 def _encode(text: Any, encoding: Any) -> bytes:

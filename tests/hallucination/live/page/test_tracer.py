@@ -73,7 +73,8 @@ def test_tokens_of_a_stored_answer_get_the_risk_that_new_ones_get(
     trace, _ = request_of(trace_store, 11)
     prompt, tokens = split_tokens(trace)
     with Session(ending_model, replace(session.detector, tokens=probe)) as opened:
-        [scored] = opened.score([ToScore(prompt=prompt, tokens=tokens, text="x")], tokens=True)
+        given = ToScore(prompt=prompt, tokens=tokens, text="x")
+        [scored] = opened.scorer(tokens=True).score([given])
         found = Tracer(opened).score_tokens(trace_store, trace)
     assert found is not None and found == pytest.approx(scored.token_risks, abs=2e-3)
 

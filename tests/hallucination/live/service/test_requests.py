@@ -7,18 +7,18 @@ import pytest
 from openai.types import completion_create_params as completion
 from openai.types.chat import completion_create_params as chat
 
-from clew.hallucination.live.service.requests import OTHER_FIELDS, Chat, Completion
+from clew.hallucination.live.service.requests import OTHER_FIELDS, ChatRequest, CompletionRequest
 from clew.hallucination.llm.requests import Sampling
 from clew.pages.api import ApiError
 
 USER = {"role": "user", "content": "In which country is Tartu?"}
 
 
-def ask(**fields: Any) -> Chat:
-    return Chat.read({"messages": [USER], **fields})
+def ask(**fields: Any) -> ChatRequest:
+    return ChatRequest.read({"messages": [USER], **fields})
 
 
-def refusal(body: Any, read: Any = Chat.read) -> dict[str, Any]:
+def refusal(body: Any, read: Any = ChatRequest.read) -> dict[str, Any]:
     with pytest.raises(ApiError) as caught:
         read(body)
     assert caught.value.status == 400
@@ -28,8 +28,8 @@ def refusal(body: Any, read: Any = Chat.read) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("model", "params"),
     [
-        (Chat, chat.CompletionCreateParamsStreaming),
-        (Completion, completion.CompletionCreateParamsStreaming),
+        (ChatRequest, chat.CompletionCreateParamsStreaming),
+        (CompletionRequest, completion.CompletionCreateParamsStreaming),
     ],
 )
 def test_every_field_of_openai_is_known(model: Any, params: Any) -> None:
@@ -62,9 +62,9 @@ def test_fields_that_change_nothing_are_accepted() -> None:
     "name", [*OTHER_FIELDS["chat"]["refused"], *OTHER_FIELDS["completion"]["refused"]]
 )
 def test_what_is_not_supported_is_refused_by_name(name: str) -> None:
-    read, body = (Chat.read, {"messages": [USER]})
+    read, body = (ChatRequest.read, {"messages": [USER]})
     if name in OTHER_FIELDS["completion"]["refused"]:
-        read, body = (Completion.read, {"prompt": "a"})
+        read, body = (CompletionRequest.read, {"prompt": "a"})
     error = refusal({**body, name: "something"}, read)
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")
     assert name in error["message"]
@@ -148,16 +148,16 @@ def test_messages_of_several_parts_and_turns_are_read() -> None:
     ],
 )
 def test_prompts_of_completions_are_texts_or_tokens(prompt: Any, prompts: list) -> None:
-    asked = Completion.read({"prompt": prompt})
+    asked = CompletionRequest.read({"prompt": prompt})
     assert asked.prompts == prompts
     assert asked.limit == 16, "OpenAI's default"
 
 
 @pytest.mark.parametrize("prompt", ["", [], [""], [-1], [[]], [1, "a"], None, 5])
 def test_completions_without_a_prompt_are_refused(prompt: Any) -> None:
-    assert refusal({"prompt": prompt}, Completion.read)["param"] == "prompt"
+    assert refusal({"prompt": prompt}, CompletionRequest.read)["param"] == "prompt"
 
 
 def test_a_list_of_a_million_wrong_values_is_one_error() -> None:
-    error = refusal({"prompt": [-1] * 10**6}, Completion.read)
+    error = refusal({"prompt": [-1] * 10**6}, CompletionRequest.read)
     assert error["param"] == "prompt" and len(error["message"]) < 300

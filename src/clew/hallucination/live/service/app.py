@@ -9,7 +9,7 @@ from clew.hallucination.live.delivery import LiveAnswer
 from clew.hallucination.live.page.routes import Page, add_page
 from clew.hallucination.live.page.stored import PageFiles
 from clew.hallucination.live.page.tracer import Tracer
-from clew.hallucination.live.service.requests import Asked, Chat, Completion
+from clew.hallucination.live.service.requests import Asked, ChatRequest, CompletionRequest
 from clew.hallucination.live.service.scoring import Scoring
 from clew.hallucination.live.service.service import (
     Answering,
@@ -76,11 +76,11 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> "Response":
-        return await answer(request, Chat.read)
+        return await answer(request, ChatRequest.read)
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> "Response":
-        return await answer(request, Completion.read)
+        return await answer(request, CompletionRequest.read)
 
     @app.post("/score")
     async def score(request: Request) -> "Response":

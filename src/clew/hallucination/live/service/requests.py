@@ -135,7 +135,7 @@ class _Request(_Fields):
         )
 
 
-class Chat(_Request):
+class ChatRequest(_Request):
     """A request to continue a conversation. `context` is the text to answer a question from, which
     is clew's own field."""
 
@@ -183,7 +183,7 @@ class Chat(_Request):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class Completion(_Request):
+class CompletionRequest(_Request):
     """A request to continue texts, given as texts or token ids."""
 
     group = "completion"
@@ -219,7 +219,7 @@ class Completion(_Request):
         return self.logprobs
 
 
-Asked = Chat | Completion
+Asked = ChatRequest | CompletionRequest
 
 
 class ScoreItem(_Fields):

@@ -18,7 +18,7 @@ from clew.base.settings import check_numbers, check_positive
 from clew.hallucination.live.delivery import LiveAnswer, LiveToken
 from clew.hallucination.live.service.requests import (
     Asked,
-    Completion,
+    CompletionRequest,
     Messages,
     last_question,
     only_question,
@@ -186,7 +186,7 @@ class Service:
         """Work with the length that an answer has if the request does not say."""
         longest = self.settings.max_tokens
         make = partial(Request, stop=asked.stops, top_logprobs=asked.alternatives or 0)
-        if isinstance(asked, Completion):
+        if isinstance(asked, CompletionRequest):
             encoded = [self._encode_text(prompt) for prompt in asked.prompts]
             return [
                 Work(make(prompt=tokens, max_new_tokens=longest), question)

@@ -10,7 +10,7 @@ from clew.base.errors import InputError, StoreError
 from clew.base.progress import Note, Reporter
 from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled
 from clew.hallucination.comparison.measuring import Measured, pick_best
-from clew.hallucination.comparison.settings import CompareConfig
+from clew.hallucination.comparison.settings import KeepDetectors
 from clew.hallucination.comparison.trial import Trial, TrialResult, explain_failure
 from clew.hallucination.detectors.companions import Companions, make_detector
 from clew.hallucination.detectors.detector import Detector
@@ -39,17 +39,17 @@ _EARLIER = (
 )
 
 
-def names_to_keep(config: CompareConfig, measured: Sequence[Measured]) -> dict[str, str]:
+def names_to_keep(keep: KeepDetectors, measured: Sequence[Measured]) -> dict[str, str]:
     """The methods to keep as detectors, by folder: the best on validation among those that read the
     model and can be saved in `detector`, and with `keep_detectors="all"` each in a folder of its
     own."""
     chosen = [one for one in measured if one.row["family"] != "baseline"]
-    if not chosen or config.keep_detectors == "none":
+    if not chosen or keep == "none":
         return {}
     unsaved = _find_unsaved(chosen)
     best = pick_best([one for one in chosen if one.row["method"] not in unsaved] or chosen)
     kept = {KEPT: best.row["method"]}
-    if config.keep_detectors == "all":
+    if keep == "all":
         names = [one.row["method"] for one in chosen]
         kept |= {f"{_EVERY}/{name}": name for name in names}
     return kept
@@ -63,17 +63,23 @@ def _find_unsaved(measured: Sequence[Measured]) -> set[str]:
 
 
 def keep_detectors(
-    config: CompareConfig,
+    out: Path,
     evaluation: Evaluation,
     result: TrialResult,
     names: Mapping[str, str],
     reporter: Reporter,
+    *,
+    overwrite: bool,
 ) -> dict[str, str]:
     """Write the folders of the detectors that `result` fitted; `names` are the methods by folder.
     Returns the folders by method. Other folders lose the detector that an earlier comparison left
     there, unless it was calibrated since."""
-    keeping = _Keeping(trial=result.trial, config=config, reporter=reporter)
-    _tell_unsaved(config, evaluation.measured, reporter)
+    keeping = _Keeping(trial=result.trial, out=out, overwrite=overwrite, reporter=reporter)
+    if [*names] == [KEPT]:  # of several, each is tried and says so itself
+        chosen = [one for one in evaluation.measured if one.row["family"] != "baseline"]
+        best = pick_best(chosen).row
+        if best["method"] in _find_unsaved(chosen):
+            reporter(Note(f"{best['title']} is not kept as a detector: {_UNSAVED}"))
     [rows, *_] = [rows for rows in result.measured.values() if rows] or [[]]
     fitted = {one.row["method"]: one for one in rows}
     beside = describe_pooled(evaluation)
@@ -86,17 +92,8 @@ def keep_detectors(
     methods += [one.method for one in evaluation.excluded]
     written = {folder for folder, name in names.items() if name in folders}
     for folder in {KEPT, *(f"{_EVERY}/{name}" for name in methods)} - written:
-        keeping.remove(config.out / folder)
+        keeping.remove(out / folder)
     return folders
-
-
-def _tell_unsaved(config: CompareConfig, measured: Sequence[Measured], reporter: Reporter) -> None:
-    """With `keep_detectors="all"`, every method is tried and says so itself."""
-    chosen = [one for one in measured if one.row["family"] != "baseline"]
-    if config.keep_detectors == "best" and chosen:
-        best = pick_best(chosen).row
-        if best["method"] in _find_unsaved(chosen):
-            reporter(Note(f"{best['title']} is not kept as a detector: {_UNSAVED}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +101,15 @@ class _Keeping:
     """What is fitted besides the methods, once for all detectors of a comparison."""
 
     trial: Trial
-    config: CompareConfig
+    out: Path
+    overwrite: bool
     reporter: Reporter
 
     def keep(self, one: Measured, folder: str, beside: Mapping[str, Any]) -> bool:
         """Whether the folder has the method's detector; a note says why not. A comparison that is
         finished does not fail here. `beside` are further results to keep with it."""
         name, title = one.row["method"], one.row["title"]
-        place = self.config.out / folder
+        place = self.out / folder
         calibrated = self._find_calibrated(place)
         if calibrated is not None:
             self.reporter(
@@ -144,7 +142,7 @@ class _Keeping:
 
     def _find_calibrated(self, folder: Path) -> Detector | None:
         """The detector in a folder, if it is one that must not be replaced."""
-        if self.config.overwrite or not (folder / DETECTOR_JSON).exists():
+        if self.overwrite or not (folder / DETECTOR_JSON).exists():
             return None
         try:
             found = read_detector(folder)

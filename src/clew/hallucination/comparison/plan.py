@@ -14,6 +14,7 @@ from clew.hallucination.comparison.settings import CompareConfig
 from clew.hallucination.comparison.stores import Store, leave_out, split_by_set, union, whole
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.training.samples import refuse_thin
+from clew.hallucination.detectors.training.settings import TrainingSettings
 from clew.hallucination.samples.mixed import MixedAnswers, Portion
 from clew.hallucination.samples.splits import assign_folds
 from clew.storage.hashing import hash_text
@@ -52,13 +53,13 @@ def make_plan(config: CompareConfig, stores: Mapping[Path, Store]) -> Plan:
     """Raises InputError for stores that nothing can be learned from or tested on."""
     fitted = list(dict.fromkeys(stores[folder] for folder in config.train_on))
     tested = list(dict.fromkeys(stores[folder] for folder in config.test_on))
-    planner = _Planner(config)
+    planner = _Planner(config.out, config.seed_numbers, config.training)
     if config.folds:
-        plan = planner.fold(fitted[0])
+        plan = planner.fold(fitted[0], config.folds)
     elif config.by_set:
-        plan = planner.leave_each_out(split_by_set(fitted[0]))
+        plan = planner.leave_each_out(split_by_set(fitted[0]), pairs=config.pairs)
     elif fitted == tested and len(fitted) > 1:
-        plan = planner.leave_each_out(fitted)
+        plan = planner.leave_each_out(fitted, pairs=config.pairs)
     else:
         plan = planner.pair(fitted, tested)
     for trial in (*plan.trials, plan.final):
@@ -68,7 +69,9 @@ def make_plan(config: CompareConfig, stores: Mapping[Path, Store]) -> Plan:
 
 @dataclass(frozen=True)
 class _Planner:
-    config: CompareConfig
+    out: Path
+    seeds: range
+    training: TrainingSettings
 
     def pair(self, fitted: Sequence[Store], tested: Sequence[Store]) -> Plan:
         """Each store of `fitted` on each of `tested`; one store on itself is one split."""
@@ -81,10 +84,10 @@ class _Planner:
             final=pairs[0],
         )
 
-    def leave_each_out(self, stores: Sequence[Store]) -> Plan:
+    def leave_each_out(self, stores: Sequence[Store], *, pairs: bool) -> Plan:
         """Each store by detectors trained on the others, beside all pairs."""
         parts, excluded = [], {}
-        alone = [store for store in stores if self.config.pairs and not _lacks_class(store)]
+        alone = [store for store in stores if pairs and not _lacks_class(store)]
         others = [store.name for store in stores if store not in alone]
         note = f"without both classes in every split, not trained alone: {', '.join(others)}"
         for store in stores:
@@ -99,15 +102,15 @@ class _Planner:
             kind="sets",
             parts=tuple(parts),
             pairs=tuple(self._pairs(alone, stores)),
-            notes=(note,) if self.config.pairs and others else (),
+            notes=(note,) if pairs and others else (),
             final=self._trial(every.name, every, (every,), _UNION),
             excluded=excluded,
         )
 
-    def fold(self, store: Store) -> Plan:
+    def fold(self, store: Store, count: int) -> Plan:
         """Each fold is tested once; the one after it is used to choose, the others to train."""
         [data] = store.folders
-        index, count = data.index, self.config.folds
+        index = data.index
         every = np.arange(len(index.rows))
         texts = data.read_rows("question", every) if "question" in data.fields else None
         ids = [str(one) for one in index.question_ids]
@@ -145,9 +148,9 @@ class _Planner:
             name=name,
             train=train,
             tests=tests,
-            folder=self.config.out / inner,
-            seeds=self.config.seed_numbers,
-            training=self.config.training,
+            folder=self.out / inner,
+            seeds=self.seeds,
+            training=self.training,
         )
 
 

@@ -43,6 +43,7 @@ from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import KEPT, load_detector
 from clew.hallucination.detectors.probes.registry import list_package_methods
 from clew.hallucination.samples.answers import FieldMemory
+from clew.metrics import RESAMPLES
 
 _REPORT_FILE = "report.html"
 
@@ -103,7 +104,7 @@ def compare_methods(
     methods = find_methods(config.methods)
     plan = _prepare(config, methods)
     with only_one(config.out):
-        _go_on_or_clear((*plan.trials, plan.final), methods, overwrite=config.overwrite)
+        _clear_or_check((*plan.trials, plan.final), methods, overwrite=config.overwrite)
         for sentence in (*tell_shared(plan), *_tell_others(config, plan, methods)):
             reporter(Note(sentence))
         if where is not None:
@@ -115,7 +116,8 @@ def compare_methods(
         refuse_empty(has_rows, excluded)
         evaluation = evaluate(plan, results)
         kept = _keep(config, evaluation, run, methods)
-        content = write_comparison(config, methods, evaluation, kept)
+        settings = _describe_settings(config, methods, evaluation.trial)
+        content = write_comparison(config.out, methods, evaluation, kept, settings)
     faults = tuple(one for one in excluded if one.is_fault)
     return ComparisonResult(folder=config.out, results=content, faults=faults)
 
@@ -143,7 +145,7 @@ def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> Plan:
     return plan
 
 
-def _go_on_or_clear(
+def _clear_or_check(
     trials: Sequence[Trial], methods: Sequence[AnyMethod], *, overwrite: bool
 ) -> None:
     for trial in trials:
@@ -180,14 +182,29 @@ def _keep(
 ) -> dict[str, str]:
     """Keep the detectors of the final trial; a trial of its own first fits what is kept."""
     final = evaluation.plan.final
-    names = names_to_keep(config, evaluation.measured)
+    names = names_to_keep(config.keep_detectors, evaluation.measured)
     result = evaluation.find(final)
     if names:
         for sentence in tell_prompts(final.train):
             run.reporter(Note(sentence))
     if result is None:
         result = run.run(final, [method for method in methods if method.name in names.values()])
-    return keep_detectors(config, evaluation, result, names, run.reporter)
+    overwrite, out = config.overwrite, config.out
+    return keep_detectors(out, evaluation, result, names, run.reporter, overwrite=overwrite)
+
+
+def _describe_settings(
+    config: CompareConfig, methods: Sequence[AnyMethod], trial: Trial
+) -> dict[str, Any]:
+    return {
+        "methods": [method.name for method in methods],
+        "seeds": config.seeds,
+        "resamples": RESAMPLES,
+        **config.training.describe(),
+        "preprocess": trial.train.data.settings.get("preprocess", {}),
+        "folders": [f"{folder}" for folder in dict.fromkeys((*config.train_on, *config.test_on))],
+        "folds": config.folds,
+    }
 
 
 class _Run:

@@ -1,20 +1,17 @@
 """The settings of `clew compare`: the data, the methods, and how the networks are trained."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, get_args
 
 from clew.base.errors import InputError
 from clew.base.settings import check_numbers, check_positive
 from clew.base.urls import is_url
-from clew.engine import PlanRequest, TrainConfig
 from clew.engine.processes import count_processes
 from clew.hallucination.comparison.methods import choose_names
-from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training.settings import (
     SAMPLES_FOLDER,
-    LossSettings,
     TrainingSettings,
     TrainRunConfig,
 )
@@ -24,7 +21,7 @@ _FEWEST_FOLDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig:
+class CompareConfig(TrainingSettings):
     """The settings of a comparison. `train_on` and `test_on` are folders that `clew preprocess`
     wrote: methods are fitted and chosen on the training and validation splits of each folder in
     `train_on`, and evaluated on each folder in `test_on`; usually both are the same folder. If both
@@ -38,10 +35,6 @@ class CompareConfig:
     out: Path
     methods: tuple[str, ...] | None = None
     seeds: int = 5
-    network: NetworkSettings = field(default_factory=NetworkSettings)
-    loss: LossSettings = field(default_factory=LossSettings)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    request: PlanRequest = field(default_factory=PlanRequest)
     overwrite: bool = False
     keep_detectors: KeepDetectors = "best"
     names: tuple[str, ...] = ()
@@ -124,12 +117,6 @@ class CompareConfig:
     @property
     def seed_numbers(self) -> range:
         return range(self.train.seed, self.train.seed + self.seeds)
-
-    @property
-    def training(self) -> TrainingSettings:
-        return TrainingSettings(
-            network=self.network, loss=self.loss, train=self.train, request=self.request
-        )
 
 
 def choose_folders(

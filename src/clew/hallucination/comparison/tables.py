@@ -2,7 +2,7 @@
 transfer.csv with one matrix per method of training and test sets."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,9 +148,11 @@ def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
     answers, `correct` that of the correct ones, and `excluded` that of shared questions."""
     train = [trial.name for trial in trials]
     test = [store.name for store in trials[0].tests]
-    low = {m: {at: row["test_auroc_ci"][0] for at, row in of.items()} for m, of in cells.items()}
-    high = {m: {at: row["test_auroc_ci"][1] for at, row in of.items()} for m, of in cells.items()}
-    middle = {m: {at: row["test_auroc"] for at, row in of.items()} for m, of in cells.items()}
+    figures: dict[str, Callable[[Row], float]] = {
+        "auroc": lambda row: row["test_auroc"],
+        "low": lambda row: row["test_auroc_ci"][0],
+        "high": lambda row: row["test_auroc_ci"][1],
+    }
     return {
         "stores": list(dict.fromkeys([*train, *test])),
         "train_on": train,
@@ -158,8 +160,11 @@ def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
         "methods": list(cells),
         "titles": [next(iter(of.values()))["title"] for of in cells.values()],
         **{
-            name: [_matrix(values[method], train, test) for method in cells]
-            for name, values in (("auroc", middle), ("low", low), ("high", high))
+            name: [
+                [[figure(of[a, b]) if (a, b) in of else None for b in test] for a in train]
+                for of in cells.values()
+            ]
+            for name, figure in figures.items()
         },
         "answers": [[len(t.labels(store).test) for store in t.tests] for t in trials],
         "correct": [[int((t.labels(s).test == 0).sum()) for s in t.tests] for t in trials],
@@ -191,12 +196,6 @@ def collect_cells(measured: Mapping[tuple[str, str], Sequence[Measured]]) -> dic
         for one in rows:
             cells.setdefault(one.row["method"], {})[pair] = one.row
     return cells
-
-
-def _matrix(
-    values: Mapping[tuple[str, str], float], train: Sequence[str], test: Sequence[str]
-) -> list[list[float | None]]:
-    return [[values.get((row, column)) for column in test] for row in train]
 
 
 _SHOWN_NAMES = 3

@@ -13,7 +13,6 @@ from clew.hallucination.comparison.evaluation import Evaluation
 from clew.hallucination.comparison.findings import Where, find_sentences
 from clew.hallucination.comparison.measuring import pick_best
 from clew.hallucination.comparison.methods import AnyMethod, names_of_graph_methods
-from clew.hallucination.comparison.settings import CompareConfig
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.comparison.tables import (
     collect_cells,
@@ -43,7 +42,7 @@ from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.detectors.training.train import LIBRARY, RESULTS_FILE
 from clew.hallucination.samples.mixed import AnswerData
 from clew.hallucination.samples.splits import Balance
-from clew.metrics import RESAMPLES, measure_groups
+from clew.metrics import measure_groups
 from clew.storage.arrow import encode_table
 from clew.storage.writing import replace_file, replace_json
 
@@ -61,10 +60,11 @@ _SHOWN_ANSWERS = 3
 
 
 def write_comparison(
-    config: CompareConfig,
+    out: Path,
     methods: Sequence[AnyMethod],
     evaluation: Evaluation,
     kept: Mapping[str, str],
+    settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write the files of a comparison. Returns the contents of results.json, which is written last;
     `kept` are the folders of the detectors, by method."""
@@ -88,18 +88,18 @@ def write_comparison(
         },
         "data": _describe_data(evaluation),
         "capture": trial.train.data.settings.get("capture", {}),
-        "settings": _describe_settings(config, methods, trial),
+        "settings": settings,
         "plans": {one.row["method"]: one.plan for one in measured if one.plan is not None},
         "versions": describe_versions(),
         "detectors": dict(kept),
-        "networks": _find_networks(config, evaluation),
+        "networks": _find_networks(out, evaluation),
         "leave_one_out": sets,
         "folds": _describe_folds(evaluation),
-        "transfer": _write_transfer(config, evaluation) if evaluation.plan.pairs else None,
+        "transfer": _write_transfer(out, evaluation) if evaluation.plan.pairs else None,
         "tokens": _measure_tokens(evaluation),
     }
-    _write_tables(config.out, evaluation, content)
-    write_results(config.out, content)
+    _write_tables(out, evaluation, content)
+    write_results(out, content)
     return content
 
 
@@ -145,10 +145,10 @@ def _list_excluded(evaluation: Evaluation) -> list[dict[str, Any]]:
     return [one.to_dict() for one in dict.fromkeys(evaluation.excluded)]
 
 
-def _find_networks(config: CompareConfig, evaluation: Evaluation) -> str:
+def _find_networks(out: Path, evaluation: Evaluation) -> str:
     """The folder of the networks whose training the report shows."""
     trial = evaluation.plan.parts[0] if evaluation.parts else evaluation.trial
-    return trial.networks_folder.relative_to(config.out).as_posix()
+    return trial.networks_folder.relative_to(out).as_posix()
 
 
 def _describe_folds(evaluation: Evaluation) -> dict[str, Any] | None:
@@ -165,7 +165,7 @@ def _measure_tokens(evaluation: Evaluation) -> dict[str, Any] | None:
     return measure_tokens(evaluation.trial, evaluation.tested[0].store, names)
 
 
-def _write_transfer(config: CompareConfig, evaluation: Evaluation) -> dict[str, Any]:
+def _write_transfer(out: Path, evaluation: Evaluation) -> dict[str, Any]:
     trials = evaluation.plan.pairs
     results = [result for result in evaluation.results if result.trial in trials]
     cells = collect_cells(
@@ -175,7 +175,7 @@ def _write_transfer(config: CompareConfig, evaluation: Evaluation) -> dict[str, 
             for name, measured in result.measured.items()
         }
     )
-    write_text(config.out / TRANSFER_FILE, make_transfer_csv(trials, cells))
+    write_text(out / TRANSFER_FILE, make_transfer_csv(trials, cells))
     return describe_transfer(trials, cells)
 
 
@@ -202,20 +202,6 @@ def _count_refused(evaluation: Evaluation) -> dict[str, int]:
     folders = {one.folder: one.refused for store in stores for one in store.folders}
     count = sum(folders.values())
     return {"refused": count} if count else {}
-
-
-def _describe_settings(
-    config: CompareConfig, methods: Sequence[AnyMethod], trial: Trial
-) -> dict[str, Any]:
-    return {
-        "methods": [method.name for method in methods],
-        "seeds": config.seeds,
-        "resamples": RESAMPLES,
-        **config.training.describe(),
-        "preprocess": trial.train.data.settings.get("preprocess", {}),
-        "folders": [f"{folder}" for folder in dict.fromkeys((*config.train_on, *config.test_on))],
-        "folds": config.folds,
-    }
 
 
 def write_text(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ from clew.hallucination.detectors.training.samples import DetectorSamples, Prepr
 from clew.hallucination.detectors.training.settings import TrainRunConfig
 from clew.hallucination.detectors.training.train import train_detectors
 from clew.hallucination.samples.preprocess import preprocess_store
+from clew.hallucination.samples.raw import RawTraces
 from tests.hallucination.detectors.training.making import small_run
 from tests.hallucination.legacy.old_files import ANSWER, PROMPT, make_record, write_pickle
 from tests.hallucination.samples.making.making import tiny_preprocess, write_scores
@@ -42,7 +43,8 @@ def test_traces_yield_the_same_samples_as_preprocessing(
     preprocess_store(tiny_preprocess(compact_store, scores, tmp_path / "made"))
     made = DetectorSamples(PreprocessedData(folder=tmp_path / "made"), kind)
     raw = DetectorSamples(
-        RawData(store=compact_store, scores_file=scores, score_threshold=0.5), kind
+        RawData(traces=RawTraces(store=compact_store, scores_file=scores, score_threshold=0.5)),
+        kind,
     )
     assert raw.describe() == made.describe() and raw.sizes() == made.sizes()
     for one, other in zip(epoch(raw, "train"), epoch(made, "train"), strict=True):
@@ -56,17 +58,20 @@ def test_score_threshold_decides_which_answers_are_hallucinated(
     compact_store: Path, scores: Path
 ) -> None:
     strict = DetectorSamples(
-        RawData(store=compact_store, scores_file=scores, score_threshold=0.9), "sequences"
+        RawData(traces=RawTraces(store=compact_store, scores_file=scores, score_threshold=0.9)),
+        "sequences",
     )
     assert sum(of.hallucinated for of in strict.balance.values()) == 56
     assert strict.positive_weight == pytest.approx(0.25, abs=0.05)
 
 
 def test_high_scores_may_mean_hallucinated(compact_store: Path, scores: Path) -> None:
-    data = RawData(store=compact_store, scores_file=scores, score_threshold=0.5)
+    data = RawData(traces=RawTraces(store=compact_store, scores_file=scores, score_threshold=0.5))
     labels = {}
     for meaning in (None, "correct", "hallucinated"):
-        splits = DetectorSamples(replace(data, higher_is=meaning), "sequences").splits.values()
+        splits = DetectorSamples(
+            RawData(traces=replace(data.traces, higher_is=meaning)), "sequences"
+        ).splits.values()
         of_split = [zip(one.index.question_ids, one.index.labels, strict=True) for one in splits]
         labels[meaning] = {str(name): label for pairs in of_split for name, label in pairs}
     assert labels[None] == labels["correct"]
@@ -145,7 +150,9 @@ def test_networks_with_missing_samples_are_named_before_training(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["charm", "act_vit"])
 def test_networks_that_cannot_read_traces_are_rejected(compact_store: Path, name: str) -> None:
-    data = RawData(store=compact_store, scores_file=Path("scores.csv"), score_threshold=0.5)
+    data = RawData(
+        traces=RawTraces(store=compact_store, scores_file=Path("scores.csv"), score_threshold=0.5)
+    )
     with pytest.raises(InputError, match=f'{name} cannot be trained on traces .*"clew preprocess"'):
         data.refuse_missing([NETWORKS["lstm"], NETWORKS[name]])
 

@@ -6,8 +6,8 @@ Traces are labeled and split when they are opened, as `clew preprocess` does by 
 import glob
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,6 @@ from clew.engine.processes import first_does
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import load_detector
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, STORES, NetworkKind, run_setting
-from clew.hallucination.labels import HigherIs
 from clew.hallucination.samples.datasets import PreprocessedSamples, SampleKind
 from clew.hallucination.samples.mixed import JoinedSamples, MixedAnswers
 from clew.hallucination.samples.raw import (
@@ -37,8 +36,8 @@ from clew.hallucination.samples.splits import Balance
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
-from clew.loading.reader import Access, SampleReader
-from clew.loading.samples import LazyDataset, Samples, SampleSource
+from clew.loading.reader import SampleReader
+from clew.loading.samples import LazyDataset, SampleSource
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage import read_manifest
 from clew.storage.hashing import hash_text
@@ -143,23 +142,14 @@ class MixedData:
 class RawData:
     """A trace store and the file with its scores."""
 
-    store: Path
-    scores_file: Path
-    score_threshold: float
-    higher_is: HigherIs | None = None
+    traces: RawTraces
 
     @property
     def name(self) -> str:
-        return f"{self.store}"
+        return f"{self.traces.store}"
 
     def open(self, kind: SampleKind, split: str) -> LazyDataset:
-        traces = RawTraces(
-            store=self.store,
-            scores_file=self.scores_file,
-            score_threshold=self.score_threshold,
-            higher_is=self.higher_is,
-            split=split,
-        )
+        traces = replace(self.traces, split=split)
         of_graphs = kind == "graphs"
         return _lazy(
             RawSamples(traces=traces, of_graphs=of_graphs, with_sequence=of_graphs, flat=of_graphs)
@@ -172,18 +162,11 @@ class RawData:
             if network.samples not in ("sequences", "graphs"):
                 raise InputError(
                     f"{network.name} cannot be trained on traces directly: create samples from "
-                    f'"{self.store}" with "clew preprocess", and give `preprocessed_dir`.'
+                    f'"{self.name}" with "clew preprocess", and give `preprocessed_dir`.'
                 )
 
 
-def open_traces(
-    pattern: str | Path,
-    *,
-    scores_file: Path,
-    score_threshold: float,
-    higher_is: HigherIs | None,
-    converted: Path,
-) -> RawData:
+def open_traces(pattern: str | Path, *, converted: Path) -> Path:
     """A trace store; legacy files are first converted into one at `converted`."""
     store = Path(pattern) if isinstance(pattern, str) else pattern
     if isinstance(pattern, str) and (glob.has_magic(pattern) or store.is_file()):
@@ -197,9 +180,7 @@ def open_traces(
         store = converted
         logger.info(f'converting {pattern} into a store, "{store}"')
         first_does(partial(convert_pattern, pattern, store))
-    return RawData(
-        store=store, scores_file=scores_file, score_threshold=score_threshold, higher_is=higher_is
-    )
+    return store
 
 
 class _OpenedOnce:
@@ -207,14 +188,7 @@ class _OpenedOnce:
     reading the index of a large store takes longer than a batch."""
 
     def __init__(self, source: SampleSource) -> None:
-        self._source = source
-        self._opened: dict[tuple[Access | None, int], Samples] = {}
-
-    def open(self, *, access: Access | None, max_open: int) -> Samples:
-        key = (access, max_open)
-        if key not in self._opened:
-            self._opened[key] = self._source.open(access=access, max_open=max_open)
-        return self._opened[key]
+        self.open = cache(source.open)
 
 
 def _lazy(source: SampleSource) -> LazyDataset:

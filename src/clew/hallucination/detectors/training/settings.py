@@ -14,9 +14,15 @@ from clew.hallucination.detectors.registry import (
     find_networks,
     refuse_unused,
 )
-from clew.hallucination.detectors.training.samples import DataSource, PreprocessedData, open_traces
+from clew.hallucination.detectors.training.samples import (
+    DataSource,
+    PreprocessedData,
+    RawData,
+    open_traces,
+)
 from clew.hallucination.labels import HigherIs
 from clew.hallucination.samples.index import open_samples
+from clew.hallucination.samples.raw import RawTraces
 
 _FOCAL_GAMMA = 2.0
 _SCORE_THRESHOLD = 0.5
@@ -58,6 +64,13 @@ class TrainingSettings:
     train: TrainConfig = field(default_factory=TrainConfig)
     request: PlanRequest = field(default_factory=PlanRequest)
 
+    @property
+    def training(self) -> "TrainingSettings":
+        """These settings alone, of a run that has more."""
+        return TrainingSettings(
+            network=self.network, loss=self.loss, train=self.train, request=self.request
+        )
+
     def seeded(self, seed: int) -> Self:
         return replace(self, train=replace(self.train, seed=seed))
 
@@ -78,7 +91,7 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRunConfig:
+class TrainRunConfig(TrainingSettings):
     """The settings of `clew train`. Samples come from `preprocessed_dir`, or from `data_pattern` (a
     trace store, or legacy files such as "traces_data/*.pkl*") with `scores_file`."""
 
@@ -90,10 +103,6 @@ class TrainRunConfig:
     cache_dir: str | Path | None = None
     out: Path = Path("results")
     networks: tuple[str, ...] = USUAL_NETWORKS
-    network: NetworkSettings = field(default_factory=NetworkSettings)
-    loss: LossSettings = field(default_factory=LossSettings)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    request: PlanRequest = field(default_factory=PlanRequest)
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -125,12 +134,6 @@ class TrainRunConfig:
                     value=getattr(self, name),
                 )
 
-    @property
-    def training(self) -> TrainingSettings:
-        return TrainingSettings(
-            network=self.network, loss=self.loss, train=self.train, request=self.request
-        )
-
     def open_samples(self) -> Path:
         """The folder of samples; see `clew.hallucination.samples.index.open_samples`."""
         return open_samples(self.preprocessed_dir or SAMPLES_FOLDER, cache_dir=self.cache_dir)
@@ -141,13 +144,13 @@ class TrainRunConfig:
         if self.data_pattern is None or self.scores_file is None:
             return PreprocessedData(folder=self.open_samples())
         threshold = self.score_threshold
-        return open_traces(
-            self.data_pattern,
+        traces = RawTraces(
+            store=open_traces(self.data_pattern, converted=self.out / _CONVERTED),
             scores_file=self.scores_file,
             score_threshold=_SCORE_THRESHOLD if threshold is None else threshold,
             higher_is=self.higher_is,
-            converted=self.out / _CONVERTED,
         )
+        return RawData(traces=traces)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,8 @@ from clew.engine.placement import place_model
 from clew.engine.planning.plan import Way
 from clew.engine.processes import start_fabric
 from clew.engine.step import build_step
-from clew.patterns.cache import ImageSamples, cache_photos, choose_place, open_images
+from clew.patterns.cache.build import cache_photos
+from clew.patterns.cache.samples import ImageSamples, choose_place, open_images
 from clew.patterns.photos import find_classes, read_photo
 from patterns import CLASSES, augmentation, make_photos
 from patterns import build as build_images

@@ -37,11 +37,12 @@ from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric
 from clew.engine.step import build_step
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.cache import ImageSamples, cache_photos, choose_place, open_images
-from clew.patterns.classifier import PatternClassifier, normalize
+from clew.patterns.cache.build import cache_photos
+from clew.patterns.cache.samples import ImageSamples, choose_place, open_images
 from clew.patterns.features.frozen import FrozenLite0, choose_form
 from clew.patterns.networks import LITE0, build_network
-from clew.patterns.networks.pretrained import load_lite0
+from clew.patterns.networks.classifier import PatternClassifier, normalize
+from clew.patterns.networks.lite0 import load_lite0
 from clew.patterns.photos import find_classes, read_photo
 from clew.patterns.training.config import BODY_RATE
 

@@ -51,7 +51,6 @@ ROOMS = {
         "photos",
         "augment",
         "networks",
-        "classifier",
         "cache",
         "features",
         "photo_map",

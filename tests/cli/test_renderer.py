@@ -47,7 +47,7 @@ from clew.hallucination.comparison.events import (
 from clew.hallucination.detectors.training.settings import NetworkEnded, NetworkStarted
 from clew.pages.service import ServiceReady
 from clew.patterns.training import Measuring, Prepared
-from clew.patterns.training.events import TrainingChoice
+from clew.patterns.training.config import TrainingChoice
 
 COUNTED = {"number": 2, "count": 3}
 ROW = {

@@ -117,10 +117,9 @@ def identify(out, scratch):
 
 
 def read_known_values(out):
-    from clew.detect import load_detector  # type: ignore[import-not-found]
-
     from clew import TraceBatchLoader
     from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
+    from clew.hallucination.detectors.loading import load_detector
 
     traces = TraceBatchLoader(out / "traces")
     trace = traces.get_batch(1)[3]

@@ -20,7 +20,7 @@ def random_lite0_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def random_lite0(random_lite0_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The pretrained weights of this test are random, and its images small."""
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda _: str(random_lite0_cache))
-    monkeypatch.setattr("clew.patterns.networks.registry._SIZES_OF_LITE0", (32, 32))
+    monkeypatch.setattr("clew.patterns.networks._SIZES_OF_LITE0", (32, 32))
     return random_lite0_cache
 
 
@@ -28,7 +28,7 @@ def random_lite0(random_lite0_cache: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def imagenet_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with the real weights, downloaded once per test run, which the processes of xdist
     share. For slow tests."""
-    from clew.patterns.networks.pretrained import pretrained_lite0
+    from clew.patterns.networks.lite0 import pretrained_lite0
 
     base = tmp_path_factory.getbasetemp()
     root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

@@ -6,8 +6,8 @@ import torch
 from clew.base.errors import InputError
 from clew.engine import CategoricalLoss
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import NETWORKS, build_network
+from clew.patterns.networks.classifier import PatternClassifier
 
 
 def make(augment: AugmentConfig | None = None, size: int = 32) -> PatternClassifier:

@@ -29,7 +29,7 @@ from clew.patterns.library.importing import import_photos
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.placing import check_set_name
 from clew.patterns.photos import find_photos
-from clew.patterns.report import write_report
+from clew.patterns.report.page import write_report
 from clew.patterns.review import ReviewConfig
 from clew.patterns.review.app import run_review
 from clew.patterns.trained.model import PatternModel, load_classifier

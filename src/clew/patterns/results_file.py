@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+from clew.base.errors import StoreError
 from clew.base.typed_json import Bounds, Count, Seconds, read_as, without_nan
 from clew.storage.reading import read_json
 
@@ -62,6 +63,23 @@ def read_results_file(path: Path, *, complete: bool = False) -> dict[str, Any]:
     if complete and missing:
         raise ValueError(f"{missing[0]} is missing")
     return content
+
+
+def refuse_other_results(folder: Path, *wanted: str) -> None:
+    """Raise StoreError if the folder has a results.json without the `wanted` keys: something else
+    wrote it."""
+    path = folder / RESULTS
+    if not path.exists():
+        return
+    try:
+        there = read_results_file(path)
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f'"{path}" cannot be read ({error}): delete it and run the same command again to '
+            "re-create it (the model beside it is kept), or choose another `out`."
+        ) from None
+    if not set(wanted) <= there.keys():
+        raise StoreError(f'"{path}" was not written by this command: choose another `out`.')
 
 
 def _part(content: dict[str, Any], kind: Any) -> dict[str, Any]:

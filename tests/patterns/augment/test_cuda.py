@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clew.patterns.augment import AugmentConfig, RandAugment
-from clew.patterns.augment.apply import apply_changes
+from clew.patterns.augment.operations import apply_changes
 from tests.patterns.augment.test_layers import picture
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from clew.patterns.augment import decide_flip
+from clew.patterns.augment.operations import decide_flip
 
 
 def arrows(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

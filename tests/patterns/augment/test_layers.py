@@ -7,8 +7,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from clew.base.errors import InputError
 from clew.patterns.augment import AugmentConfig, Mixup, RandAugment
-from clew.patterns.augment.apply import apply_changes, inverse_matrix
-from clew.patterns.augment.config import PARAMETERS, change_table
+from clew.patterns.augment.operations import PARAMETERS, apply_changes, change_table, inverse_matrix
 
 
 def picture(side: int = 48, seed: int = 0) -> torch.Tensor:

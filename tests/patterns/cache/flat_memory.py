@@ -11,7 +11,8 @@ import psutil
 
 from clew.base.progress import Event
 from clew.engine import LoadSettings
-from clew.patterns.cache import ImageSamples, cache_photos, open_images
+from clew.patterns.cache.build import cache_photos
+from clew.patterns.cache.samples import ImageSamples, open_images
 from clew.patterns.photos import PhotoFolder, find_classes
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from clew.patterns.cache import CachedPhotos, cache_photos
+from clew.patterns.cache.build import CachedPhotos, cache_photos
 from clew.patterns.photos import find_classes
 
 SIZE = 32

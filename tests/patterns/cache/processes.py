@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from clew.patterns.cache import cache_photos
+from clew.patterns.cache.build import cache_photos
 from clew.patterns.photos import find_classes
 from tests.forking import HANGS_SECONDS, fork
 

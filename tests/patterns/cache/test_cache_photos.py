@@ -11,9 +11,10 @@ import pytest
 
 from clew.base.errors import StoreError, StoreLockedError, TrainingStoppedError
 from clew.loading.buffers import BufferPool
-from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos
-from clew.patterns.cache.store import ImageStore
-from clew.patterns.photos import find_classes, squares
+from clew.patterns.cache.build import CachedPhotos, cache_photos
+from clew.patterns.cache.contents import ImageStore
+from clew.patterns.cache.samples import ImageSamples
+from clew.patterns.photos import decode, find_classes
 from clew.patterns.photos.decode import read_photo
 from clew.storage import read_manifest, verify_store
 from tests.patterns.cache.pictures import (
@@ -33,7 +34,7 @@ class Decoded:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
-        monkeypatch.setattr(squares, "read_photo", self._read)
+        monkeypatch.setattr(decode, "read_photo", self._read)
 
     def _read(self, path: Path, size: int, *, take_turns: bool) -> object:
         self.names.append(path.name)

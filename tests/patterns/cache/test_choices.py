@@ -6,7 +6,8 @@ import pytest
 
 from clew.base.errors import InputError
 from clew.engine.planning.hardware import Gpu, Machine
-from clew.patterns.cache import choose_place, choose_size
+from clew.patterns.cache.build import choose_size
+from clew.patterns.cache.samples import choose_place
 from clew.patterns.photos import find_classes
 from tests.patterns.cache.pictures import make_folder, make_photo
 

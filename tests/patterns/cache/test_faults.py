@@ -10,8 +10,7 @@ import pytest
 from clew.base.errors import DiskFullError
 from clew.base.progress import Event, Reporter, WorkAdvanced
 from clew.patterns.cache import rows
-from clew.patterns.cache.contents import LEDGER_NAME
-from clew.patterns.cache.store import ImageStore
+from clew.patterns.cache.contents import LEDGER_NAME, ImageStore
 from clew.storage import read_manifest, repair_store, verify_store
 from tests import disks
 from tests.disks import bytes_in

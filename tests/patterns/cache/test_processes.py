@@ -7,10 +7,9 @@ import numpy as np
 import psutil
 import pytest
 
-from clew.patterns.cache import squares
+from clew.patterns.cache import build
 from clew.patterns.photos import Photo, find_classes, opening
-from clew.patterns.photos.processes import DecodingProcesses
-from clew.patterns.photos.squares import Squares, read_squares
+from clew.patterns.photos.decode import DecodingProcesses, Squares, read_squares
 from tests.patterns.cache.pictures import SIZE, cache, make_folder
 from tests.stores import assert_same_store
 
@@ -49,8 +48,8 @@ def test_cache_is_the_same_with_processes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_threads, before = cache(folder, tmp_path / "threads"), children()
-    monkeypatch.setattr(squares, "_MANY_PHOTOS", 1)
-    monkeypatch.setattr(squares, "_FEW_WORKERS", 1)
+    monkeypatch.setattr(build, "_MANY_PHOTOS", 1)
+    monkeypatch.setattr(build, "_FEW_WORKERS", 1)
     in_processes = cache(folder, tmp_path / "processes")
     assert_same_store(in_processes.store, in_threads.store)
     assert in_processes.faults == in_threads.faults
@@ -62,7 +61,7 @@ def test_process_gives_what_this_one_does(
 ) -> None:
     expected = read_squares(photos, SIZE)
     assert list(expected.faults) == [photos.index(p) for p in photos if "cut" in p.name]
-    monkeypatch.delattr("clew.patterns.photos.squares.read_photo")  # nothing is decoded here
+    monkeypatch.delattr("clew.patterns.photos.decode.read_photo")  # nothing is decoded here
     assert_equal(processes.read_squares(photos, SIZE), expected)
 
 

@@ -14,7 +14,8 @@ import torch
 from clew.base.errors import InputError, StoreError
 from clew.engine import LoadSettings
 from clew.loading.buffers import BufferPool
-from clew.patterns.cache import CachedPhotos, ImageSamples, Place, open_images
+from clew.patterns.cache.build import CachedPhotos
+from clew.patterns.cache.samples import ImageSamples, Place, open_images
 from tests.patterns.cache.pictures import SIZE, cache, make_folder, make_photo, pixels_of
 from tests.stores import write_store
 

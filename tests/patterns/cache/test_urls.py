@@ -9,8 +9,9 @@ from clew.base.errors import TrainingStoppedError
 from clew.base.progress import WorkAdvanced
 from clew.base.urls import as_path
 from clew.loading.buffers import BufferPool
-from clew.patterns.cache import CachedPhotos, ImageSamples
+from clew.patterns.cache.build import CachedPhotos
 from clew.patterns.cache.contents import LEDGER_NAME
+from clew.patterns.cache.samples import ImageSamples
 from clew.storage import read_manifest
 from clew.storage.mirror import open_folder
 from clew.storage.mirror.limits import set_limit

@@ -11,10 +11,10 @@ from clew.base.errors import InputError, TrainingStoppedError
 from clew.base.progress import Event, WorkAdvanced
 from clew.base.urls import as_path
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.features import FeatureSettings, PhotoFeatures, compute_features
+from clew.patterns.features.compute import FeatureSettings, PhotoFeatures, compute_features
 from clew.patterns.features.frozen import FORMS, FrozenLite0
-from clew.patterns.features.views import Views
-from clew.patterns.networks.pretrained import load_lite0
+from clew.patterns.features.store import Views
+from clew.patterns.networks.lite0 import load_lite0
 from clew.storage.mirror import open_folder
 from tests.patterns.cache.pictures import cache, make_folder, make_photo
 

@@ -15,19 +15,17 @@ from torch.nn import functional as F
 from clew.base.errors import StoreError, TrainingStoppedError
 from clew.base.progress import Event, Reporter, WorkAdvanced, WorkStarted
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.cache import CachedPhotos
-from clew.patterns.classifier import normalize
-from clew.patterns.features import (
+from clew.patterns.cache.build import CachedPhotos
+from clew.patterns.features.fitting import (
     FeaturePlan,
     FittedOnFeatures,
     TuningFile,
     fit_on_features,
     plan_features,
 )
-from clew.patterns.features.frozen import FrozenLite0
-from clew.patterns.features.last_blocks import FIRST_BLOCK, LastBlocks, _Depthwise
-from clew.patterns.networks.lite0 import EfficientNetLite0
-from clew.patterns.networks.pretrained import load_lite0
+from clew.patterns.features.frozen import FIRST_BLOCK, FrozenLite0, LastBlocks, _Depthwise
+from clew.patterns.networks.classifier import normalize
+from clew.patterns.networks.lite0 import EfficientNetLite0, load_lite0
 from tests.events import pick
 from tests.patterns.cache.pictures import cache, make_folder
 
@@ -97,7 +95,7 @@ def test_gradient_through_a_depthwise_convolution_is_that_of_pytorch(size: int) 
 def test_training_leaves_a_classifier_of_the_training_photos(
     cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.patterns.features.tuning._MOST_EPOCHS", 3)
+    monkeypatch.setattr("clew.patterns.features.fitting._MOST_EPOCHS", 3)
     monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
     network = load_lite0(classes=2).eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -140,7 +138,7 @@ def one_thread() -> Iterator[None]:
 def test_fine_tuning_killed_after_an_epoch_gives_the_same_weights(
     cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.patterns.features.tuning._MOST_EPOCHS", 3)
+    monkeypatch.setattr("clew.patterns.features.fitting._MOST_EPOCHS", 3)
     monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
     file, events = TuningFile(tmp_path / "tuning.safetensors", {"run": 1}), list[Event]()
     child = os.fork()
@@ -184,7 +182,7 @@ def kill_in_second_epoch() -> Reporter:
 def test_fine_tuning_mixes_photos_as_asked_for(
     cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.patterns.features.tuning._MOST_EPOCHS", 2)
+    monkeypatch.setattr("clew.patterns.features.fitting._MOST_EPOCHS", 2)
     monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
     losses = []
     for mixup in (0.0, 0.0, 1.0):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clew.engine.model_files import write_model
-from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import build_network
+from clew.patterns.networks.classifier import PatternClassifier
 from clew.patterns.trained.model import PatternModel
 from clew.patterns.trained.unknown import calibrate, fit_space
 

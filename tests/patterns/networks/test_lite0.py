@@ -12,15 +12,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from clew.base.errors import InputError
-from clew.patterns.classifier import normalize
-from clew.patterns.networks import IMAGENET, build_network, input_scaling, lite0
+from clew.patterns.networks import build_network, lite0
+from clew.patterns.networks.classifier import IMAGENET, input_scaling, normalize
 from clew.patterns.networks.lite0 import (
     STAGE_CHANNELS,
     EfficientNetLite0,
     PointConv2d,
     SameConv2d,
+    load_imagenet_classifier,
+    load_lite0,
+    pretrained_lite0,
 )
-from clew.patterns.networks.pretrained import load_imagenet_classifier, load_lite0, pretrained_lite0
 from clew.storage import wheels
 
 _DAISY = 985

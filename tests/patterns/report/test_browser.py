@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.patterns.report import write_report
+from clew.patterns.report.page import write_report
 from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.report.making import make_run
 

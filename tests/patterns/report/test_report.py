@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.patterns.report import write_report
-from clew.patterns.trained.map_files import MapRow, write_map
+from clew.patterns.report.page import write_report
+from clew.patterns.trained.tables import MapRow, write_map
 from tests.pages.reading import Page
 from tests.patterns.report.making import change_results, make_run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import StoreError
-from clew.patterns.report import write_report
+from clew.patterns.report.page import write_report
 from tests.patterns.report.making import change_results, make_run
 from tests.patterns.report.test_report import read_page
 

@@ -12,7 +12,7 @@ import torch
 from clew.base.errors import InputError, StoreError
 from clew.engine.folders import BEST
 from clew.patterns.photos import read_square
-from clew.patterns.trained import load_classifier
+from clew.patterns.trained.model import load_classifier
 from tests.patterns.training.making import COLORS
 
 pytestmark = pytest.mark.slow

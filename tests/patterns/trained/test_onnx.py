@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from clew.base.errors import ClewError, InputError
 from clew.patterns.photos.decode import read_square
-from clew.patterns.trained import PatternModel, load_classifier
-from clew.patterns.trained.exporting import ExportedModel, sample_images
-from clew.patterns.trained.onnx import export_onnx
+from clew.patterns.trained.export import ExportedModel, export_onnx, sample_images
+from clew.patterns.trained.model import PatternModel, load_classifier
 from tests.patterns.report.making import SIZE, draw_photo, make_run
 
 onnx = pytest.importorskip("onnx", reason='no onnx here: pip install "clew[onnx]"')
@@ -124,7 +123,7 @@ def test_file_with_different_predictions_is_never_written(
     model: PatternModel, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = path.read_bytes()  # converting it once more would take seconds
-    monkeypatch.setattr("clew.patterns.trained.onnx._convert", lambda *_: content)
+    monkeypatch.setattr("clew.patterns.trained.export._to_onnx", lambda *_, **__: content)
     (tmp_path / "m.onnx").write_text("what was there before")
     other = OtherAnswers(**{field.name: getattr(model, field.name) for field in fields(model)})
     with pytest.raises(ClewError, match=r"different predictions .* no file was written"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew.patterns.photos import Photo, find_classes, find_photos
-from clew.patterns.trained import load_classifier, predict_photos
+from clew.patterns.trained.model import load_classifier, predict_photos
 from clew.patterns.trained.tables import read_splits
 from tests.patterns.training.making import write_photo
 

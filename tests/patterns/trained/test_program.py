@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from clew.patterns.networks import build_network
-from clew.patterns.trained import load_classifier
-from clew.patterns.trained.exporting import describe_model
-from clew.patterns.trained.program import export_program
+from clew.patterns.trained.export import describe_model, export_program
+from clew.patterns.trained.model import load_classifier
 from clew.patterns.workflow import export
 from tests.patterns.identification.making import COLORS, SIZE, save_color_model
 

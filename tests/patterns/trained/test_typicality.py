@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from clew.patterns.trained.typicality import Typicality
 from clew.patterns.trained.unknown import calibrate, fit_space
 
 
@@ -16,7 +15,7 @@ def test_typicality_is_the_same_when_exported() -> None:
     assert unknown is not None
     others = generator.normal(size=(50, 24)).astype(np.float32) * 3
     seen = np.concatenate([features, others])
-    found = Typicality(unknown)(torch.from_numpy(seen)).numpy()
+    found = unknown(torch.from_numpy(seen)).numpy()
     expected = unknown.typicality(seen)
     np.testing.assert_allclose(found, expected, atol=0.01)
     assert expected.min() < 0.05 < expected.max()

@@ -11,14 +11,12 @@ from clew.base.errors import InputError, SettingsMismatchError
 from clew.base.progress import Event, Note, ignore_event
 from clew.engine import EpochEnded
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.classifier import PatternClassifier
-from clew.patterns.networks.lite0 import EfficientNetLite0
-from clew.patterns.networks.pretrained import load_lite0
+from clew.patterns.networks.classifier import PatternClassifier
+from clew.patterns.networks.lite0 import EfficientNetLite0, load_lite0
 from clew.patterns.trained.model import load_classifier
 from clew.patterns.training import PatternsConfig, Prepared, train_patterns
-from clew.patterns.training.choosing import choose_network
 from clew.patterns.training.config import BODY_RATE, USUAL_MINUTES, fine_tuning_epochs
-from clew.patterns.training.folder import RunFolder
+from clew.patterns.training.start import RunFolder, choose_network
 from clew.storage import wheels
 from clew.storage.reading import read_json
 from tests.events import pick

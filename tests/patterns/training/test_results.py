@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix, f1_score, log_loss
 
 from clew.patterns.trained.model import softmax
-from clew.patterns.training.results import fit_temperature, measure, wilson_interval
+from clew.patterns.training.measuring import fit_temperature, measure, wilson_interval
 
 
 def draw(photos: int, classes: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:

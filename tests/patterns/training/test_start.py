@@ -13,7 +13,7 @@ from clew.base.progress import Event
 from clew.engine.folders import BEST
 from clew.engine.model_files import read_model, write_model
 from clew.patterns.networks import build_network
-from clew.patterns.trained import load_classifier
+from clew.patterns.trained.model import load_classifier
 from clew.patterns.trained.tables import read_splits
 from clew.patterns.training import evaluate_patterns, train_patterns
 from clew.patterns.training.config import PatternsConfig, usual_epochs

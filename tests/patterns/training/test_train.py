@@ -24,9 +24,8 @@ from clew.base.errors import (
 from clew.base.progress import Event, WorkAdvanced
 from clew.engine import EpochEnded, HardwarePlan
 from clew.loading.splits import Shares
-from clew.patterns.trained.map_files import read_map
 from clew.patterns.trained.model import load_classifier
-from clew.patterns.trained.tables import read_splits
+from clew.patterns.trained.tables import read_map, read_splits
 from clew.patterns.training import LossSettings, PatternsConfig, Prepared, train_patterns
 from clew.storage.ownership import claim
 from clew.storage.reading import read_json

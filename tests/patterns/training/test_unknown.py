@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from clew.patterns.training.looking import Seen
-from clew.patterns.training.unknown import hold_classes_out, spread_of
+from clew.patterns.trained.unknown import find_spread
+from clew.patterns.training.measuring import SplitOutputs, hold_classes_out
 
 _EACH = {"train": 20, "validation": 10, "test": 5}
 
 
-def draw_splits(classes: int) -> tuple[dict[str, Seen], np.ndarray]:
+def draw_splits(classes: int) -> tuple[dict[str, SplitOutputs], np.ndarray]:
     random, seen, labels = np.random.default_rng(0), {}, []
     centers = 3 * random.normal(size=(classes, 64))
     for split, each in _EACH.items():
@@ -17,7 +17,7 @@ def draw_splits(classes: int) -> tuple[dict[str, Seen], np.ndarray]:
         places = np.arange(len(found)) + sum(map(len, labels))
         features = (centers[found] + random.normal(size=(len(found), 64))).astype(np.float32)
         logits = np.zeros((len(found), classes), np.float32)
-        seen[split] = Seen(places=places, logits=logits, chosen=places, features=features)
+        seen[split] = SplitOutputs(places=places, logits=logits, chosen=places, features=features)
         labels.append(found)
     return seen, np.concatenate(labels)
 
@@ -26,7 +26,9 @@ def draw_splits(classes: int) -> tuple[dict[str, Seen], np.ndarray]:
 def test_every_class_is_held_out_once(count: int) -> None:
     seen, labels = draw_splits(count)
     classes = [f"class {number}" for number in range(count)]
-    rows = hold_classes_out(seen, labels, classes, spread_of(seen, labels))
+    rows = hold_classes_out(
+        seen, labels, classes, find_spread(seen["train"].features, labels[seen["train"].chosen])
+    )
     assert [row["class"] for row in rows] == classes
     assert {row["photos"] for row in rows} == {_EACH["test"]}
     assert np.mean([row["auroc"] for row in rows]) > 0.9
@@ -34,4 +36,12 @@ def test_every_class_is_held_out_once(count: int) -> None:
 
 def test_two_classes_are_too_few_to_hold_one_out() -> None:
     seen, labels = draw_splits(2)
-    assert hold_classes_out(seen, labels, ["a", "b"], spread_of(seen, labels)) == []
+    assert (
+        hold_classes_out(
+            seen,
+            labels,
+            ["a", "b"],
+            find_spread(seen["train"].features, labels[seen["train"].chosen]),
+        )
+        == []
+    )

@@ -10,7 +10,7 @@ import pytest
 import clew.patterns
 from clew.base.errors import InputError, TrainingStoppedError
 from clew.base.urls import as_path
-from clew.patterns.report import write_report
+from clew.patterns.report.page import write_report
 from clew.patterns.trained.model import load_classifier
 from clew.patterns.training import train_patterns
 from clew.storage.mirror import read_limit

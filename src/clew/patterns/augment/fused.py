@@ -8,8 +8,7 @@ import triton.language as tl
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from clew.patterns.augment.apply import SAMPLED_SIDE
-from clew.patterns.augment.config import PARAMETERS
+from clew.patterns.augment.operations import PARAMETERS, SAMPLED_SIDE
 
 _PIXELS_AT_ONCE = 256
 _SAMPLES_AT_ONCE = 1024

@@ -1,28 +1,46 @@
 """Fill the cache of a folder, and determine which of its photos are usable. Only what is new or
 changed is decoded, and a kill loses nothing."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Int32, Int64
 
+from clew.base.cores import map_in_threads
 from clew.base.errors import TrainingStoppedError
 from clew.base.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.base.texts import bytes_text, counted
-from clew.patterns.cache.contents import Contents, OtherFile, Stamps, stamp_photos
-from clew.patterns.cache.squares import SeenPictures, build_rows, decode_photos
-from clew.patterns.cache.store import ImageStore, image_bytes
+from clew.patterns.cache.contents import (
+    Contents,
+    ImageStore,
+    OtherFile,
+    Stamps,
+    image_bytes,
+    image_schema,
+    stamp_photos,
+)
+from clew.patterns.photos.decode import DecodingProcesses, Squares, photo_size
 from clew.patterns.photos.find import PhotoFolder
+from clew.patterns.photos.opening import PhotoError
 from clew.patterns.photos.photo import Fault, Photo, refuse_equals
-from clew.patterns.photos.squares import Squares
 from clew.storage.mirror import open_folder
 
 # Besides the image: its name, digest and numbers, and Arrow's own overhead.
 _ROW_EXTRA_BYTES = 512
+_PHOTOS_LOOKED_AT = 500
+_SIZE_STEP = 32
+# A thread takes at most this many at a time, and together they make one record batch; of few
+# photos, every thread gets some.
+_MOST_A_TASK, _TASKS_A_THREAD = 32, 4
+# Starting processes takes as long as decoding some hundred small photos, and two threads hardly
+# wait for each other.
+_MANY_PHOTOS, _FEW_WORKERS = 1000, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,20 +137,23 @@ class _Filling:
             )
         contents = self._store.read()
         new = find_new(contents, self._stamps)
-        self._refuse_full_disk(len(new))
-        if len(new):
-            with report_work(self._reporter, self._start(len(new))):
-                self._decode(new, contents, workers, should_stop)
-        return self._passing
-
-    def _start(self, new: int) -> WorkStarted:
-        planned, size = len(self._photos), bytes_text(self._row_bytes() * new)
-        return WorkStarted(
+        if not len(new):
+            return self._passing
+        size, row_bytes = self._store.size, image_bytes(self._store.size) + _ROW_EXTRA_BYTES
+        self._store.refuse_full_disk(
+            len(new) * row_bytes + self._store.bytes_to_copy(),
+            f"{counted(len(new), 'photo')} of {size} x {size} pixels require up to",
+        )
+        planned, most = len(self._photos), bytes_text(row_bytes * len(new))
+        started = WorkStarted(
             noun="photos",
             planned=planned,
-            done=planned - new,
-            estimate=f"{counted(new, 'photo')} to decode: at most {size} on disk",
+            done=planned - len(new),
+            estimate=f"{counted(len(new), 'photo')} to decode: at most {most} on disk",
         )
+        with report_work(self._reporter, started):
+            self._decode(new, contents, workers, should_stop)
+        return self._passing
 
     def _decode(
         self,
@@ -157,7 +178,10 @@ class _Filling:
                     if should_stop() and read < len(new):
                         writer.save()
                         self._store.ledger.save()
-                        raise _stopped(known + read, planned)
+                        raise TrainingStoppedError(
+                            f"stopped while reading photos: {known + read:,} of {planned:,} were "
+                            "read and saved."
+                        )
             writer.finish()
             self._store.ledger.save()
         except BaseException:
@@ -182,21 +206,6 @@ class _Filling:
             elif fault is not None:
                 others.append(OtherFile(key=key, kind=fault.kind, reason=fault.reason))
         self._store.ledger.add(others)
-
-    def _row_bytes(self) -> int:
-        return image_bytes(self._store.size) + _ROW_EXTRA_BYTES
-
-    def _refuse_full_disk(self, new: int) -> None:
-        needed = new * self._row_bytes() + (self._store.bytes_to_copy() if new else 0)
-        size = self._store.size
-        what = f"{counted(new, 'photo')} of {size} x {size} pixels require up to"
-        self._store.refuse_full_disk(needed, what)
-
-
-def _stopped(done: int, planned: int) -> TrainingStoppedError:
-    return TrainingStoppedError(
-        f"stopped while reading photos: {done:,} of {planned:,} were read and saved."
-    )
 
 
 def judge_photos(
@@ -259,3 +268,74 @@ def _group_equal(rows: Int64[np.ndarray, " photos"]) -> Iterator[list[int]]:
     for group in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
         if len(group) > 1:
             yield group.tolist()
+
+
+def choose_size(folder: PhotoFolder, sizes: tuple[int, int] = (32, 128)) -> int:
+    """Choose the side of the squares in pixels: that of a square with the photos' median area,
+    rounded to a multiple of 32, within `sizes`. Reads the headers of up to 500 photos; the largest
+    size when none can be read."""
+    smallest, largest = sizes
+    photos, count = folder.photos, min(len(folder.photos), _PHOTOS_LOOKED_AT)
+    sides = []
+    # From all over the folder, the same every time.
+    for place in np.linspace(0, len(photos) - 1, count).round().astype(int):
+        try:
+            sides.append(math.sqrt(math.prod(photo_size(photos[place].path))))
+        except PhotoError:  # reported when it is decoded
+            continue
+    if not sides:
+        return largest
+    side = _SIZE_STEP * round(float(np.median(sides)) / _SIZE_STEP)
+    return min(max(smallest, side), largest)
+
+
+def decode_photos(
+    photos: Sequence[Photo], size: int, workers: int
+) -> Generator[Squares, None, None]:
+    """Decode photos and yield them in order, some at a time; no more is decoded ahead than keeps
+    the workers busy. These are threads; each has a process of its own if that is faster."""
+    workers = max(1, workers)
+    at_once = min(_MOST_A_TASK, -(-len(photos) // (_TASKS_A_THREAD * workers)))
+    tasks = (photos[first : first + at_once] for first in range(0, len(photos), at_once or 1))
+    is_worth_it = workers > _FEW_WORKERS and len(photos) >= _MANY_PHOTOS
+    with DecodingProcesses(workers if is_worth_it else 0) as processes:
+        read = partial(processes.read_squares, size=size)
+        yield from map_in_threads(read, tasks, workers, ahead=workers)
+
+
+class SeenPictures:
+    """The digests of all images so far, and the id of the next row."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._digests = set(contents.digests.to_pylist())
+        self._next_id = contents.next_id
+
+    def is_new(self, digest: str | None) -> bool:
+        """Whether the image has not been seen before; remembers it. None is not an image."""
+        if digest is None or digest in self._digests:
+            return False
+        self._digests.add(digest)
+        return True
+
+    def take_ids(self, count: int) -> np.ndarray:
+        self._next_id += count
+        return np.arange(self._next_id - count, self._next_id)
+
+
+def build_rows(squares: Squares, stamps: Stamps, seen: SeenPictures, size: int) -> pa.RecordBatch:
+    """The rows for images that are new, with the size and date of their files."""
+    digests = squares.digests
+    places = [place for place, digest in enumerate(digests) if seen.is_new(digest)]
+    files = stamps.take(places)
+    pixels = squares.images[places].reshape(-1)
+    columns = [
+        pa.array(seen.take_ids(len(places))),
+        files.names,
+        pa.array(files.file_bytes),
+        pa.array(files.modified_ns),
+        pa.array([digests[place] for place in places], pa.string()),
+        *(pa.array(np.ascontiguousarray(side)) for side in squares.sizes[places].T),
+        pa.FixedSizeListArray.from_arrays(pa.array(pixels), image_bytes(size)),
+    ]
+    schema = image_schema(size)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

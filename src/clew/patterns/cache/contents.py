@@ -1,12 +1,12 @@
-"""Which file has which image, without opening either: files are known by name, size and date, and
-those without a row of their own (duplicates, faulty ones) are remembered in a ledger."""
+"""The store of decoded photos, and which file has which image without opening either: files are
+known by name, size and date; duplicates and faulty ones are remembered in a ledger."""
 
 import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import PIL
@@ -16,9 +16,9 @@ from jaxtyping import Bool, Int32, Int64
 
 from clew.base.typed_json import read_as
 from clew.base.urls import UrlPath
-from clew.patterns.cache.rows import ID
+from clew.patterns.cache.rows import ID, RowStore
 from clew.patterns.photos.photo import Photo
-from clew.storage import StoreReader
+from clew.storage import StoreReader, read_manifest
 from clew.storage.disk import disk_errors
 from clew.storage.places import open_place
 from clew.storage.reading import open_regular, parse_json
@@ -26,12 +26,29 @@ from clew.storage.scratch import fetched
 from clew.storage.writing import append_to_file, is_leftover
 from clew.version import __version__
 
+KIND = "photos"
+CHANNELS = 3
+_ADVICE = "Free some space and run the same command again, or choose a smaller `image_size`."
+# Changes when photos are turned into squares differently: old squares would not match new ones.
+_METHOD = "whole photo, squashed"
 _GONE = -1
 LEDGER_NAME = "other_files.jsonl"
 # Another clew or Pillow version may be able to read what these could not.
 _READ_BY = f"clew {__version__}, Pillow {PIL.__version__}"
 _NO_ROW = -1
 _STAMP = ("name", "file_bytes", "modified_ns")
+
+
+def image_bytes(size: int) -> int:
+    return size * size * CHANNELS
+
+
+def image_schema(size: int) -> pa.Schema:
+    numbers = {"file_bytes": pa.int64(), "modified_ns": pa.int64()}
+    sides = {"width": pa.int32(), "height": pa.int32()}
+    columns = {ID: pa.int64(), "name": pa.string(), **numbers, "digest": pa.string(), **sides}
+    columns["image"] = pa.list_(pa.uint8(), image_bytes(size))
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,40 +210,53 @@ class Contents:
         return np.array([key in self.faults for key in keys.to_pylist()], bool)
 
 
-class _Shard(NamedTuple):
-    keys: pa.StringArray
-    digests: pa.StringArray
-    sizes: Int32[np.ndarray, "rows 2"]
-    next_id: int
-
-
 def read_contents(reader: StoreReader | None, others: Iterable[OtherFile]) -> Contents:
     """Read the contents of a store shard by shard, so that no shard stays mapped. `reader` is None
     for a store that does not exist yet."""
-    shards = range(0 if reader is None else len(reader.shards))
-    parts = [_read_shard(reader, number) for number in shards if reader is not None]
+    keys, digests, sizes, next_id = [], [], [np.zeros((0, 2), np.int32)], 0
+    for number in range(0 if reader is None else len(reader.shards)):
+        assert reader is not None
+        table = reader.peek(number).read_columns((*_STAMP, "digest", "width", "height", ID))
+        keys += [join_keys(*of) for of in zip(*(table[n].chunks for n in _STAMP), strict=True)]
+        # A copy: a view would keep the shard mapped, and the pages around it count as ours.
+        digests.append(pa.array(table["digest"].to_pylist(), pa.string()))
+        sizes.append(np.stack([table[name].to_numpy() for name in ("width", "height")], axis=1))
+        next_id = max(next_id, int(table[ID].to_numpy().max(initial=-1)) + 1)
     entries = list(others)
     return Contents(
-        keys=_join([part.keys for part in parts]),
-        digests=_join([part.digests for part in parts]),
-        sizes=np.concatenate([np.zeros((0, 2), np.int32), *(part.sizes for part in parts)]),
-        next_id=max((part.next_id for part in parts), default=0),
+        keys=_join(keys),
+        digests=_join(digests),
+        sizes=np.concatenate(sizes),
+        next_id=next_id,
         copies={entry.key: entry.digest for entry in entries if entry.digest is not None},
         faults={entry.key: entry for entry in entries if entry.digest is None},
     )
 
 
-def _read_shard(reader: StoreReader, number: int) -> _Shard:
-    table = reader.peek(number).read_columns((*_STAMP, "digest", "width", "height", ID))
-    stamps = zip(*(table[name].chunks for name in _STAMP), strict=True)
-    return _Shard(
-        keys=_join([join_keys(*columns) for columns in stamps]),
-        # A copy: a view would keep the shard mapped, and the pages around it count as ours.
-        digests=pa.array(table["digest"].to_pylist(), pa.string()),
-        sizes=np.stack([table[name].to_numpy() for name in ("width", "height")], axis=1),
-        next_id=int(table[ID].to_numpy().max(initial=-1)) + 1,
-    )
-
-
 def _join(arrays: Sequence[pa.Array]) -> pa.StringArray:
     return pa.concat_arrays([pa.array([], pa.string()), *arrays])
+
+
+class ImageStore(RowStore):
+    """The store of one size."""
+
+    def __init__(self, path: Path, size: int, cache_dir: Path | None = None) -> None:
+        super().__init__(
+            path,
+            image_schema(size),
+            kind=KIND,
+            identity={"size": size, "method": _METHOD},
+            row_bytes=image_bytes(size),
+            work="read the photos",
+            advice=_ADVICE,
+            cache_dir=cache_dir,
+        )
+        self.size = size
+        self.ledger = Ledger(path)
+
+    def read(self) -> Contents:
+        """Read the contents of the store. Raises StoreError if the folder holds something else."""
+        if not self.exists():
+            return read_contents(None, ())
+        self.refuse_other(read_manifest(self.path))
+        return read_contents(self.open_reader(), self.ledger.read())

@@ -1,9 +1,10 @@
 """Batches of decoded photos, from memory, from disk, or gathered on the GPU, and which of these
 suits the machine."""
 
+import math
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.loading.reader import Rows, SampleReader
-from clew.patterns.cache.store import CHANNELS, KIND
+from clew.patterns.cache.contents import CHANNELS, KIND
 
 Place = Literal["ram", "disk", "gpu"]
 
@@ -95,15 +96,13 @@ class ImageSamples:
         self.rows = np.ascontiguousarray(rows, np.int64)
         self.labels = torch.from_numpy(np.array(labels, np.int64))
         reader = _open_reader(as_path(store))
-        self.size = _side(reader)
-        files = _FromDisk(reader, self.rows, self.size)
-        files.hold()
-        self._source: _Source = files
-        if place == "ram":
-            self._source = _InMemory(files)
-        elif place == "gpu":
-            self._source = _OnDevice(files, torch.device("cuda" if device is None else device))
-            self.labels = self.labels.to(self._source.device)
+        self.size = int(reader.manifest.setting("size"))
+        self._files = _Files(reader, self.rows, self.size)
+        self._files.hold()
+        self._images: Images | None = None
+        if place != "disk":
+            on = torch.device("cpu" if place == "ram" else device or "cuda")
+            self._images, self.labels = self._files.read_all(on), self.labels.to(on)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -112,10 +111,21 @@ class ImageSamples:
         places = torch.from_numpy(np.ascontiguousarray(indices, np.int64))
         chosen = places.to(self.labels.device, non_blocking=True)
         return {
-            "image": self._source.read(places, chosen, buffers),
+            "image": self._read(places, chosen, buffers),
             "label": self.labels.index_select(0, chosen),
             "index": places,
         }
+
+    def _read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:
+        """`chosen` are the same indices on the device of the labels."""
+        if self._images is None:
+            return self._files.gather(places.numpy(), buffers)
+        if self.place == "gpu":
+            return self._images.index_select(0, chosen)
+        out = buffers.take((len(places), *self._images.shape[1:]), np.dtype(np.uint8))
+        # "clip" avoids a second copy: indices are known to be in range.
+        np.take(self._images.numpy(), places.numpy(), axis=0, out=out.numpy(), mode="clip")
+        return out
 
 
 def open_images(settings: LoadSettings, samples: ImageSamples, rank: Rank | None = None) -> Loader:
@@ -135,12 +145,7 @@ def open_images(settings: LoadSettings, samples: ImageSamples, rank: Rank | None
     )
 
 
-class _Source(Protocol):
-    def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:
-        """`chosen` are the same indices on the device of the labels."""
-
-
-class _FromDisk:
+class _Files:
     """Reads batches from disk, piece by piece, so that no page of the store stays in memory."""
 
     def __init__(self, reader: SampleReader, rows: Rows, size: int) -> None:
@@ -155,9 +160,6 @@ class _FromDisk:
         for place in firsts:
             self.copy(place[None], row)
 
-    def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:  # noqa: ARG002
-        return self.gather(places.numpy(), buffers)
-
     def gather(self, places: Rows, buffers: BufferPool) -> Images:
         images = buffers.take((len(places), *self.shape), np.dtype(np.uint8))
         self.copy(places, images)
@@ -168,43 +170,18 @@ class _FromDisk:
             flat = out.numpy().reshape(len(places), -1)
             self._reader.copy_rows(_COLUMN, self.rows[places], flat)
 
-    def pieces(self) -> list[Rows]:
-        """All indices, as many at a time as a small buffer holds."""
-        at_once = max(1, _READ_AT_ONCE_BYTES // int(np.prod(self.shape)))
-        places = np.arange(len(self.rows))
-        return [places[first : first + at_once] for first in range(0, len(places), at_once)]
-
-
-class _InMemory:
-    """Keeps all images in one array in RAM; a batch is one gather."""
-
-    def __init__(self, files: _FromDisk) -> None:
-        self._images = torch.empty((len(files.rows), *files.shape), dtype=torch.uint8)
-        for places in files.pieces():
-            files.copy(places, self._images[places[0] : places[-1] + 1])
-
-    def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:  # noqa: ARG002
-        out = buffers.take((len(places), *self._images.shape[1:]), np.dtype(np.uint8))
-        # "clip" avoids a second copy: indices are known to be in range.
-        np.take(self._images.numpy(), places.numpy(), axis=0, out=out.numpy(), mode="clip")
-        return out
-
-
-class _OnDevice:
-    """All images on the device, where each batch is gathered."""
-
-    def __init__(self, files: _FromDisk, device: torch.device) -> None:
-        self.device = device
-        self._images = torch.empty(
-            (len(files.rows), *files.shape), dtype=torch.uint8, device=device
-        )
+    def read_all(self, device: torch.device) -> Images:
+        """All images in one array on the device, read as many at a time as a small buffer holds."""
+        images = torch.empty((len(self.rows), *self.shape), dtype=torch.uint8, device=device)
         buffers = BufferPool(pinned=device.type == "cuda")
-        for places in files.pieces():
-            images = files.gather(places, buffers)
-            self._images[places[0] : places[-1] + 1].copy_(images, non_blocking=True)
-
-    def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:  # noqa: ARG002
-        return self._images.index_select(0, chosen)
+        at_once = max(1, _READ_AT_ONCE_BYTES // math.prod(self.shape))
+        for places in np.split(np.arange(len(self.rows)), range(at_once, len(self.rows), at_once)):
+            part = images[places[0] : places[-1] + 1] if len(places) else images
+            if device.type == "cpu":
+                self.copy(places, part)
+            else:
+                part.copy_(self.gather(places, buffers), non_blocking=True)
+        return images
 
 
 def _open_reader(store: Path) -> SampleReader:
@@ -215,7 +192,3 @@ def _open_reader(store: Path) -> SampleReader:
     if reader.manifest.kind != KIND:
         raise StoreError(f'"{store}" contains {reader.manifest.kind}, not {KIND}: check the path.')
     return reader
-
-
-def _side(reader: SampleReader) -> int:
-    return int(reader.manifest.setting("size"))

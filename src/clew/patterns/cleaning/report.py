@@ -23,8 +23,9 @@ from clew.patterns.photo_map.block import (
     map_style,
 )
 from clew.patterns.photo_map.layout import choose_shown, lay_out
-from clew.patterns.photos.decode import PhotoError, open_photo
-from clew.patterns.report.overlay import as_data_url
+from clew.patterns.photos.decode import open_photo
+from clew.patterns.photos.opening import PhotoError
+from clew.patterns.report.gallery import as_data_url
 from clew.storage.writing import replace_file
 from clew.version import __version__
 

@@ -15,7 +15,8 @@ from clew.base.errors import InputError
 from clew.base.progress import Reporter, log_event
 from clew.base.texts import counted, whole_percent
 from clew.loading.buffers import BufferPool
-from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos, choose_size
+from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
+from clew.patterns.cache.samples import ImageSamples
 from clew.patterns.cleaning.checks import (
     FEWEST_PHOTOS,
     ClassOverlap,
@@ -39,7 +40,7 @@ from clew.patterns.cleaning.duplicates import (
     make_small,
 )
 from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind, Overlap
-from clew.patterns.features import FeatureSettings, PhotoFeatures, compute_features
+from clew.patterns.features.compute import FeatureSettings, PhotoFeatures, compute_features
 from clew.patterns.networks.lite0 import STAGE_CHANNELS
 from clew.patterns.photos import Photo, PhotoFolder, assign_splits, find_classes, find_photos
 from clew.patterns.photos.photo import first_kept

@@ -1,32 +1,49 @@
-"""`compute_features`: the features of every photo, from the pretrained network, computed once."""
+"""What the network makes of every photo, computed once and kept in stores: features of the
+pretrained network, and the maps that its last blocks are trained on."""
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float16, Float32
 from torch import Tensor
 
 from clew.base.cores import count_cores
 from clew.base.errors import InputError
 from clew.base.progress import Reporter, log_event
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.cache import CachedPhotos
-from clew.patterns.features.filling import Filling, PhotoSource
-from clew.patterns.features.frozen import Form, FrozenLite0, choose_form
-from clew.patterns.features.store import FeatureStore, find_form
-from clew.patterns.features.views import Views
-from clew.patterns.networks.lite0 import FEATURES, STAGE_CHANNELS
-from clew.patterns.networks.pretrained import LITE0_DIGEST, load_lite0
+from clew.patterns.cache.build import CachedPhotos
+from clew.patterns.features.frozen import FIRST_BLOCK, Form, FrozenLite0, choose_form
+from clew.patterns.features.store import (
+    FeatureStore,
+    Filling,
+    Key,
+    Look,
+    PhotoSource,
+    Views,
+    find_form,
+)
+from clew.patterns.networks.lite0 import (
+    FEATURES,
+    LITE0_DIGEST,
+    STAGE_CHANNELS,
+    EfficientNetLite0,
+    load_lite0,
+)
 
 _SIZES = range(32, 513)
 _MOST_VIEWS, _CROP = 64, 0.35
 _STAGES = sum(STAGE_CHANNELS[:-1])
 _FLOAT = np.dtype(np.float32)
-# Changes when features are computed differently: old ones would not match new ones.
-_METHOD = "pooled stages, views 2"
+# Change when features are computed differently: old ones would not match new ones.
+_METHOD, _MAPS_METHOD = "pooled stages, views 2", "views 2"
+_CHANNELS, _STRIDE = 192, 32
+_HASH_LETTERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,56 +108,122 @@ def compute_features(
         size=settings.size or cached.size,
         views=Views(AugmentConfig(crop=_CROP, flip=settings.flip and settings.views > 0)),
     )
-    path = folder / f"lite0-{LITE0_DIGEST[:8]}-{source.size}px-{source.views.digest}"
     keys = [(digest, view) for view in range(settings.views + 1) for digest in cached.digests]
-    store = _open_store(path, find_form(path), source)
-    if not store.is_whole() or set(keys) - set(store.keys()):
-        form = find_form(path) or choose_form(torch.device(device))
-        store = _open_store(path, form, source)
-        look = _Pooled(FrozenLite0(load_lite0(classes=1), form, device))
-        Filling(
-            store,
-            source,
-            look,
-            device=device,
-            threads=threads or count_cores(),
-            reporter=reporter or log_event,
-        ).run(keys, should_stop)
-    return _split(*store.read(keys), photos=len(cached.photos))
-
-
-class _Pooled:
-    """What is kept of a batch of images."""
-
-    def __init__(self, network: FrozenLite0) -> None:
-        self._network = network
-
-    def __call__(self, images: Tensor) -> Sequence[Tensor]:
-        pooled = self._network.pooled(images)
-        return pooled[-1], torch.cat(pooled[:-1], dim=1)
-
-
-def _open_store(path: Path, form: Form | None, source: PhotoSource) -> FeatureStore:
-    return FeatureStore(
-        path,
+    rows = _compute_rows(
+        keys,
+        source,
+        folder / f"lite0-{LITE0_DIGEST[:8]}",
+        partial(_pool, device),
         kind="features",
         columns={"embedding": (FEATURES, _FLOAT), "stages": (_STAGES, _FLOAT)},
-        identity={
-            "size": source.size,
-            "views": source.views.describe(),
-            "form": form,
-            "weights": LITE0_DIGEST,
-            "method": _METHOD,
-        },
-        cache_dir=source.cached.cache_dir,
+        weights=LITE0_DIGEST,
+        method=_METHOD,
+        device=device,
+        threads=threads or count_cores(),
+        reporter=reporter or log_event,
+        should_stop=should_stop,
     )
-
-
-def _split(embedding: np.ndarray, stages: np.ndarray, *, photos: int) -> PhotoFeatures:
-    by_view = [values.reshape(-1, photos, values.shape[1]) for values in (embedding, stages)]
+    by_view = [values.reshape(-1, len(cached.photos), values.shape[1]) for values in rows]
     return PhotoFeatures(
         embedding=by_view[0][0],
         stages=by_view[1][0],
         view_embedding=by_view[0][1:].swapaxes(0, 1),
         view_stages=by_view[1][1:].swapaxes(0, 1),
     )
+
+
+def _pool(device: str | torch.device, form: Form) -> Look:
+    network = FrozenLite0(load_lite0(classes=1), form, device)
+
+    def look(images: Tensor) -> Sequence[Tensor]:
+        pooled = network.pooled(images)
+        return pooled[-1], torch.cat(pooled[:-1], dim=1)
+
+    return look
+
+
+def compute_maps(
+    network: EfficientNetLite0,
+    source: PhotoSource,
+    folder: Path,
+    keys: Sequence[Key],
+    *,
+    threads: int,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> Float16[Tensor, "keys rows columns 192"]:
+    """The maps that the network makes of these photos and views before its last blocks, in 16 bits.
+    They are the same for every network with the same first blocks."""
+    digest, side = _hash_first_blocks(network), -(-source.size // _STRIDE)
+
+    def make_look(form: Form) -> Look:
+        frozen = FrozenLite0(network, form)
+        return lambda images: [frozen.maps_before(images, FIRST_BLOCK).flatten(1).half()]
+
+    [found] = _compute_rows(
+        keys,
+        source,
+        folder / f"maps-{digest[:8]}",
+        make_look,
+        kind="feature maps",
+        columns={"map": (_CHANNELS * side**2, np.dtype(np.float16))},
+        weights=digest,
+        method=_MAPS_METHOD,
+        device="cpu",
+        threads=threads,
+        reporter=reporter,
+        should_stop=should_stop,
+    )
+    return torch.from_numpy(found).unflatten(1, (side, side, _CHANNELS))
+
+
+def map_bytes(size: int) -> int:
+    """The size of the map of one image."""
+    return 2 * _CHANNELS * (-(-size // _STRIDE)) ** 2
+
+
+def _compute_rows(
+    keys: Sequence[Key],
+    source: PhotoSource,
+    prefix: Path,
+    make_look: Callable[[Form], Look],
+    *,
+    kind: str,
+    columns: Mapping[str, tuple[int, np.dtype[Any]]],
+    weights: str,
+    method: str,
+    device: str | torch.device,
+    threads: int,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> list[np.ndarray]:
+    """The columns of these rows; those that are not in the store are computed. The form is that of
+    the rows that are there, or else the fastest."""
+    path = prefix.with_name(f"{prefix.name}-{source.size}px-{source.views.digest}")
+
+    def open_store(form: Form | None) -> FeatureStore:
+        about = {"size": source.size, "views": source.views.describe(), "form": form}
+        return FeatureStore(
+            path,
+            kind=kind,
+            columns=columns,
+            identity={**about, "weights": weights, "method": method},
+            cache_dir=source.cached.cache_dir,
+        )
+
+    store = open_store(find_form(path))
+    if not store.is_whole() or set(keys) - set(store.keys()):
+        form = find_form(path) or choose_form(torch.device(device))
+        store, look = open_store(form), make_look(form)
+        filling = Filling(store, source, look, device=device, threads=threads, reporter=reporter)
+        filling.run(keys, should_stop)
+    return store.read(keys)
+
+
+def _hash_first_blocks(network: EfficientNetLite0) -> str:
+    first = [f"_blocks.{place}." for place in range(FIRST_BLOCK)]
+    found = hashlib.blake2b()
+    for name, value in network.state_dict().items():
+        if name.startswith(("_conv_stem", "_bn0", *first)) and value.is_floating_point():
+            found.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+    return found.hexdigest()[:_HASH_LETTERS]

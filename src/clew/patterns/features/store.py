@@ -1,21 +1,90 @@
-"""Stores of what the network makes of photos: one row per photo and view, found again by the
-photo's digest."""
+"""Stores of what the network makes of photos and their augmented views: one row each, found again
+by the photo's digest, and filled in threads. A kill loses at most the last batches."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from torch.nn import functional as F
 
+from clew.base.cores import map_in_threads
+from clew.base.cpu import fast_convolutions, map_on_cores
+from clew.base.errors import TrainingStoppedError
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.base.texts import counted
+from clew.loading.buffers import BufferPool
 from clew.loading.reader import exceeds_cache
+from clew.patterns.augment import AugmentConfig, RandAugment
+from clew.patterns.augment.operations import apply_changes
+from clew.patterns.cache.build import CachedPhotos
 from clew.patterns.cache.rows import ID, RowStore
+from clew.patterns.cache.samples import ImageSamples
 from clew.patterns.features.frozen import FORMS, Form
-from clew.patterns.features.views import Key
 from clew.storage import StoreReader, read_manifest
 from clew.storage.manifest import has_manifest
 
 _ADVICE = "Free some space and run the same command again."
+
+
+# A photo's digest and the number of a view.
+Key = tuple[str, int]
+# Small batches stay in the processor's caches; a GPU wants large ones.
+_AT_ONCE, _AT_ONCE_ON_GPU = 8, 64
+Look = Callable[[UInt8[Tensor, "batch side side 3"]], Sequence[Tensor]]
+
+
+def resize(
+    images: UInt8[Tensor, "batch side side 3"], size: int
+) -> UInt8[Tensor, "batch size size 3"]:
+    """Images of `size` pixels; the same ones if they are already."""
+    if images.shape[1] == size:
+        return images
+    values = images.permute(0, 3, 1, 2).float()
+    shrinks = images.shape[1] > size
+    found = F.interpolate(values, (size, size), mode="bilinear", antialias=shrinks)
+    return found.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
+
+class Views:
+    """Makes views. Mixup is not part of them: it needs two photos."""
+
+    def __init__(self, config: AugmentConfig) -> None:
+        self._config = replace(config, mixup=0.0)
+        self._augment = RandAugment(self._config)
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self._config)
+
+    @property
+    def digest(self) -> str:
+        """A short name for the settings."""
+        return hashlib.blake2b(repr(self._config).encode(), digest_size=4).hexdigest()
+
+    def make(
+        self, images: UInt8[Tensor, "batch side side 3"], keys: Sequence[Key]
+    ) -> UInt8[Tensor, "batch side side 3"]:
+        """The views of photos; view 0 is the photo itself."""
+        numbers = torch.stack([_draw(key, self._augment.numbers) for key in keys])
+        changed = apply_changes(images, *self._augment.decide(numbers))
+        is_plain = torch.tensor([view == 0 for _, view in keys])
+        changed = (255 * changed).round_().clamp_(0, 255).to(torch.uint8)
+        return torch.where(is_plain[:, None, None, None], images, changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotoSource:
+    """The photos, as the network sees them: squares of `size` pixels, and their views."""
+
+    cached: CachedPhotos
+    size: int
+    views: Views
 
 
 class FeatureStore(RowStore):
@@ -107,3 +176,101 @@ def _read_values(reader: StoreReader, number: int, name: str, like: np.ndarray) 
     chunks = shard.read_column(name).chunks
     flat = [chunk.flatten().to_numpy() for chunk in chunks]
     return np.concatenate([np.zeros(0, like.dtype), *flat]).reshape(-1, like.shape[1])
+
+
+class Filling:
+    """Adds missing rows to a store. `look` gives the arrays of a batch of images, one row each."""
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        source: PhotoSource,
+        look: Look,
+        *,
+        device: str | torch.device,
+        threads: int,
+        reporter: Reporter,
+    ) -> None:
+        self._store, self._source, self._look, self._reporter = store, source, look, reporter
+        self._on_cpu = torch.device(device).type == "cpu"
+        self._threads = threads
+        self._at_once = _AT_ONCE if self._on_cpu else _AT_ONCE_ON_GPU
+        cached = source.cached
+        labels = np.zeros(len(cached.photos), np.int64)
+        self._images = ImageSamples(cached.open_store(), cached.rows, labels, place="disk")
+        self._places = {digest: place for place, digest in enumerate(cached.digests)}
+
+    def run(self, keys: Sequence[Key], should_stop: Callable[[], bool]) -> None:
+        """Raises TrainingStoppedError when `should_stop` returns true, and whatever writing a store
+        raises."""
+        with self._store.locked(), fast_convolutions():
+            self._store.heal()
+            there = self._store.keys()
+            known = set(there)
+            missing = [key for key in keys if key not in known]
+            if missing:
+                size = self._source.size
+                started = WorkStarted(
+                    noun="features",
+                    planned=len(keys),
+                    done=len(keys) - len(missing),
+                    estimate=f"{counted(len(missing), 'image')} of {size} x {size} pixels to "
+                    "compute features of",
+                )
+                with report_work(self._reporter, started):
+                    self._write(missing, len(there), should_stop)
+
+    def _write(
+        self, missing: Sequence[Key], first_id: int, should_stop: Callable[[], bool]
+    ) -> None:
+        writer, done = self._store.add_rows(), 0
+        try:
+            for keys, arrays in self._compute(missing):
+                rows = self._store.build_rows(keys, first_id + done, arrays)
+                written = writer.write(rows)
+                done += len(keys)
+                self._reporter(WorkAdvanced(count=len(keys), written_bytes=written))
+                if should_stop() and done < len(missing):
+                    writer.save()
+                    raise TrainingStoppedError(
+                        f"stopped while computing features: {done:,} of {len(missing):,} were "
+                        "computed and saved."
+                    )
+            writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+
+    def _compute(self, keys: Sequence[Key]) -> Iterator[tuple[Sequence[Key], list[np.ndarray]]]:
+        firsts = range(0, len(keys), self._at_once)
+        batches = [keys[first : first + self._at_once] for first in firsts]
+        if self._on_cpu:
+            found = map_on_cores(self._look_at, batches, self._threads)
+        else:
+            found = map_in_threads(self._look_at, batches, 1, ahead=1)
+        yield from zip(batches, found, strict=True)
+
+    def _look_at(self, keys: Sequence[Key]) -> list[np.ndarray]:
+        """The rows of one batch."""
+        arrays = self._look(self._read(keys))
+        return [values[: len(keys)].cpu().numpy() for values in arrays]
+
+    def _read(self, keys: Sequence[Key]) -> UInt8[Tensor, "batch size size 3"]:
+        """The images of a batch. It always has the same shape, so that a photo's features do not
+        depend on how many others there are."""
+        size = self._source.size
+        places = np.array([self._places[digest] for digest, _ in keys], np.int64)
+        images = self._images.read_batch(places, BufferPool())["image"]
+        batch = torch.zeros(self._at_once, size, size, 3, dtype=torch.uint8)
+        seen = resize(images, size)
+        batch[: len(keys)] = (
+            self._source.views.make(seen, keys) if any(view for _, view in keys) else seen
+        )
+        return batch
+
+
+def _draw(key: Key, count: int) -> Float[Tensor, " numbers"]:
+    digest, view = key
+    seed = hashlib.blake2b(f"{digest} {view}".encode(), digest_size=7).digest()
+    draw = torch.Generator().manual_seed(int.from_bytes(seed, "little"))
+    return torch.rand(count, generator=draw)

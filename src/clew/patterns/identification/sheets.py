@@ -13,7 +13,8 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from clew.base.cores import map_in_threads
 from clew.base.texts import whole_percent
 from clew.patterns.identification.results import MADE_BY, Identified, remove_sheets, sheet_file
-from clew.patterns.photos.decode import PhotoError, open_photo
+from clew.patterns.photos.decode import open_photo
+from clew.patterns.photos.opening import PhotoError
 from clew.storage.writing import replacing
 
 THUMBNAIL_SIDE = 192

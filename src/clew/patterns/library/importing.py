@@ -34,10 +34,9 @@ from clew.patterns.library.placing import (
     remove_parts,
     remove_source,
 )
-from clew.patterns.photos.decode import PhotoError
-from clew.patterns.photos.find import PhotoFolder, find_classes, find_photos
+from clew.patterns.photos.find import PhotoFolder, find_classes, find_photos, walk
+from clew.patterns.photos.opening import PhotoError
 from clew.patterns.photos.photo import class_name
-from clew.patterns.photos.walk import walk
 from clew.storage.disk import refuse_full_disk
 from clew.storage.writing import sync_folder
 

@@ -33,10 +33,9 @@ from clew.patterns.library.placing import (
     only_one,
     put_photo,
 )
-from clew.patterns.photos.decode import PhotoError
-from clew.patterns.photos.find import find_classes
+from clew.patterns.photos.find import find_classes, walk
+from clew.patterns.photos.opening import PhotoError
 from clew.patterns.photos.photo import Photo, natural_order
-from clew.patterns.photos.walk import walk
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file
 from clew.version import __version__

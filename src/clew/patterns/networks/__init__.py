@@ -1,32 +1,171 @@
-"""The image classifiers: the pretrained EfficientNet-Lite0, SE-ResNets of several sizes, and the
-networks of timm."""
+"""The image classification networks: the pretrained EfficientNet-Lite0, SE-ResNets of several
+sizes, and any of timm's."""
 
-from clew.patterns.networks.registry import (
-    CPU_NETWORK,
-    GPU_NETWORK,
-    LITE0,
-    NETWORKS,
-    TIMM,
-    build_network,
-    check_network,
-    is_network,
-    usual_network,
-    usual_sizes,
-)
-from clew.patterns.networks.scaling import IMAGENET, InputScaling, input_scaling
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
-__all__ = [
-    "CPU_NETWORK",
-    "GPU_NETWORK",
-    "IMAGENET",
-    "LITE0",
-    "NETWORKS",
-    "TIMM",
-    "InputScaling",
-    "build_network",
-    "check_network",
-    "input_scaling",
-    "is_network",
-    "usual_network",
-    "usual_sizes",
-]
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clew.base.errors import InputError
+from clew.patterns.networks.lite0 import EfficientNetLite0, load_lite0
+from clew.patterns.networks.se_resnet import SEResNet, SEResNetConfig
+
+TIMM = "timm:"
+LITE0 = "lite0"
+GPU_NETWORK, CPU_NETWORK = "standard", "small"
+# The smallest and the largest image size that is chosen by itself. Small photos are enlarged for
+# the pretrained network: at their own size, little would be left of them after five halvings. More
+# so where its first blocks are not trained: they know photos of 224 pixels.
+_SIZES, _SIZES_OF_LITE0, _SIZES_FOR_FEATURES = (32, 128), (128, 224), (192, 224)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkPreset:
+    """Channels and blocks of the four stages, and what the network is for."""
+
+    widths: tuple[int, ...]
+    blocks: tuple[int, ...]
+    suits: str
+
+
+NETWORKS = {
+    "tiny": NetworkPreset(
+        widths=(16, 32, 64, 128),
+        blocks=(1, 1, 1, 1),
+        suits="quick experiments or very slow machines",
+    ),
+    "small": NetworkPreset(
+        widths=(32, 64, 128, 256), blocks=(2, 2, 2, 2), suits="computers without a GPU"
+    ),
+    "standard": NetworkPreset(
+        widths=(64, 128, 256, 512), blocks=(3, 3, 3, 3), suits="most photo collections"
+    ),
+    "large": NetworkPreset(
+        widths=(96, 192, 384, 768), blocks=(3, 4, 6, 3), suits="many photos and a GPU"
+    ),
+}
+
+
+def usual_sizes(name: str, *, for_features: bool = False) -> tuple[int, int]:
+    """The image sizes to choose from, in pixels: the smallest and the largest. `for_features` if
+    the first blocks stay as they are."""
+    if name != LITE0:
+        return _SIZES
+    return _SIZES_FOR_FEATURES if for_features else _SIZES_OF_LITE0
+
+
+def usual_network(*, on_gpu: bool) -> tuple[str, str]:
+    """The default network to train from scratch, and why."""
+    if on_gpu:
+        return GPU_NETWORK, f"for {NETWORKS[GPU_NETWORK].suits}"
+    return (
+        CPU_NETWORK,
+        f'there is no GPU; `network="{GPU_NETWORK}"` would take about five times as long',
+    )
+
+
+def check_network(name: str | None, *, pretrained: bool) -> None:
+    """Check that a network can be built, without allocating memory or downloading weights; None is
+    the default. Raises InputError as `build_network` does."""
+    name = name or GPU_NETWORK
+    if name == LITE0:
+        return
+    with torch.device("meta"):  # no memory, no values: only whether it can be built
+        build_network(
+            name,
+            classes=2,
+            image_size=128,
+            pretrained=pretrained and name in NETWORKS,
+        )
+
+
+def is_network(name: str) -> bool:
+    """Whether a training can have used this name."""
+    return name == LITE0 or name in NETWORKS or name.startswith(TIMM)
+
+
+def build_network(
+    name: str, *, classes: int, image_size: int, pretrained: bool = False
+) -> nn.Module:
+    """A network with `features(images)` and `head(features)`; raises InputError for an unknown
+    name, or if its library is not installed."""
+    if name.startswith(TIMM):
+        network = _create(
+            name.removeprefix(TIMM), classes=classes, image_size=image_size, pretrained=pretrained
+        )
+        return TimmNetwork(network)
+    if name == LITE0:
+        return load_lite0(classes) if pretrained else EfficientNetLite0(classes)
+    if name not in NETWORKS:
+        known = ", ".join((LITE0, *NETWORKS))
+        raise InputError(
+            f'unknown network "{name}": choose from: {known}, or timm:NAME for a timm network, '
+            "such as timm:resnet18."
+        )
+    if pretrained:
+        raise InputError(
+            f'"{name}" has no pretrained weights: omit `pretrained`, or give '
+            f'`network="{LITE0}"` or a timm network, such as timm:resnet18.'
+        )
+    preset = NETWORKS[name]
+    return SEResNet(
+        SEResNetConfig(
+            classes=classes, image_size=image_size, widths=preset.widths, blocks=preset.blocks
+        )
+    )
+
+
+class TimmNetwork(nn.Module):
+    """One of timm's networks as clew uses them."""
+
+    timm: Any  # its methods are only known at run time
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.timm = network
+
+    def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Tensor:
+        return self.timm(images)
+
+    def features(self, images: Float[Tensor, "batch 3 height width"]) -> Tensor:
+        return self.timm.forward_features(images)
+
+    def head(self, features: Tensor) -> Float[Tensor, "batch classes"]:
+        return self.timm.forward_head(features)
+
+    def pool(self, features: Tensor) -> Float[Tensor, "batch features"]:
+        """What the last layer takes."""
+        return self.timm.forward_head(features, pre_logits=True)
+
+
+def _create(name: str, *, classes: int, image_size: int, pretrained: bool) -> nn.Module:
+    timm = _import_timm()
+    if name not in timm.list_models():
+        near = ", ".join(timm.list_models(f"*{name}*")[:5]) or "timm.list_models() lists them"
+        raise InputError(f'timm has no network "{name}": {near}.')
+    try:
+        try:  # transformers are built for one size
+            return timm.create_model(name, pretrained, num_classes=classes, img_size=image_size)
+        except TypeError:  # and convolutions take any
+            return timm.create_model(name, pretrained, num_classes=classes)
+    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+        raise InputError(
+            f'the network "{name}" could not be built for images of {image_size} pixels '
+            f"({str(error).splitlines()[0]}): choose another `image_size`, or, if its weights "
+            "could not be downloaded, check the connection or omit `pretrained`."
+        ) from error
+
+
+def _import_timm() -> ModuleType:
+    try:
+        import timm
+    except (ImportError, RuntimeError, OSError) as error:  # torchvision built for another torch
+        raise InputError(
+            "timm networks require the packages timm and torchvision, which cannot be imported "
+            f"({str(error).splitlines()[0]}): install them with pip install 'clew[timm]', or "
+            f"choose from: {', '.join((LITE0, *NETWORKS))}."
+        ) from None
+    return timm

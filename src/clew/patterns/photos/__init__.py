@@ -1,18 +1,17 @@
 """Photos in folders: found, opened safely whatever they are, and assigned to splits."""
 
-from clew.patterns.photos.decode import (
-    MAX_PIXELS,
-    MIN_SIDE,
-    PhotoError,
-    Square,
-    open_photo,
-    photo_size,
-    read_photo,
-    read_square,
-)
+from clew.patterns.photos.decode import Square, open_photo, photo_size, read_photo, read_square
 from clew.patterns.photos.find import PhotoFolder, find_classes, find_photos, sort_classes
-from clew.patterns.photos.photo import SPLITS, SUFFIXES, Fault, Photo, natural_order
-from clew.patterns.photos.splits import USUAL_SHARES, assign_splits
+from clew.patterns.photos.opening import MAX_PIXELS, MIN_SIDE, PhotoError
+from clew.patterns.photos.photo import (
+    SPLITS,
+    SUFFIXES,
+    USUAL_SHARES,
+    Fault,
+    Photo,
+    assign_splits,
+    natural_order,
+)
 
 __all__ = [
     "MAX_PIXELS",

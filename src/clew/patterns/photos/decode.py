@@ -1,34 +1,33 @@
-"""Photos as pixels, whatever the file is: RGB, upright, complete. A photo that cannot be read
-completely is refused with a PhotoError that says why; a bad file never raises anything else."""
+"""Photos as pixels, whatever the file is: RGB, upright, complete, one or many at a time, here or in
+processes. A bad file never raises anything but a PhotoError that says why."""
 
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int32, UInt8
 from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
+from clew.base.python_processes import start_function
 from clew.patterns.photos.opening import (
-    MAX_PIXELS,
-    MIN_SIDE,
+    TAKES_TURNS,
     PhotoError,
     PhotoSource,
     opened_photo,
     prepare_decoding,
 )
-
-__all__ = [
-    "MAX_PIXELS",
-    "MIN_SIDE",
-    "PhotoError",
-    "PhotoSource",
-    "Square",
-    "open_photo",
-    "photo_size",
-    "read_photo",
-    "read_square",
-]
+from clew.patterns.photos.photo import Fault, Photo
 
 # A JPEG is decoded at 1/2, 1/4 or 1/8 scale if that leaves twice the requested sides, and any image
 # is box-averaged down to three times them before it is filtered. Compared with plain decoding and
@@ -50,6 +49,7 @@ _SIDEWAYS = {_TURNS[number] for number in (5, 6, 7, 8)}
 _KEPT = {"L", "LA", "RGB", "RGBA"}
 _WIDE = {"I", "F", "I;16", "I;16B", "I;16L", "I;16N"}
 _SIXTEEN_BITS = 65535
+_DIGEST_BYTES = 16
 
 
 class Square(NamedTuple):
@@ -155,3 +155,152 @@ def _range(values: np.ndarray) -> tuple[float, float]:
         return low, max(high, low + 1)
     tops = (1.0, 255.0, _SIXTEEN_BITS)
     return 0.0, next((top for top in tops if high <= top), high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squares:
+    """The results for some photos. Arrays have one entry per photo; those of faulty ones are
+    meaningless, and their digest is None."""
+
+    images: UInt8[np.ndarray, "photos image_bytes"]
+    sizes: Int32[np.ndarray, "photos 2"]
+    digests: list[str | None]
+    faults: dict[int, Fault] = field(default_factory=dict)  # by index
+
+    def read(self, place: int, photo: Photo, size: int, *, take_turns: bool = True) -> None:
+        """Decode the photo at index `place`."""
+        self.faults.pop(place, None)
+        try:
+            square = read_photo(photo.path, size, take_turns=take_turns)
+        except PhotoError as error:
+            self.faults[place] = Fault(
+                name=photo.name, label=photo.label, kind=error.kind, reason=error.reason
+            )
+            return
+        self.images[place] = square.pixels.reshape(-1)
+        self.sizes[place] = square.width, square.height
+        self.digests[place] = hash_picture(self.images[place])
+
+    def postponed(self) -> list[int]:
+        """The indices of photos that must take turns with others."""
+        return [place for place, fault in self.faults.items() if fault.kind == TAKES_TURNS]
+
+
+def read_squares(photos: Sequence[Photo], size: int, *, take_turns: bool = True) -> Squares:
+    """Decode photos one after another. Without `take_turns`, large ones are postponed."""
+    squares = Squares(
+        images=np.empty((len(photos), size * size * 3), np.uint8),
+        sizes=np.zeros((len(photos), 2), np.int32),
+        digests=[None] * len(photos),
+    )
+    for place, photo in enumerate(photos):
+        squares.read(place, photo, size, take_turns=take_turns)
+    return squares
+
+
+def hash_picture(image: UInt8[np.ndarray, " image_bytes"]) -> str:
+    """Identical images have equal digests, whatever file they came from."""
+    return hashlib.blake2b(image.data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class DecodingProcesses:
+    """`count` processes, which end with the `with` block, or with this process. A photo gives the
+    same pixels, and the same error, as when it is decoded here."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pipes: list[Connection] = []
+        self._free: SimpleQueue[Connection] = SimpleQueue()
+
+    def __enter__(self) -> "DecodingProcesses":
+        pairs = [socket.socketpair() for _ in range(self._count)]
+        self._process = _start([theirs for _, theirs in pairs]) if pairs else None
+        for ours, theirs in pairs:
+            theirs.close()
+            self._pipes.append(Connection(ours.detach()))
+            self._free.put(self._pipes[-1])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        if self._process is not None:
+            # A process that was forked meanwhile may hold a copy of the pipes.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def read_squares(self, photos: Sequence[Photo], size: int) -> Squares:
+        """As `squares.read_squares`, in a process that has nothing else to do. Threads may call
+        this at the same time; without a process, the photos are decoded here."""
+        try:
+            pipe = self._free.get_nowait()
+        except Empty:
+            return read_squares(photos, size)
+        try:
+            pipe.send((photos, size))
+            squares = _receive(pipe, len(photos), size)
+        except (EOFError, OSError):  # killed, perhaps because memory is short
+            pipe.close()
+            return read_squares(photos, size)
+        self._free.put(pipe)
+        for place in squares.postponed():
+            squares.read(place, photos[place], size)
+        return squares
+
+
+def _receive(pipe: Connection, photos: int, size: int) -> Squares:
+    images = np.empty((photos, size * size * 3), np.uint8)
+    squares: Squares = pipe.recv()
+    # Straight into the array: pickled, the images would be copied four times.
+    rest = images.data.cast("B")
+    while rest:
+        count = os.readv(pipe.fileno(), [rest])
+        if not count:
+            raise EOFError
+        rest = rest[count:]
+    return replace(squares, images=images)
+
+
+def _start(sockets: Sequence[socket.socket]) -> subprocess.Popen[bytes] | None:
+    numbers = [one.fileno() for one in sockets]
+    try:
+        return start_function(
+            serve,
+            numbers,
+            stdin=subprocess.DEVNULL,
+            pass_fds=numbers,
+            # A process that forks should have no threads.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl+C is for the process that waits for these
+        )
+    except OSError:  # not a Python of its own: photos are decoded without processes
+        return None
+
+
+def serve(sockets: Sequence[int]) -> None:
+    """Fork one process per socket and wait for all of them."""
+    for mine in sockets:
+        if os.fork() == 0:
+            for other in sockets:
+                if other != mine:
+                    os.close(other)
+            _answer(Connection(mine))
+            os._exit(0)
+    for each in sockets:
+        os.close(each)
+    for _ in sockets:
+        os.wait()
+
+
+def _answer(pipe: Connection) -> None:
+    while True:
+        try:
+            photos, size = pipe.recv()
+        except (EOFError, OSError):
+            return
+        squares = read_squares(photos, size, take_turns=False)
+        pipe.send(replace(squares, images=squares.images[:0]))
+        rest = squares.images.data.cast("B")
+        while rest:
+            rest = rest[os.write(pipe.fileno(), rest) :]

@@ -1,12 +1,16 @@
-"""What is known about a photo from its path alone, and why an unusable one is excluded."""
+"""What is known about a photo from its path alone, why an unusable one is excluded, and its split:
+the folders decide, or a hash of its content, so that it keeps its split when others are added."""
 
+import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clew.loading.splits import SPLIT_NAMES
+from clew.base.errors import InputError
+from clew.loading.splits import SPLIT_NAMES, Shares
 
 SPLITS = SPLIT_NAMES  # "train", "validation", "test"
 # In lower case; the actual format is detected from the first bytes.
@@ -17,6 +21,8 @@ SUFFIXES = frozenset(
 # trained and evaluated on and the metrics stay comparable.
 _FIRST_KEPT = ("test", "validation", "train", None)
 _MOST_NAMES = 3
+USUAL_SHARES = Shares(train=0.7, validation=0.1, test=0.2)
+_NAMED = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,3 +90,133 @@ def _name_classes(group: Sequence[Photo]) -> str:
 
 def _fault(photo: Photo, kind: str, reason: str) -> Fault:
     return Fault(name=photo.name, label=photo.label, kind=kind, reason=reason)
+
+
+def assign_splits(
+    photos: Sequence[Photo],
+    keys: Sequence[str],
+    *,
+    shares: Shares = USUAL_SHARES,
+    known: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The split of every photo: "train", "validation" or "test".
+
+    `keys` are digests of the photos' content; `known` maps digests to the split of an earlier run.
+    Splits given by folders take precedence; a split without a folder is drawn from the training
+    photos. Raises InputError for fewer than two classes, for classes with too few photos, and if
+    the splits of the earlier run leave nothing to train or evaluate on.
+    """
+    labels = [photo.label or "" for photo in photos]
+    _refuse_one_class(set(labels))
+    folders = {photo.split for photo in photos if photo.split is not None}
+    shares = _open_shares(shares, folders)
+    open_rows: dict[str, list[int]] = {label: [] for label in labels}
+    for row, photo in enumerate(photos):
+        if photo.split in (None, "train"):
+            open_rows[labels[row]].append(row)
+    _refuse_thin({label: {keys[row] for row in open_rows[label]} for label in open_rows}, shares)
+    splits = [photo.split or "" for photo in photos]
+    for rows in open_rows.values():
+        dealt = _deal({keys[row] for row in rows}, shares, known or {})
+        for row in rows:
+            splits[row] = dealt[keys[row]]
+    _refuse_nothing_left(labels, splits, shares)
+    return splits
+
+
+def _refuse_one_class(classes: set[str]) -> None:
+    if len(classes) < 2:
+        what = f'only one class ("{min(classes)}")' if classes else "no usable photo"
+        raise InputError(
+            f"there is {what}, but a classifier requires at least two classes: add a folder with "
+            "photos of another class."
+        )
+
+
+def _open_shares(shares: Shares, folders: set[str]) -> Shares:
+    """The fractions of what the folders leave open: a split with a folder takes nothing more."""
+    if folders and "train" not in folders:
+        raise InputError(
+            f"there are folders for {' and '.join(sorted(folders))} but none for training: put "
+            'training photos into a folder "train", with one folder per class inside.'
+        )
+    parts = {
+        split: 0.0 if split in folders - {"train"} else share
+        for split, share in zip(SPLIT_NAMES, shares, strict=True)
+    }
+    if not parts["train"]:
+        raise InputError(
+            f"the split {shares} leaves no photos for training: its first number must be greater "
+            "than 0."
+        )
+    total = sum(parts.values())
+    return Shares(**{split: part / total for split, part in parts.items()})
+
+
+def _refuse_thin(keys: Mapping[str, set[str]], shares: Shares) -> None:
+    """Raise InputError for classes with too few photos: every split that is drawn needs at least
+    one photo of every class."""
+    dealt = [split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share]
+    thin = [label for label in sorted(keys, key=natural_order) if len(keys[label]) < len(dealt)]
+    if not thin:
+        return
+    shown = _name_some([f'"{label}" ({len(keys[label])})' for label in thin])
+    raise InputError(
+        f"classes with too few distinct photos: {shown}. Each class requires at least "
+        f"{len(dealt)}, one for {' and one for '.join(dealt)}: add photos, or remove the "
+        "folder."
+    )
+
+
+def _refuse_nothing_left(labels: Sequence[str], splits: Sequence[str], shares: Shares) -> None:
+    """Raise InputError if photos that keep their split of an earlier run leave a split without
+    photos."""
+    trained = {label for label, split in zip(labels, splits, strict=True) if split == "train"}
+    untrained = [f'"{label}"' for label in sorted({*labels} - trained, key=natural_order)]
+    lacking = [split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share]
+    lacking = [split for split in lacking if split not in splits]
+    if not untrained and not lacking:
+        return
+    what = f"training of {_name_some(untrained)}" if untrained else " and ".join(lacking)
+    raise InputError(
+        "photos keep the split from the run that this one starts from, which leaves none for "
+        f"{what}: add photos, or start from scratch (without `start_from`; for a set, with "
+        "`overwrite=True`)."
+    )
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _deal(keys: set[str], shares: Shares, known: Mapping[str, str]) -> dict[str, str]:
+    """The split of each key of one class."""
+    open_splits = {split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share}
+    dealt = {key: known[key] for key in keys if known.get(key) in open_splits}
+    fresh = sorted(keys - dealt.keys(), key=_hash)
+    counts = Counter(dealt.values())
+    slots = [
+        split
+        for split, wanted in _targets(len(keys), shares).items()
+        for _ in range(wanted - counts[split])
+    ]
+    if len(slots) > len(fresh):  # then splits that have nothing yet come first, training above all
+        first = ("train", *dict.fromkeys(slots))
+        slots = [split for split in dict.fromkeys(first) if not counts[split]] + slots
+    slots += ["train"] * (len(fresh) - len(slots))
+    return dealt | dict(zip(fresh, slots, strict=False))
+
+
+def _targets(count: int, shares: Shares) -> dict[str, int]:
+    """How many of a class's photos each split should have, test first; at least one each."""
+    test, validation = (
+        max(1, round(share * count)) if share else 0 for share in (shares.test, shares.validation)
+    )
+    while test + validation > count - (shares.train > 0):
+        test, validation = (test - 1, validation) if test >= validation else (test, validation - 1)
+    return {"test": test, "validation": validation, "train": count - test - validation}
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()

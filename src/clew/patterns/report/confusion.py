@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clew.base.texts import counted
 from clew.pages.markup import Html, tag
-from clew.pages.numbers import counted, percent
-from clew.patterns.report.headline import confused_pairs
-from clew.patterns.report.run import Run
+from clew.pages.numbers import percent
+from clew.patterns.report.results import Run, confused_pairs
+from clew.patterns.report.tables import draw_plain
 
 MOST_CLASSES = 120
 _NUMBERED = 40  # up to this many classes, a cell has room for its number
@@ -253,22 +254,16 @@ def _draw_pairs(run: Run) -> Html:
     pairs = confused_pairs(run)
     if not pairs:
         return tag("p", "There are no mistakes.", class_="empty")
-    head = [tag("th", "true"), tag("th", "predicted"), tag("th", "photos", class_="number")]
+    head = ("true", "predicted", tag("th", "photos", class_="number"))
     rows = [
-        tag(
-            "tr",
-            tag("td", tag("bdi", label)),
-            tag("td", tag("bdi", predicted)),
-            tag("td", f"{count:,}", class_="number"),
-        )
+        (tag("bdi", label), tag("bdi", predicted), tag("td", f"{count:,}", class_="number"))
         for label, predicted, count in pairs[:_MOST_PAIRS]
     ]
-    table = tag("table", tag("thead", tag("tr", head)), tag("tbody", rows), class_="plain pairs")
     more = len(pairs) - _MOST_PAIRS
     note = f"and {counted(more, 'less frequent pair')}" if more > 0 else ""
     return tag(
         "div",
         tag("h3", "Most frequent mistakes"),
-        tag("div", table, class_="scroll", tabindex="0"),
+        draw_plain(head, rows, "pairs"),
         tag("p", note, class_="muted") if note else None,
     )

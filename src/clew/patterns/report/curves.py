@@ -1,52 +1,46 @@
 """Training curves by epoch, and how far the model's confidence can be trusted, as panels."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
+from clew.base.texts import counted
 from clew.metrics import calibration_points
 from clew.pages.figures import Dot, Guide, Line, Panel, draw_panel, padded_range
 from clew.pages.markup import Html, tag
-from clew.pages.numbers import counted, decimals
-from clew.patterns.report.headline import percents
-from clew.patterns.report.run import Run
+from clew.pages.numbers import decimals
+from clew.patterns.report.results import Run, percents
 
 # Colors of the page's style: distinct for color-blind readers and in grayscale print.
 _TRAINING, _VALIDATION = "red", "blue"
+# Title, y label, and the lines: column of log.csv, name, color, dash.
+_PANELS = (
+    (
+        "Loss",
+        "loss",
+        (("train_loss", "training", _TRAINING, 1), ("val_loss", "validation", _VALIDATION, 0)),
+    ),
+    (
+        "Accuracy",
+        "accuracy",
+        (
+            ("train_accuracy", "training", _TRAINING, 1),
+            ("val_accuracy", "validation", _VALIDATION, 0),
+        ),
+    ),
+    ("Learning rate", "", (("lr", "learning rate", "gray", 0),)),
+)
 _BINS = 10
 _DEFAULT_THRESHOLD = 0.6
 
 
 def draw_training(run: Run) -> Html:
-    panels = [_loss_panel(run), _accuracy_panel(run), _rate_panel(run)]
+    panels = [_epoch_panel(run, *panel) for panel in _PANELS]
     return tag("div", [draw_panel(panel) for panel in panels if panel.lines], class_="panels")
 
 
-def _loss_panel(run: Run) -> Panel:
-    lines = _lines(
-        run, (("train_loss", "training", _TRAINING, 1), ("val_loss", "validation", _VALIDATION, 0))
-    )
-    return _epoch_panel(run, "Loss", "loss", lines)
-
-
-def _accuracy_panel(run: Run) -> Panel:
-    lines = _lines(
-        run,
-        (
-            ("train_accuracy", "training", _TRAINING, 1),
-            ("val_accuracy", "validation", _VALIDATION, 0),
-        ),
-    )
-    return _epoch_panel(run, "Accuracy", "accuracy", lines, dots=_best_dot(run))
-
-
-def _rate_panel(run: Run) -> Panel:
-    lines = _lines(run, (("lr", "learning rate", "gray", 0),))
-    return _epoch_panel(run, "Learning rate", "", lines)
-
-
-def _lines(run: Run, columns: Iterable[tuple[str, str, str, int]]) -> tuple[Line, ...]:
+def _lines(run: Run, columns: Sequence[tuple[str, str, str, int]]) -> tuple[Line, ...]:
     found = []
     for column, name, color, dash in columns:
         values = np.array([_or_nan(row.get(column)) for row in run.history])
@@ -73,8 +67,9 @@ def _epochs(run: Run) -> np.ndarray:
 
 
 def _epoch_panel(
-    run: Run, title: str, y_label: str, lines: tuple[Line, ...], dots: tuple[Dot, ...] = ()
+    run: Run, title: str, y_label: str, columns: Sequence[tuple[str, str, str, int]]
 ) -> Panel:
+    lines = _lines(run, columns)
     last = float(max(_epochs(run), default=1.0))
     return Panel(
         title=title,
@@ -83,7 +78,7 @@ def _epoch_panel(
         x_range=(1.0, last) if last > 1 else (0.5, 1.5),
         y_range=padded_range(value for line in lines for value in line.y),
         lines=lines,
-        dots=dots,
+        dots=_best_dot(run) if y_label == "accuracy" else (),
         legend=tuple((line.tip, line.color, line.dash) for line in lines) if y_label else (),
         has_whole_steps=True,
     )

@@ -1,87 +1,65 @@
-"""Test photos worth a look, plain and with a heat map: the most confident mistakes, and correct
-predictions of each class."""
+"""Photos in the report: the most confident mistakes and correct predictions of each class, plain
+and with a heat map, and the map of all photos."""
 
-from collections.abc import Sequence
+import base64
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32, UInt8
+from matplotlib import colormaps
 from PIL import Image, ImageOps
 
-from clew.pages.markup import Html, tag
-from clew.pages.numbers import as_number, counted
-from clew.patterns.photos.decode import PhotoError, open_photo, read_square
-from clew.patterns.report.headline import percents
-from clew.patterns.report.overlay import as_data_url, lay_over
-from clew.patterns.report.run import PhotoAnswer, Run
+from clew.base.texts import counted
+from clew.pages.markup import Html, join, tag
+from clew.pages.numbers import as_number
+from clew.patterns.photo_map.block import (
+    MOST_THUMBNAILS,
+    Coloring,
+    PhotoMap,
+    draw_map,
+    embed_sheet,
+    map_script,
+)
+from clew.patterns.photos.decode import open_photo, read_square
+from clew.patterns.photos.opening import PhotoError
+from clew.patterns.photos.photo import SPLITS
+from clew.patterns.report.results import PhotoAnswer, Run, percents
 from clew.patterns.trained.gradcam import heat_maps
 from clew.patterns.trained.model import PatternModel
+from clew.patterns.trained.tables import MapRow
 
-MOST_MISTAKES, MOST_EVIDENCE = 60, 48
+_MOST_MISTAKES, _MOST_EVIDENCE = 60, 48
 _PER_CLASS = 2
-SIDE = 176
+_SIDE = 176
+_QUALITY = 78
+_HEAT = colormaps["inferno"]
+_DARKEST = 0.3  # below, the colors are nearly black
+_STRENGTH = 0.65  # opacity of the strongest heat: the photo can be seen through it
+_SPLIT_COLORS = ("gray", "gold", "blue")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Looking:
-    """The model whose heat maps are drawn, or why there are none."""
-
-    model: PatternModel | None = None
-    fault: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A photo, and the classes to draw heat maps for."""
-
-    path: Path
-    classes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """JPEGs as data URLs; `heats` are in the order of the classes wanted. `fault` says why there is
-    nothing to show."""
-
-    photo: str = ""
-    heats: tuple[str, ...] = ()
-    fault: str = ""
-
-
-def draw_mistakes(run: Run, looking: Looking) -> Html:
-    """Draw the mistakes, the most confident first: those that no threshold would have caught."""
-    mistakes = run.mistakes
-    shown = mistakes[:MOST_MISTAKES]
-    wanted = [_want(run, one, (one.predicted, one.label)) for one in shown]
-    cards = [
-        _card(
-            answer,
-            picture,
-            (f'evidence for "{answer.predicted}"', f'evidence for "{answer.label}"'),
-        )
-        for answer, picture in zip(shown, show_photos(wanted, looking), strict=True)
-    ]
-    return tag("div", _describe_rest(len(shown), len(mistakes)), tag("div", cards, class_="photos"))
-
-
-def _describe_rest(shown: int, mistakes: int) -> Html | None:
-    if shown == mistakes:
-        return None
+def draw_mistakes(run: Run, model: PatternModel | None) -> Html:
+    """Draw the mistakes, the most confident first: those that no threshold would have caught.
+    Without a model there are no heat maps."""
+    shown = run.mistakes[:_MOST_MISTAKES]
+    wanted = [(one.predicted, one.label) for one in shown]
+    captions = [[f'evidence for "{name}"' for name in names] for names in wanted]
+    cards = _draw_cards(run, model, shown, wanted, captions)
     words = (
-        f"{shown} of {counted(mistakes, 'mistake')} are shown, the most confident first; "
-        f"predictions.csv has all of them."
+        f"{len(shown)} of {counted(len(run.mistakes), 'mistake')} are shown, the most confident "
+        "first; predictions.csv has all of them."
     )
-    return tag("p", words, class_="empty")
+    rest = tag("p", words, class_="empty") if len(shown) < len(run.mistakes) else None
+    return tag("div", rest, tag("div", cards, class_="photos"))
 
 
-def draw_evidence(run: Run, looking: Looking) -> Html:
-    chosen = choose_evidence(run)
-    wanted = [_want(run, one, (one.predicted,)) for one in chosen]
-    cards = [
-        _card(answer, picture, ("evidence",))
-        for answer, picture in zip(chosen, show_photos(wanted, looking), strict=True)
-    ]
+def draw_evidence(run: Run, model: PatternModel | None) -> Html:
+    chosen = _choose_evidence(run)
+    wanted = [(one.predicted,) for one in chosen]
+    cards = _draw_cards(run, model, chosen, wanted, [["evidence"]] * len(chosen))
     classes = len({answer.label for answer in chosen})
     missing = len({answer.label for answer in run.answers if answer.is_correct}) - classes
     note = (
@@ -92,7 +70,7 @@ def draw_evidence(run: Run, looking: Looking) -> Html:
     return tag("div", cut, tag("div", cards, class_="photos small"))
 
 
-def choose_evidence(run: Run) -> list[PhotoAnswer]:
+def _choose_evidence(run: Run) -> list[PhotoAnswer]:
     """Of each class a typical photo (of median confidence) and, where there is room, the one with
     the lowest confidence. With too many classes, the hardest ones."""
     by_class: dict[str, list[PhotoAnswer]] = {name: [] for name in run.classes}
@@ -101,8 +79,8 @@ def choose_evidence(run: Run) -> list[PhotoAnswer]:
             by_class[answer.label].append(answer)
     recall = {row["class"]: as_number(row.get("recall")) or 0.0 for row in run.per_class}
     known = sorted((name for name in by_class if by_class[name]), key=lambda name: recall[name])
-    kept = set(known[:MOST_EVIDENCE])
-    each = _PER_CLASS if _PER_CLASS * len(kept) <= MOST_EVIDENCE else 1
+    kept = set(known[:_MOST_EVIDENCE])
+    each = _PER_CLASS if _PER_CLASS * len(kept) <= _MOST_EVIDENCE else 1
     return [one for name in run.classes if name in kept for one in _typical(by_class[name])[:each]]
 
 
@@ -110,50 +88,6 @@ def _typical(answers: list[PhotoAnswer]) -> list[PhotoAnswer]:
     ordered = sorted(answers, key=lambda answer: (-answer.probability, answer.name))
     middle, last = ordered[len(ordered) // 2], ordered[-1]
     return [middle] if middle is last else [middle, last]
-
-
-def _want(run: Run, answer: PhotoAnswer, classes: Sequence[str]) -> Wanted:
-    folder = run.data_folder or run.folder
-    return Wanted(path=folder / answer.name, classes=tuple(dict.fromkeys(classes)))
-
-
-def _card(answer: PhotoAnswer, picture: Shown, captions: Sequence[str]) -> Html:
-    pictures = [_figure(picture.photo, "photo", f"photo {answer.name}")] if picture.photo else []
-    pictures += [
-        _figure(heat, caption, f"{answer.name}: {caption}")
-        for heat, caption in zip(picture.heats, captions, strict=False)
-    ]
-    fault = tag("p", picture.fault, class_="empty") if picture.fault else None
-    return tag(
-        "article",
-        tag("div", pictures, class_="strip") if pictures else fault,
-        tag("div", _verdict(answer), class_="verdict"),
-        tag("div", tag("bdi", answer.name), class_="file", title=answer.name),
-        class_=f"photo-card {'correct' if answer.is_correct else 'wrong'}",
-    )
-
-
-def _figure(address: str, caption: str, words: str) -> Html:
-    image = tag("img", src=address, alt=words, loading="lazy", decoding="async")
-    return tag("figure", image, tag("figcaption", caption))
-
-
-def _verdict(answer: PhotoAnswer) -> list[Html]:
-    predicted = tag("span", "predicted ", tag("b", tag("bdi", answer.predicted)))
-    sure = tag("span", percents(answer.probability), class_="sure", title="confidence")
-    if answer.is_correct:
-        return [tag("span", tag("b", tag("bdi", answer.label))), sure]
-    truth = tag("span", "true ", tag("b", tag("bdi", answer.label)), class_="truth")
-    second = f"{percents(answer.second_probability)} for " if answer.second else ""
-    beside = tag("span", second, tag("bdi", answer.second), class_="muted") if second else None
-    return [truth, predicted, sure, *([beside] if beside else [])]
-
-
-def show_photos(wanted: Sequence[Wanted], looking: Looking) -> list[Shown]:
-    """One per photo, in order. A photo that was moved or damaged since then has a fault."""
-    read = [_read(one, looking.model) for one in wanted]
-    heats = iter(_find_heats([one for one in read if isinstance(one, _Read)], looking.model))
-    return [one if isinstance(one, Shown) else _show(one, next(heats)) for one in read]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,16 +99,43 @@ class _Read:
     places: tuple[int, ...]
 
 
-def _read(wanted: Wanted, model: PatternModel | None) -> _Read | Shown:
+def _draw_cards(
+    run: Run,
+    model: PatternModel | None,
+    answers: Sequence[PhotoAnswer],
+    wanted: Sequence[Sequence[str]],
+    captions: Sequence[Sequence[str]],
+) -> Iterator[Html]:
+    """One card per photo, with heat maps for the classes `wanted`; the reason instead of a photo
+    that was moved or damaged since then."""
+    folder = run.data_folder or run.folder
+    read = [
+        _read(folder / answer.name, classes, model)
+        for answer, classes in zip(answers, wanted, strict=True)
+    ]
+    heats = iter(_find_heats([one for one in read if isinstance(one, _Read)], model))
+    for answer, one, words in zip(answers, read, captions, strict=True):
+        if isinstance(one, str):
+            yield _card(answer, tag("p", one, class_="empty"))
+            continue
+        pictures = [_figure(one.photo, "photo", f"photo {answer.name}")]
+        pictures += [
+            _figure(lay_over(one.photo, heat), caption, f"{answer.name}: {caption}")
+            for heat, caption in zip(next(heats), words, strict=False)
+        ]
+        yield _card(answer, tag("div", pictures, class_="strip"))
+
+
+def _read(path: Path, wanted: Sequence[str], model: PatternModel | None) -> _Read | str:
     size, classes = (1, ()) if model is None else (model.image_size, model.classes)
     try:
-        photo = open_photo(wanted.path, at_least=SIDE)
-        square = read_square(wanted.path, size)
+        photo = open_photo(path, at_least=_SIDE)
+        square = read_square(path, size)
     except PhotoError as error:
-        return Shown(fault=f"the photo was moved or is damaged: {error.reason}")
+        return f"the photo was moved or is damaged: {error.reason}"
     # Small ones are enlarged: the heat map over them is smooth.
-    photo = ImageOps.contain(photo, (SIDE, SIDE), Image.Resampling.LANCZOS)
-    places = tuple(classes.index(name) for name in wanted.classes if name in classes)
+    photo = ImageOps.contain(photo, (_SIDE, _SIDE), Image.Resampling.LANCZOS)
+    places = tuple(classes.index(name) for name in dict.fromkeys(wanted) if name in classes)
     return _Read(photo=photo, square=square, places=places)
 
 
@@ -190,6 +151,96 @@ def _find_heats(
     return np.split(heat_maps(model, images, places), np.cumsum(counts)[:-1])
 
 
-def _show(read: _Read, heats: Float32[np.ndarray, "wanted size size"]) -> Shown:
-    laid = tuple(as_data_url(lay_over(read.photo, heat)) for heat in heats)
-    return Shown(photo=as_data_url(read.photo), heats=laid)
+def _card(answer: PhotoAnswer, pictures: Html) -> Html:
+    return tag(
+        "article",
+        pictures,
+        tag("div", _verdict(answer), class_="verdict"),
+        tag("div", tag("bdi", answer.name), class_="file", title=answer.name),
+        class_=f"photo-card {'correct' if answer.is_correct else 'wrong'}",
+    )
+
+
+def _figure(picture: Image.Image, caption: str, words: str) -> Html:
+    image = tag("img", src=as_data_url(picture), alt=words, loading="lazy", decoding="async")
+    return tag("figure", image, tag("figcaption", caption))
+
+
+def _verdict(answer: PhotoAnswer) -> list[Html | None]:
+    sure = tag("span", percents(answer.probability), class_="sure", title="confidence")
+    if answer.is_correct:
+        return [tag("span", tag("b", tag("bdi", answer.label))), sure]
+    truth = tag("span", "true ", tag("b", tag("bdi", answer.label)), class_="truth")
+    predicted = tag("span", "predicted ", tag("b", tag("bdi", answer.predicted)))
+    second = f"{percents(answer.second_probability)} for "
+    beside = tag("span", second, tag("bdi", answer.second), class_="muted")
+    return [truth, predicted, sure, beside if answer.second else None]
+
+
+def lay_over(photo: Image.Image, heat: Float32[np.ndarray, "size size"]) -> Image.Image:
+    """The network saw the photo squeezed into a square, so the heat map is stretched back to its
+    shape. The photo below is gray: color is heat only."""
+    wide = np.asarray(Image.fromarray(heat).resize(photo.size, Image.Resampling.BICUBIC))
+    heat = np.clip(wide, 0, 1)[..., None]
+    gray = np.asarray(photo.convert("L"), dtype=np.float32)[..., None] * np.ones(3, np.float32)
+    color = 255 * _HEAT(_DARKEST + (1 - _DARKEST) * heat[..., 0])[..., :3]
+    share = _STRENGTH * heat
+    return Image.fromarray((gray * (1 - share) + color * share).astype(np.uint8))
+
+
+def as_data_url(image: Image.Image) -> str:
+    """The picture as a JPEG inside a "data:" address."""
+    content = io.BytesIO()
+    image.save(content, "JPEG", quality=_QUALITY, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def describe_shown(run: Run, rows: Sequence[MapRow]) -> str:
+    photos = run.part("data").get("photos")
+    if not isinstance(photos, int) or len(rows) >= photos:
+        return "Every photo as the trained network sees it: similar ones are close to each other."
+    return (
+        f"{len(rows):,} of {photos:,} photos as the trained network sees them: similar ones are "
+        "close to each other. Every mistake is among them."
+    )
+
+
+def draw_run_map(run: Run, rows: Sequence[MapRow], thumbnails: bytes) -> Html:
+    """The map of the photos, colored by class, mistakes or split."""
+    truth = ["wrong" if row.predicted != row.label else "correct" for row in rows]
+    splits = (*SPLITS, *sorted({row.split for row in rows} - {*SPLITS}))
+    shown = PhotoMap(
+        positions=np.array([(row.x, row.y) for row in rows], np.float32).reshape(-1, 2),
+        names=[row.name for row in rows],
+        colorings=[
+            _color("class", run.classes, [row.label for row in rows]),
+            _color("prediction", ("correct", "wrong"), truth, ("gray", "red")),
+            _color("split", splits, [row.split for row in rows], _SPLIT_COLORS),
+        ],
+        notes=[
+            "" if row.predicted == row.label else f"predicted as {row.predicted}" for row in rows
+        ],
+        thumbnails=embed_sheet(thumbnails, min(len(rows), MOST_THUMBNAILS)),
+        addresses=_find_addresses(run.data_folder, rows),
+    )
+    return join(draw_map(shown), tag("script", Html(map_script())))
+
+
+def _color(
+    name: str, groups: Sequence[str], of: Sequence[str], colors: Sequence[str] = ()
+) -> Coloring:
+    """Photos by the group that each is in; those that are not in `groups` are green."""
+    names = tuple(dict.fromkeys((*groups, *of)))
+    places = {group: place for place, group in enumerate(names)}
+    more = ["green"] * (len(names) - len(colors)) if colors else []
+    return Coloring(
+        name=name, groups=names, of=[places[group] for group in of], colors=(*colors, *more)
+    )
+
+
+def _find_addresses(folder: Path | None, rows: Sequence[MapRow]) -> list[str]:
+    """Photos without a thumbnail are shown from their files, while these are in place."""
+    if folder is None or not folder.is_absolute():
+        return []
+    later = rows[MOST_THUMBNAILS:]
+    return [""] * (len(rows) - len(later)) + [(folder / row.name).as_uri() for row in later]

@@ -19,7 +19,8 @@ from clew.pages.review import ReviewApp
 from clew.pages.server import LocalServer, open_server
 from clew.patterns.identification.results import Identified
 from clew.patterns.library.choose import Chosen
-from clew.patterns.photos.decode import PhotoError, open_photo
+from clew.patterns.photos.decode import open_photo
+from clew.patterns.photos.opening import PhotoError
 from clew.patterns.review.session import (
     Review,
     ReviewConfig,

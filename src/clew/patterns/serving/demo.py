@@ -15,9 +15,8 @@ from pathlib import Path
 
 from clew.base.errors import InputError, without_settings
 from clew.patterns.serving.app import PAGE, PhotoServiceSettings
-from clew.patterns.trained.exporting import INPUT, OUTPUT, TYPICALITY, ExportedModel
+from clew.patterns.trained.export import INPUT, OUTPUT, TYPICALITY, ExportedModel, export_onnx
 from clew.patterns.trained.model import PatternModel
-from clew.patterns.trained.onnx import export_onnx
 from clew.storage.ownership import claim
 from clew.storage.writing import replace_file
 

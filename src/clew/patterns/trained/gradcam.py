@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clew.base.errors import InputError
-from clew.patterns.classifier import normalize
+from clew.patterns.networks.classifier import normalize
 from clew.patterns.networks.lite0 import SameConv2d
 from clew.patterns.trained.model import PatternModel
 

@@ -24,12 +24,12 @@ from clew.base.urls import as_path
 from clew.engine import PlanRequest, plan_hardware
 from clew.engine.folders import BEST, LAST
 from clew.engine.model_files import Wanted, check_about, read_about, read_model
-from clew.patterns.classifier import look_closer, normalize
 from clew.patterns.networks import build_network, is_network
-from clew.patterns.photos.decode import PhotoError, read_square
+from clew.patterns.networks.classifier import look_closer, normalize
+from clew.patterns.photos.decode import hash_picture, read_square
 from clew.patterns.photos.find import find_photos
+from clew.patterns.photos.opening import PhotoError
 from clew.patterns.photos.photo import Fault, Photo
-from clew.patterns.photos.squares import hash_picture
 from clew.patterns.results_file import RESULTS, read_results_file
 from clew.patterns.trained.unknown import UnknownModel, read_unknown
 from clew.storage.working_copy import working_copy

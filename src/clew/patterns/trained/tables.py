@@ -1,8 +1,8 @@
-"""The tables beside a model: which photo is in which split, what was excluded, what was
-predicted."""
+"""The tables beside a model: which photo is in which split, what was excluded, what was predicted,
+and where each photo lies on the map."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,18 @@ from jaxtyping import Float
 
 from clew.base.errors import StoreError
 from clew.patterns.photos.photo import Fault
+from clew.storage.reading import open_regular
 from clew.storage.text_files import read_csv, write_csv
+from clew.storage.writing import replace_file
 
 SPLITS_FILE, EXCLUDED_FILE = "splits.csv", "excluded.csv"
 OLD_EXCLUDED_FILE = "left_out.csv"  # of runs of earlier versions
 PREDICTIONS_FILE = "predictions.csv"
 # Splits of photos that only earlier runs had: the starting weights were still trained on them.
 EARLIER_FILE = "earlier_splits.csv"
+MAP_FILE, THUMBNAILS_FILE = "map.csv", "map.jpg"
+_COLUMNS = ("name", "class", "split", "predicted", "x", "y")
+_MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,3 +129,51 @@ def _read(path: Path, columns: Sequence[str]) -> list[list[str]]:
             f'"{path}" cannot be read ({error}), but it lists the photos that the model was '
             "trained on: restore it, or train again."
         ) from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MapRow:
+    """A photo with its position from 0 to 1."""
+
+    name: str
+    label: str
+    split: str
+    predicted: str
+    x: float
+    y: float
+
+
+def write_map(folder: Path, rows: Sequence[MapRow], thumbnails: bytes) -> None:
+    """`thumbnails` is the sheet of the first photos (see `photo_map.thumbnails`)."""
+    lines = [(*astuple(row)[:4], f"{row.x:.4f}", f"{row.y:.4f}") for row in rows]
+    write_csv(folder / MAP_FILE, _COLUMNS, lines)
+    replace_file(folder / THUMBNAILS_FILE, thumbnails)
+
+
+def read_map(folder: Path) -> tuple[list[MapRow], bytes]:
+    """No rows for a model of an earlier version. Raises StoreError if a file is damaged."""
+    path = folder / MAP_FILE
+    try:
+        rows = [_row(row) for row in read_csv(path)]
+    except FileNotFoundError:
+        return [], b""
+    except (OSError, KeyError, ValueError) as error:
+        raise StoreError(f'"{path}" cannot be read ({error}): delete it, or train again.') from None
+    return rows, _read_thumbnails(folder / THUMBNAILS_FILE)
+
+
+def _row(row: dict[str, str]) -> MapRow:
+    x, y = (float(row[name]) for name in ("x", "y"))
+    if not (0 <= x <= 1 and 0 <= y <= 1):
+        raise ValueError(f"a position is {row['x']}, {row['y']}")
+    name, label, split, predicted = (row[name] for name in _COLUMNS[:4])
+    return MapRow(name=name, label=label, split=split, predicted=predicted, x=x, y=y)
+
+
+def _read_thumbnails(path: Path) -> bytes:
+    """Without them, the map has none."""
+    try:
+        with open_regular(path) as file:
+            return file.read(_MAX_BYTES)
+    except OSError:
+        return b""

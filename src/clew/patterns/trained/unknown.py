@@ -1,13 +1,13 @@
 """Which photos are unlike every class: the distance of a photo's features to those of the training
 photos, calibrated on the validation photos. Kept beside the model."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int64
+from torch import Tensor, nn
 
 from clew.base.errors import StoreError
 from clew.engine.model_files import ModelFile, read_model, write_model
@@ -31,7 +31,7 @@ _MOST_DIRECTIONS = 256
 # Photos of something similar differ where the classes differ from each other; over all features
 # they often vary as known photos do, unless the network was trained for long. So that distance
 # counts less, but a large one (in standard deviations) is enough by itself.
-WHOLE_WEIGHT, WHOLE_TOLERANCE = 0.5, 2.5
+_WHOLE_WEIGHT, _WHOLE_TOLERANCE = 0.5, 2.5
 _LEAST_SPREAD = 1e-4
 _AT_ONCE = 1_024
 
@@ -83,54 +83,54 @@ def to_unit(values: np.ndarray) -> np.ndarray:
     return values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeatureSpace:
+class FeatureSpace(nn.Module):
     """Where the training photos lie. `axes` span the directions in which the classes differ (linear
     discriminant analysis), `points` are the training photos along them. `wholes` are all of their
     features, along `basis`."""
 
-    center: Float32[np.ndarray, " features"]
-    axes: Float32[np.ndarray, "features axes"]
-    points: Float32[np.ndarray, "training axes"]
-    basis: Float32[np.ndarray, "features directions"]
-    wholes: Float32[np.ndarray, "training directions"]
-    neighbors: int
+    center: Float[Tensor, " features"]
+    axes: Float[Tensor, "features axes"]
+    points: Float[Tensor, "training axes"]
+    basis: Float[Tensor, "features directions"]
+    wholes: Float[Tensor, "training directions"]
 
-    def measure(self, features: Features) -> Float32[np.ndarray, "photos 3"]:
+    def __init__(self, neighbors: int, **arrays: Tensor) -> None:
+        super().__init__()
+        self.neighbors = neighbors
+        for name, values in arrays.items():
+            self.register_buffer(name, values)
+
+    def forward(self, features: Float[Tensor, "photos features"]) -> Float[Tensor, "photos 3"]:
         """Three distances per photo to its nearest training photos: along the axes, the same by
         direction only, and over all features."""
-        values = to_unit(features.astype(np.float32))
+        values = _to_unit(features)
         along = (values - self.center) @ self.axes
-        points, turned = to_unit(self.points), to_unit(along)
+        points, turned = _to_unit(self.points), _to_unit(along)
         # What the basis does not describe is far from everything: the length stays 1.
-        whole = values @ self.basis, np.ones(len(values), np.float32)
-        return np.stack(
-            [
-                _find_nearest(self.points, along, (along**2).sum(1), self.neighbors),
-                _find_nearest(points, turned, (turned**2).sum(1), self.neighbors),
-                _find_nearest(self.wholes, *whole, self.neighbors),
-            ],
-            axis=1,
-        )
+        whole, ones = values @ self.basis, torch.ones_like(values[:, :1])
+        near = self._find_nearest(self.points, along, along.square().sum(1, keepdim=True))
+        beside = self._find_nearest(points, turned, turned.square().sum(1, keepdim=True))
+        return torch.stack([near, beside, self._find_nearest(self.wholes, whole, ones)], dim=1)
+
+    def _find_nearest(
+        self, points: Tensor, photos: Tensor, squared: Float[Tensor, "photos 1"]
+    ) -> Float[Tensor, " photos"]:
+        """The mean distance to the nearest points; `squared` are the photos' squared lengths."""
+        squares = squared + points.square().sum(1) - 2 * photos @ points.T
+        count = min(self.neighbors, len(points))
+        nearest = torch.topk(squares, count, dim=1, largest=False).values
+        return nearest.clamp_min(0).sqrt().mean(1)
 
 
-def _find_nearest(
-    points: Float32[np.ndarray, "training axes"],
-    photos: Float32[np.ndarray, "photos axes"],
-    squared: Float32[np.ndarray, " photos"],
-    count: int,
-) -> Float32[np.ndarray, " photos"]:
-    """The mean distance to the `count` nearest points; `squared` are the squared lengths of the
-    photos."""
-    lengths, count = (points**2).sum(1), min(count, len(points))
-    found = np.empty(len(photos), np.float32)
-    for begin in range(0, len(photos), _AT_ONCE):
-        some = photos[begin : begin + _AT_ONCE]
-        own = squared[begin : begin + _AT_ONCE, None]
-        squares = own + lengths - 2 * some @ points.T
-        nearest = np.partition(squares, count - 1, axis=1)[:, :count]
-        found[begin : begin + _AT_ONCE] = np.sqrt(nearest.clip(0)).mean(1)
-    return found
+def _to_unit(values: Tensor) -> Tensor:
+    return values / values.square().sum(1, keepdim=True).sqrt().clamp_min(1e-12)
+
+
+@torch.no_grad()
+def _run(module: nn.Module, features: Features) -> Float[Tensor, "photos ..."]:
+    """What a module gives for features, some at a time."""
+    values = torch.from_numpy(features.astype(np.float32))
+    return torch.cat([module(some) for some in values.split(_AT_ONCE)])
 
 
 def fit_space(features: Features, labels: Labels, spread: Spread | None = None) -> FeatureSpace:
@@ -143,25 +143,42 @@ def fit_space(features: Features, labels: Labels, spread: Spread | None = None) 
     # The means sum to 0 after centering: one direction fewer than classes.
     spanned, _ = np.linalg.qr(((means - center) @ whitening)[:-1].T)
     axes = whitening @ spanned
-    return FeatureSpace(
-        center=center.astype(np.float32),
-        axes=axes.astype(np.float32),
-        points=((values - center) @ axes).astype(np.float32),
-        basis=np.ascontiguousarray(basis, np.float32),
-        wholes=(values @ basis).astype(np.float32),
-        neighbors=int(np.clip(np.bincount(places).min() - 1, 1, _MOST_NEIGHBORS)),
-    )
+    arrays = {
+        "center": center,
+        "axes": axes,
+        "points": (values - center) @ axes,
+        "basis": basis,
+        "wholes": values @ basis,
+    }
+    tensors = {name: torch.from_numpy(_to_float(array)) for name, array in arrays.items()}
+    neighbors = int(np.clip(np.bincount(places).min() - 1, 1, _MOST_NEIGHBORS))
+    return FeatureSpace(neighbors, **tensors)
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnknownModel:
+def _to_float(values: np.ndarray) -> Float32[np.ndarray, "..."]:
+    return np.ascontiguousarray(values, np.float32)
+
+
+class UnknownModel(nn.Module):
     """Says how typical photos are. `scales` are means and standard deviations over the held-out
     photos of the distances, `levels` the combined distances that they exceed with the probabilities
-    in LEVELS, in descending order."""
+    in LEVELS, in descending order. It consists of operations that every runtime has: it is exported
+    with the network."""
 
-    space: FeatureSpace
-    scales: Float32[np.ndarray, "4 2"]
-    levels: Float32[np.ndarray, " levels"]
+    scales: Float[Tensor, "4 2"]
+    levels: Float[Tensor, " levels"]
+    shares: Float[Tensor, " levels"]
+
+    def __init__(self, space: FeatureSpace, scales: Tensor, levels: Tensor) -> None:
+        super().__init__()
+        self.space = space
+        self.register_buffer("scales", scales)
+        self.register_buffer("levels", levels)
+        self.register_buffer("shares", torch.from_numpy(_to_float(LEVELS)), persistent=False)
+
+    def forward(self, features: Float[Tensor, "photos features"]) -> Float[Tensor, " photos"]:
+        """The typicality of photos, as in `typicality`."""
+        return rank(_combine(self.space(features), self.scales), self.levels, self.shares)
 
     def typicality(self, features: Features) -> Float32[np.ndarray, " photos"]:
         """The share of the photos of known classes that are at least as far from the training
@@ -173,58 +190,61 @@ class UnknownModel:
                 f"beside it has {features.shape[1]:,}: it belongs to another model. Delete it, or "
                 "train again."
             )
-        return rank(self.distances(features), self.levels)
+        return _run(self, features).numpy()
 
     def distances(self, features: Features) -> Float32[np.ndarray, " photos"]:
         """The combined distances, in standard deviations of those of held-out photos."""
-        return _combine(self.space.measure(features), self.scales)
+        return _combine(_run(self.space, features), self.scales).numpy()
 
     def write(self, folder: Path) -> None:
-        space = self.space
-        arrays = {
-            "center": space.center,
-            "axes": space.axes,
-            "points": space.points,
-            "basis": space.basis,
-            "wholes": space.wholes,
-            "scales": self.scales,
-            "levels": self.levels,
-        }
-        tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
-        write_model(folder / UNKNOWN_FILE, tensors, {"kind": _KIND, "neighbors": space.neighbors})
+        tensors = {**self.space.state_dict(), "scales": self.scales, "levels": self.levels}
+        about = {"kind": _KIND, "neighbors": self.space.neighbors}
+        write_model(folder / UNKNOWN_FILE, tensors, about)
 
 
 def calibrate(space: FeatureSpace, held_out: Features) -> UnknownModel | None:
     """The distances that held-out photos of the known classes have; None if there are too few."""
     if len(held_out) < FEWEST_HELD_OUT:
         return None
-    measured = space.measure(held_out)
-    each = np.array([_scale(values) for values in measured.T])
-    scales = np.stack([*each, _scale(_add_up(measured, each))]).astype(np.float32)
-    levels = find_levels(_combine(measured, scales).astype(np.float64))
-    return UnknownModel(space=space, scales=scales, levels=levels.astype(np.float32))
+    measured = _run(space, held_out)
+    each = torch.stack([_scale(values) for values in measured.T])
+    scales = torch.cat([each, _scale(_add_up(measured, each))[None]])
+    levels = find_levels(_combine(measured, scales).double().numpy())
+    return UnknownModel(space, scales, torch.from_numpy(_to_float(levels)))
 
 
-def _scale(values: np.ndarray) -> tuple[float, float]:
-    return float(values.mean()), max(float(values.std()), _LEAST_SPREAD)
+def _scale(values: Float[Tensor, " photos"]) -> Float[Tensor, " 2"]:
+    spread = values.std(correction=0).clamp_min(_LEAST_SPREAD)
+    return torch.stack([values.mean(), spread])
 
 
-def _standardize(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def _standardize(values: Tensor, scale: Tensor) -> Tensor:
     return (values - scale[0]) / scale[1]
 
 
 def _combine(
-    measured: Float32[np.ndarray, "photos 3"], scales: Float32[np.ndarray, "4 2"]
-) -> Float32[np.ndarray, " photos"]:
+    measured: Float[Tensor, "photos 3"], scales: Float[Tensor, "4 2"]
+) -> Float[Tensor, " photos"]:
     together = _standardize(_add_up(measured, scales), scales[3])
-    return np.maximum(together, _standardize(measured[:, 2], scales[2]) - WHOLE_TOLERANCE)
+    return torch.maximum(together, _standardize(measured[:, 2], scales[2]) - _WHOLE_TOLERANCE)
 
 
-def _add_up(measured: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    near, turned, whole = (
-        _standardize(values, scale) for values, scale in zip(measured.T, scales, strict=False)
-    )
-    return near + turned + WHOLE_WEIGHT * whole
+def _add_up(measured: Tensor, scales: Tensor) -> Float[Tensor, " photos"]:
+    near, turned, whole = (_standardize(measured[:, place], scales[place]) for place in range(3))
+    return near + turned + _WHOLE_WEIGHT * whole
+
+
+def rank(
+    distances: Float[Tensor, " photos"],
+    levels: Float[Tensor, " levels"],
+    shares: Float[Tensor, " levels"],
+) -> Float[Tensor, " photos"]:
+    """The typicality of photos at these distances, interpolated between the two nearest levels."""
+    levels, shares = levels.flip(0), shares.flip(0)
+    after = (distances[:, None] > levels).sum(1).clamp(1, len(levels) - 1)
+    low, high = levels[after - 1], levels[after]
+    part = ((distances - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+    return torch.lerp(shares[after - 1], shares[after], part)
 
 
 def find_levels(distances: Float[np.ndarray, " photos"]) -> Float[np.ndarray, " levels"]:
@@ -245,13 +265,6 @@ def find_levels(distances: Float[np.ndarray, " photos"]) -> Float[np.ndarray, " 
     return np.maximum.accumulate(levels[::-1])[::-1]
 
 
-def rank(
-    distances: Float[np.ndarray, " photos"], levels: Float[np.ndarray, " levels"]
-) -> Float32[np.ndarray, " photos"]:
-    """The typicality of photos at these distances."""
-    return np.interp(distances, levels[::-1], LEVELS[::-1]).astype(np.float32)
-
-
 def read_unknown(folder: Path) -> UnknownModel | None:
     """What is kept beside a model; None for a model of an earlier version, or with too few held-out
     photos. Raises StoreError if the file is damaged."""
@@ -261,14 +274,13 @@ def read_unknown(folder: Path) -> UnknownModel | None:
     saved = read_model(path)
     neighbors = _check(saved)
     tensors = saved.read(saved.kinds)
-    arrays = {name: tensor.to(torch.float32).numpy() for name, tensor in tensors.items()}
-    if not all(np.isfinite(values).all() for values in arrays.values()):
+    tensors = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    if not all(bool(values.isfinite().all()) for values in tensors.values()):
         raise _damage(path, "it contains NaN or infinity")
-    scales, levels = arrays.pop("scales"), arrays.pop("levels")
-    if (np.diff(levels) > 0).any() or (scales[:, 1] <= 0).any():
+    scales, levels = tensors.pop("scales"), tensors.pop("levels")
+    if (levels.diff() > 0).any() or (scales[:, 1] <= 0).any():
         raise _damage(path, "its distances are not in order")
-    space = FeatureSpace(neighbors=neighbors, **arrays)
-    return UnknownModel(space=space, scales=scales, levels=levels)
+    return UnknownModel(FeatureSpace(neighbors, **tensors), scales, levels)
 
 
 def _check(saved: ModelFile) -> int:

@@ -1,11 +1,13 @@
-"""The settings of a training run: its photos, its network, how it is trained, and its folder."""
+"""The settings of a training run (its photos, its network, how it is trained, and its folder), and
+what it reports besides the events of decoding and of the engine."""
 
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from clew.base.errors import InputError
+from clew.base.progress import Event
 from clew.base.settings import check_numbers
 from clew.base.texts import counted
 from clew.engine import CategoricalLoss, PlanRequest, TrainConfig
@@ -57,19 +59,6 @@ class LossSettings:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhotoSettings:
-    """Which photos, where they are decoded to, their size (None: chosen to suit them, within
-    `sizes`), and the share of each split. `cache_dir` is for what is downloaded from a URL."""
-
-    data: Path
-    images: Path
-    cache_dir: Path | None
-    image_size: int | None
-    shares: Shares
-    sizes: tuple[int, int]
-
-
 def usual_train() -> TrainConfig:
     """The default hyperparameters. `epochs` and `patience` are ignored: `PatternsConfig` has its
     own."""
@@ -112,33 +101,29 @@ class PatternsConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.image_size is not None and self.image_size not in _SIZES:
-            raise InputError(
+        checks = {
+            "image_size": (
+                self.image_size is None or self.image_size in _SIZES,
                 f"it must be from {_SIZES[0]} to {_SIZES[-1]} pixels.",
-                setting="image_size",
-                value=self.image_size,
-            )
-        if self.epochs is not None and self.epochs < 1:
-            raise InputError("it must be 1 or more.", setting="epochs", value=self.epochs)
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise InputError(
+            ),
+            "epochs": (self.epochs is None or self.epochs >= 1, "it must be 1 or more."),
+            "minutes": (
+                self.minutes is None or 0 < self.minutes < math.inf,
                 f"it must be greater than 0 ({USUAL_MINUTES:g} is the default).",
-                setting="minutes",
-                value=self.minutes,
-            )
-        if self.patience is not None and self.patience < 0:
-            raise InputError(
+            ),
+            "patience": (
+                self.patience is None or self.patience >= 0,
                 "it must be 1 or more, or 0 to disable early stopping.",
-                setting="patience",
-                value=self.patience,
-            )
-        if min(self.shares) <= 0:
-            raise InputError(
+            ),
+            "shares": (
+                min(self.shares) > 0,
                 "training, validation (to select the best epoch) and test (to measure accuracy) "
                 "must each have a share greater than 0.",
-                setting="shares",
-                value=self.shares,
-            )
+            ),
+        }
+        for name, (is_valid, rule) in checks.items():
+            if not is_valid:
+                raise InputError(rule, setting=name, value=getattr(self, name))
         self._check_weights()
 
     def _check_weights(self) -> None:
@@ -159,17 +144,6 @@ class PatternsConfig:
     def images(self) -> Path:
         """Where photos are decoded to."""
         return self.images_dir if self.images_dir is not None else self.out / "images"
-
-    def photos(self, sizes: tuple[int, int]) -> PhotoSettings:
-        """Which photos, for a network that takes these image sizes."""
-        return PhotoSettings(
-            data=self.data,
-            images=self.images,
-            cache_dir=self.cache_dir,
-            image_size=self.image_size,
-            shares=self.shares,
-            sizes=sizes,
-        )
 
     def train_for(
         self, photos: int, *, on_gpu: bool = False, is_fine_tuned: bool = False
@@ -218,3 +192,45 @@ def usual_epochs(train_photos: int, *, on_gpu: bool = False) -> int:
     many = _MANY_PHOTOS_ON_GPU if on_gpu else _MANY_PHOTOS
     wanted = _EPOCHS * (many / max(1, train_photos)) ** 0.5
     return round(min(_MOST_EPOCHS, max(_EPOCHS, wanted)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingChoice:
+    """A choice, made automatically or on request; `reason` is part of a sentence, with settings in
+    backticks."""
+
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Event):
+    """The photos are decoded and split; training comes next.
+
+    Everything known before its first step: `classes`, `splits` and `excluded` (by kind) are counts
+    of photos. `method` says how the network is trained; its value is the expected time in seconds,
+    or None if the engine measures it first.
+    """
+
+    folder: Path
+    classes: dict[str, int]
+    splits: dict[str, int]
+    excluded: dict[str, int]
+    other_files: int
+    excluded_file: Path
+    image_size: TrainingChoice
+    place: TrainingChoice
+    flip: TrainingChoice
+    epochs: TrainingChoice
+    network: TrainingChoice
+    method: TrainingChoice
+    started_from: Path | None
+    new_classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring(Event):
+    """Training is over; the model is evaluated on the test photos."""
+
+    def __str__(self) -> str:
+        return "evaluating on the test photos"

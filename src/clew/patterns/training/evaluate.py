@@ -11,12 +11,13 @@ import numpy as np
 
 from clew.base.errors import InputError, TrainingStoppedError
 from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
-from clew.base.texts import counted
+from clew.base.texts import counted, list_some
 from clew.engine.folders import make_folder
+from clew.engine.identity import read_versions
 from clew.engine.planning.hardware import look_at_machine
 from clew.patterns.photos import Fault, PhotoFolder, find_classes
 from clew.patterns.photos.photo import refuse_equals
-from clew.patterns.results_file import RESULTS, read_results_file
+from clew.patterns.results_file import RESULTS, read_results_file, refuse_other_results
 from clew.patterns.trained.model import (
     PatternModel,
     Prediction,
@@ -32,12 +33,10 @@ from clew.patterns.trained.tables import (
     write_excluded,
     write_predictions,
 )
-from clew.patterns.training.results import (
+from clew.patterns.training.measuring import (
     describe_classes,
     describe_test,
-    describe_versions,
     measure,
-    refuse_other_results,
     write_results,
 )
 from clew.storage.working_copy import optional_copy, working_copy
@@ -106,11 +105,17 @@ def evaluate_patterns(
         folder = find_classes(data, at_least=1)
         loaded = load_classifier(here, device)
         _refuse_unknown(folder, loaded)
-        seen = _read_seen(here)
+        # In its own run, and in those whose weights it started from.
+        splits = read_known_splits(here).items()
+        seen = {digest: split for digest, split in splits if split in _TRAINED_ON}
         predictions = _predict(loaded, folder, workers, reporter, should_stop)
         judged = _judge(predictions, seen)
         if not judged.counted:
-            raise InputError(_explain_none(data, judged))
+            first = judged.faults[0]
+            raise InputError(
+                f'none of the photos in "{data}" can be used (the first, "{first.name}": '
+                f"{first.reason}): use other photos."
+            )
         results = _describe(loaded, folder, judged) | {"seconds": time.monotonic() - started}
         return results if place is None else _write(place, folder, judged, results)
 
@@ -126,20 +131,17 @@ def _write(
     return write_results(out, results)
 
 
-def _read_seen(model: Path) -> dict[str, str]:
-    """The split of every image that the model was trained on, by digest: in its own run, and in
-    those whose weights it started from."""
-    known = read_known_splits(model)
-    return {digest: split for digest, split in known.items() if split in _TRAINED_ON}
-
-
 def _refuse_unknown(folder: PhotoFolder, model: PatternModel) -> None:
     unknown = [name for name in folder.classes if name not in model.classes]
     if not unknown:
         return
+    named, known = (
+        list_some([f'"{name}"' for name in names], _MOST_NAMED)
+        for names in (unknown, model.classes)
+    )
     raise InputError(
         f'"{folder.root}" has classes that the model in "{model.folder}" does not know: '
-        f"{_list(unknown)}. It knows {_list(model.classes)}. Rename or remove the folders; to "
+        f"{named}. It knows {known}. Rename or remove the folders; to "
         'train with the new classes, run "clew patterns train".'
     )
 
@@ -175,8 +177,9 @@ def _judge(predictions: Sequence[Prediction], seen: dict[str, str]) -> _Judged:
     for one in predictions:
         if one.digest is not None:
             groups[one.digest].append(one)
-    equal = [refuse_equals([one.photo for one in group]) for group in groups.values()]
-    excluded = {name: fault for group in equal for name, fault in group.items()}
+    excluded: dict[str, Fault] = {}
+    for group in groups.values():
+        excluded |= refuse_equals([one.photo for one in group])
     faults += excluded.values()
     usable = [one for one in predictions if one.digest and one.photo.name not in excluded]
     fresh = [one for one in usable if one.digest not in seen]
@@ -223,23 +226,9 @@ def _describe(model: PatternModel, folder: PhotoFolder, judged: _Judged) -> dict
             "all_seen": judged.all_seen,
             "split_folders": folder.split_folders,
         },
-        "versions": describe_versions(),
+        "versions": read_versions("pillow"),
     }
 
 
 def _stack(predictions: Sequence[Prediction]) -> np.ndarray:
     return np.stack([one.probabilities for one in predictions if one.probabilities is not None])
-
-
-def _explain_none(data: Path, judged: _Judged) -> str:
-    first = judged.faults[0]
-    return (
-        f'none of the photos in "{data}" can be used (the first, "{first.name}": {first.reason}): '
-        "use other photos."
-    )
-
-
-def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(f'"{name}"' for name in names[:_MOST_NAMED])
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return shown + more

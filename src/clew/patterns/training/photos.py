@@ -14,19 +14,13 @@ from jaxtyping import Int64, UInt8
 from clew.base.errors import InputError
 from clew.base.progress import Reporter
 from clew.engine import OpenBatches
+from clew.engine.planning.hardware import look_at_machine
 from clew.loading.buffers import BufferPool
-from clew.patterns.cache import (
-    CachedPhotos,
-    ImageSamples,
-    Place,
-    cache_photos,
-    choose_size,
-    open_images,
-)
+from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
+from clew.patterns.cache.samples import ImageSamples, Place, open_images
 from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits
 from clew.patterns.trained.tables import RunTables, SplitRow
-from clew.patterns.training.config import PhotoSettings
-from clew.patterns.training.events import TrainingChoice
+from clew.patterns.training.config import PatternsConfig, TrainingChoice
 from clew.patterns.training.start import Start
 from clew.storage.hashing import hash_text
 
@@ -102,41 +96,39 @@ class TrainingPhotos:
 
 def prepare_photos(
     folder: PhotoFolder,
-    settings: PhotoSettings,
+    config: PatternsConfig,
     start: Start | None,
     *,
+    sizes: tuple[int, int],
     check_size: Callable[[int], None],
-    workers: int,
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
-    """Decode and split the photos that were found. `check_size` can reject the image size before a
-    large set is decoded for nothing.
+    """Decode and split the photos that were found. An image size that is not given is chosen within
+    `sizes`; `check_size` can reject it before a large set is decoded for nothing.
 
     Raises InputError for folders that cannot be trained on, TrainingStoppedError when `should_stop`
     returns true.
     """
-    size = settings.image_size or (
-        start.image_size if start else choose_size(folder, settings.sizes)
-    )
+    size = config.image_size or (start.image_size if start else choose_size(folder, sizes))
     check_size(size)
     cached = cache_photos(
         folder,
-        settings.images,
+        config.images,
         size,
-        cache_dir=settings.cache_dir,
-        workers=workers,
+        cache_dir=config.cache_dir,
+        workers=look_at_machine().cores,
         reporter=reporter,
         should_stop=should_stop,
     )
-    _refuse_lost_classes(folder, cached, settings.data)
+    _refuse_lost_classes(folder, cached, config.data)
     known = start.splits if start is not None else {}
-    splits = assign_splits(cached.photos, cached.digests, shares=settings.shares, known=known)
+    splits = assign_splits(cached.photos, cached.digests, shares=config.shares, known=known)
     places = {name: place for place, name in enumerate(folder.classes)}
     return TrainingPhotos(
         folder=folder,
         cached=cached,
-        size=TrainingChoice(value=size, reason=_explain_size(settings.image_size, start, cached)),
+        size=TrainingChoice(value=size, reason=_explain_size(config.image_size, start, cached)),
         classes=folder.classes,
         labels=np.array([places[photo.label or ""] for photo in cached.photos], np.int64),
         splits=np.array([SPLITS.index(split) for split in splits], np.int64),

@@ -1,21 +1,153 @@
-"""Starting weights: those of an earlier run, even if classes were added or removed."""
+"""What a run starts from: its folder, with what may be resumed or replaced there, the weights of an
+earlier run, and the network. Whatever can be refused is refused before anything is written."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from clew.base.errors import InputError
-from clew.engine.folders import BEST
+from clew.base.errors import InputError, SettingsMismatchError
+from clew.base.progress import Note, Reporter
+from clew.base.settings import START_OVER
+from clew.engine.checkpoint import read_settings
+from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
 from clew.engine.model_files import read_model, refuse_non_finite
-from clew.patterns.networks import build_network
+from clew.engine.processes import count_processes
+from clew.patterns.features.fitting import TUNING_FILE
+from clew.patterns.networks import LITE0, build_network, check_network, usual_network
+from clew.patterns.networks.lite0 import pretrained_lite0
+from clew.patterns.report.page import REPORT_FILE
+from clew.patterns.results_file import RESULTS, refuse_other_results
 from clew.patterns.trained.model import PREFIX, read_model_settings
-from clew.patterns.trained.tables import read_known_splits
+from clew.patterns.trained.tables import (
+    EARLIER_FILE,
+    EXCLUDED_FILE,
+    MAP_FILE,
+    OLD_EXCLUDED_FILE,
+    PREDICTIONS_FILE,
+    SPLITS_FILE,
+    THUMBNAILS_FILE,
+    RunTables,
+    describe_changes,
+    read_known_splits,
+    read_splits,
+)
+from clew.patterns.trained.unknown import UNKNOWN_FILE
+from clew.patterns.training.config import USUAL_MINUTES, PatternsConfig
 from clew.storage.hashing import hash_file
+from clew.storage.ownership import OWN_FILE
 
 _HASH_LETTERS = 16
+
+
+_TABLES = (SPLITS_FILE, EARLIER_FILE, EXCLUDED_FILE, OLD_EXCLUDED_FILE)
+
+
+# Files that are only valid for a finished run. results.json is deleted last: it identifies the
+# others.
+_FOLLOWS = (PREDICTIONS_FILE, REPORT_FILE, UNKNOWN_FILE, MAP_FILE, THUMBNAILS_FILE, RESULTS)
+
+
+class RunFolder:
+    """A folder to train into. With `overwrite`, what an earlier run left is replaced."""
+
+    def __init__(self, path: Path, *, overwrite: bool) -> None:
+        self.path, self._overwrite = path, overwrite
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a run to resume."""
+        return (self.path / LAST).exists()
+
+    def read_started(self) -> dict[str, Any] | None:
+        """The settings of the run to resume; None if there is none, or if it is replaced."""
+        if self._overwrite or not self.is_started:
+            return None
+        return read_settings(self.path)
+
+    @contextmanager
+    def removed_if_refused(self) -> Iterator[None]:
+        """Remove the folder again if the run is refused: a set would take an empty folder for a
+        started run."""
+        was_there = self.path.is_dir()
+        try:
+            yield
+        except InputError:
+            if not was_there:
+                (self.path / OWN_FILE).unlink(missing_ok=True)
+                with suppress(OSError):  # it is not empty
+                    self.path.rmdir()
+            raise
+
+    def make(self, data: Path) -> None:
+        """Create the folder. Raises InputError if it is invalid or inside the photos in `data`,
+        StoreError for one with the results of something else, SettingsMismatchError for one with a
+        model whose training cannot be resumed."""
+        if self.path.resolve().is_relative_to(data.resolve()):
+            raise InputError(
+                "it is inside the photo folder, where its images would be mistaken for photos. "
+                "Choose a folder outside it.",
+                setting="out",
+                value=self.path,
+            )
+        refuse_other_results(self.path, "test_accuracy", "best_epoch")  # not an evaluation's
+        self._refuse_lost_run()
+        names = (*_FOLLOWS, *_TABLES, TUNING_FILE)
+        make_folder(self.path, *names, command="patterns train")
+
+    def refuse_other_size(self, size: int) -> None:
+        """Raises SettingsMismatchError if a run was started in the folder with another image
+        size."""
+        settings = self.read_started()
+        if settings is None:
+            return
+        started = settings.get("image_size")
+        if started != size:
+            raise SettingsMismatchError(
+                f'the run in "{self.path}" was started with an image size of {started}, but now '
+                f"it is {size}: give `image_size={started}` to resume it, or choose another "
+                f"`out`. {START_OVER}"
+            )
+
+    def begin(self, tables: RunTables, data: Path) -> None:
+        """Writes the tables of a new run, so that what was found can be seen before training ends.
+        Raises SettingsMismatchError if a run was started with other photos."""
+        with only_one(self.path):  # a run in progress keeps its tables
+            if self._overwrite:
+                clear_run(self.path, *_FOLLOWS, *_TABLES, TUNING_FILE)
+            self._refuse_other_photos(tables, data)
+            if self.is_started and (self.path / SPLITS_FILE).exists():
+                return
+            if (
+                not self.is_started and (self.path / RESULTS).exists()
+            ):  # of a run that no longer exists
+                for name in _FOLLOWS:
+                    (self.path / name).unlink(missing_ok=True)
+            tables.write(self.path)
+
+    def _refuse_lost_run(self) -> None:
+        """Refuse to overwrite a model whose checkpoint was deleted."""
+        if (self.path / BEST).exists() and not self.is_started and not self._overwrite:
+            raise SettingsMismatchError(
+                f'"{self.path}" contains a model ({BEST}), but not the checkpoint to resume its '
+                f'training from ({LAST}): choose another `out` (with `start_from="{self.path}"` '
+                f"to start from its weights). {START_OVER}"
+            )
+
+    def _refuse_other_photos(self, tables: RunTables, data: Path) -> None:
+        if not self.is_started or not (self.path / SPLITS_FILE).exists():
+            return
+        changes = describe_changes(read_splits(self.path), tables.splits)
+        if changes:
+            raise SettingsMismatchError(
+                f'the photos in "{data}" differ from those that "{self.path}" was started with: '
+                f"{changes}. To train on them, starting from its weights, give another `out` and "
+                f'`start_from="{self.path}"`. {START_OVER}'
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,3 +223,79 @@ def find_head(network: str, image_size: int) -> set[str]:
             for count in (2, 3)
         )
     return {name for name, value in few.items() if value.shape != more[name].shape}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkChoice:
+    """`is_fine_tuned` says whether its body was trained before, on other photos or in an earlier
+    run: then it learns more slowly than its classifier. With `minutes` it is not trained by the
+    engine, but on features, in about this time."""
+
+    name: str
+    reason: str
+    pretrained: bool = False
+    is_fine_tuned: bool = False
+    minutes: float | None = None
+
+
+def choose_network(
+    config: PatternsConfig,
+    start: Start | None,
+    folder: RunFolder,
+    *,
+    on_gpu: bool,
+    reporter: Reporter,
+) -> NetworkChoice:
+    """The network and its starting weights. Pretrained weights are downloaded here; where they are
+    the default and cannot be had, training starts from scratch, and a Note says why. Raises
+    InputError if a requested network cannot be built."""
+    started = folder.read_started()
+    is_quick = not on_gpu and count_processes() == 1
+    if started is not None:  # it stays what it is, even if it is resumed on another machine
+        is_quick = started.get("minutes") is not None
+    chosen = _choose(config, start, started or {}, on_gpu=on_gpu, reporter=reporter)
+    if not is_quick or not chosen.is_fine_tuned or config.epochs is not None:
+        return chosen
+    minutes = USUAL_MINUTES if config.minutes is None else config.minutes
+    return replace(chosen, minutes=minutes)
+
+
+def _choose(
+    config: PatternsConfig,
+    start: Start | None,
+    started: dict[str, Any],
+    *,
+    on_gpu: bool,
+    reporter: Reporter,
+) -> NetworkChoice:
+    if start is not None:
+        start.refuse_other(network=config.network, image_size=config.image_size)
+        reason = "from the weights that it starts from"
+        is_fine_tuned = start.network == LITE0
+        return NetworkChoice(name=start.network, reason=reason, is_fine_tuned=is_fine_tuned)
+    is_free = not (config.network or config.from_scratch or config.pretrained)
+    if is_free and isinstance(name := started.get("network"), str):
+        # Whatever the default was when the run was started.
+        return _choice(name, "as when the run was started", bool(started.get("pretrained")))
+    if config.network is not None:
+        pretrained = not config.from_scratch if config.network == LITE0 else config.pretrained
+        check_network(config.network, pretrained=pretrained)
+        if config.network == LITE0 and pretrained:
+            pretrained_lite0()
+        return _choice(config.network, "as requested", pretrained)
+    if not config.from_scratch:
+        try:
+            pretrained_lite0()
+        except InputError as error:
+            reporter(Note(f"training from scratch: {error}"))
+        else:
+            return _choice(LITE0, "pretrained on ImageNet", True)
+    name, reason = usual_network(on_gpu=on_gpu)
+    return _choice(name, f"from scratch: {reason}", False)
+
+
+def _choice(name: str, reason: str, pretrained: bool) -> NetworkChoice:
+    is_fine_tuned = pretrained and name == LITE0
+    return NetworkChoice(
+        name=name, reason=reason, pretrained=pretrained, is_fine_tuned=is_fine_tuned
+    )

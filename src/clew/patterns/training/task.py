@@ -8,16 +8,15 @@ from typing import Any
 
 import torch
 
-from clew.base.cores import count_cores
 from clew.base.progress import Note
 from clew.engine import CategoricalLoss, FitResult, PlanRequest, Reporter, TrainConfig, fit
 from clew.engine.folders import LAST
 from clew.engine.processes import count_processes
 from clew.engine.recorded import record_fit
-from clew.patterns.augment import AugmentConfig, decide_flip
-from clew.patterns.cache import choose_place
-from clew.patterns.classifier import PatternClassifier
-from clew.patterns.features import (
+from clew.patterns.augment import AugmentConfig
+from clew.patterns.augment.operations import decide_flip
+from clew.patterns.cache.samples import choose_place
+from clew.patterns.features.fitting import (
     TUNING_FILE,
     FeaturePlan,
     TuningFile,
@@ -25,14 +24,12 @@ from clew.patterns.features import (
     plan_features,
 )
 from clew.patterns.networks import build_network
+from clew.patterns.networks.classifier import PatternClassifier
 from clew.patterns.networks.lite0 import EfficientNetLite0
-from clew.patterns.photos import SPLITS
 from clew.patterns.trained.tables import EXCLUDED_FILE
-from clew.patterns.training.choosing import NetworkChoice
-from clew.patterns.training.config import BODY_RATE, PatternsConfig
-from clew.patterns.training.events import Prepared, TrainingChoice
+from clew.patterns.training.config import BODY_RATE, PatternsConfig, Prepared, TrainingChoice
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
-from clew.patterns.training.start import Start
+from clew.patterns.training.start import NetworkChoice, Start
 
 # This many photos are used to decide on mirroring.
 _LOOKED_AT = 2_000
@@ -168,103 +165,71 @@ def decide_task(
     """Decides what is left open, and reports it with its reason. `spent_seconds` were over before,
     of the time that was asked for."""
     on_gpu, count = device.type == "cuda", len(photos.places("train"))
-    place = _decide_place(photos, config.cache, device)
+    place, why_place = choose_place(
+        photos.cached.image_bytes, wanted=config.cache, device=device, processes=count_processes()
+    )
+    samples = TrainingSamples(photos, place, device)
     fine = network.is_fine_tuned
     train = config.train_for(count, on_gpu=on_gpu, is_fine_tuned=fine)
-    epochs = TrainingChoice(
-        value=train.epochs, reason=_why_epochs(config.epochs, start, count, is_fine_tuned=fine)
-    )
-    samples = TrainingSamples(photos, place.value, device)
-    flip = _decide_flip(config.augment.flip, samples)
+    flip, why_flip = config.augment.flip, "as requested"
+    if flip is None:
+        flip, why_flip = decide_flip(*samples.read_some("train", _LOOKED_AT))
+    quick = None
+    if network.minutes is not None:
+        quick = plan_features(
+            len(photos.cached.photos),
+            photos.size.value,
+            minutes=network.minutes,
+            spent_seconds=spent_seconds,
+        )
     task = Task(
         out=config.out,
         network=network.name,
         pretrained=network.pretrained,
         is_fine_tuned=fine,
-        quick=_plan_quick(network.minutes, photos, spent_seconds),
+        quick=quick,
         photos=photos,
         samples=samples,
         start=start,
-        augment=config.augment_for(flip=flip.value, is_fine_tuned=fine),
+        augment=config.augment_for(flip=flip, is_fine_tuned=fine),
         loss=config.loss.build(photos.count_classes("train")),
         train=train,
         request=config.request_for(count, is_fine_tuned=fine),
     )
-    chosen = TrainingChoice(value=network.name, reason=network.reason)
-    return task, _tell(
-        task,
-        place=place,
-        flip=flip,
-        epochs=epochs,
-        network=chosen,
-        method=_describe_method(task),
-    )
-
-
-def _plan_quick(
-    minutes: float | None, photos: TrainingPhotos, spent_seconds: float
-) -> FeaturePlan | None:
-    if minutes is None:
-        return None
-    return plan_features(
-        len(photos.cached.photos),
-        photos.size.value,
-        minutes=minutes,
-        threads=count_cores(),
-        spent_seconds=spent_seconds,
-    )
-
-
-def _describe_method(task: Task) -> TrainingChoice:
-    """How the network is trained, and why."""
-    if task.quick is not None:
-        return TrainingChoice(value=task.quick.seconds, reason=task.quick.reason)
-    if task.is_fine_tuned:
-        how = f"the whole network, its body at {BODY_RATE:g} times the learning rate of its head"
-        return TrainingChoice(value=None, reason=how)
-    return TrainingChoice(value=None, reason="the whole network")
-
-
-def _decide_place(photos: TrainingPhotos, wanted: str, device: torch.device) -> TrainingChoice:
-    place, reason = choose_place(
-        photos.cached.image_bytes, wanted=wanted, device=device, processes=count_processes()
-    )
-    return TrainingChoice(value=place, reason=reason)
-
-
-def _decide_flip(wanted: bool | None, samples: TrainingSamples) -> TrainingChoice:
-    if wanted is not None:
-        return TrainingChoice(value=wanted, reason="as requested")
-    flip, reason = decide_flip(*samples.read_some("train", _LOOKED_AT))
-    return TrainingChoice(value=flip, reason=reason)
-
-
-def _why_epochs(wanted: int | None, start: Start | None, count: int, *, is_fine_tuned: bool) -> str:
-    if wanted is not None:
-        return "requested with `epochs`"
-    if start is not None:
-        return (
-            f"fewer than usual for {count:,} training photos, because it does not start from "
-            "scratch"
-        )
-    if is_fine_tuned:
-        return f"to fine-tune pretrained weights on {count:,} training photos"
-    return f"for {count:,} training photos"
-
-
-def _tell(task: Task, **decided: TrainingChoice) -> Prepared:
-    photos, start = task.photos, task.start
-    counts = Counter(photos.classes[label] for label in photos.labels.tolist())
-    about = photos.describe()
-    return Prepared(
+    about, counts = photos.describe(), Counter(photos.labels.tolist())
+    prepared = Prepared(
         folder=photos.folder.root,
-        classes={name: counts[name] for name in photos.classes},
-        splits={split: about["splits"][split] for split in SPLITS},
+        classes={name: counts[label] for label, name in enumerate(photos.classes)},
+        splits=about["splits"],
         excluded=about["excluded"],
         other_files=about["other_files"],
         excluded_file=task.out / EXCLUDED_FILE,
         image_size=photos.size,
         started_from=start.folder if start else None,
         new_classes=tuple(name for name in photos.classes if start and name not in start.classes),
-        **decided,
+        place=TrainingChoice(value=place, reason=why_place),
+        flip=TrainingChoice(value=flip, reason=why_flip),
+        epochs=TrainingChoice(value=train.epochs, reason=_why_epochs(config, count, fine=fine)),
+        network=TrainingChoice(value=network.name, reason=network.reason),
+        method=_describe_method(task),
     )
+    return task, prepared
+
+
+def _describe_method(task: Task) -> TrainingChoice:
+    """How the network is trained, and why."""
+    if task.quick is not None:
+        return TrainingChoice(value=task.quick.seconds, reason=task.quick.reason)
+    body = f", its body at {BODY_RATE:g} times the learning rate of its head"
+    return TrainingChoice(
+        value=None, reason=f"the whole network{body if task.is_fine_tuned else ''}"
+    )
+
+
+def _why_epochs(config: PatternsConfig, count: int, *, fine: bool) -> str:
+    photos = f"{count:,} training photos"
+    if config.epochs is not None:
+        return "requested with `epochs`"
+    if config.start_from is not None:
+        return f"fewer than usual for {photos}, because it does not start from scratch"
+    return f"to fine-tune pretrained weights on {photos}" if fine else f"for {photos}"

@@ -313,7 +313,7 @@ def _newest(pattern_set: "PatternSet") -> "ClassifierResult":
 
 def write_page(folder: Path, reporter: Reporter) -> None:
     """Write the report. If that fails, only report it: the training itself is complete."""
-    from clew.patterns.report import write_report
+    from clew.patterns.report.page import write_report
 
     try:
         write_report(folder)

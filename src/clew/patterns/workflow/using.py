@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clew.pages.service import Loaded
     from clew.patterns.identification.identify import IdentifyResult
     from clew.patterns.identification.recognize import Recognition
-    from clew.patterns.trained.exporting import ExportedModel
+    from clew.patterns.trained.export import ExportedModel
     from clew.patterns.trained.model import PatternModel
 
 
@@ -215,8 +215,7 @@ def export(
     """
     from clew.patterns.library.choose import choose_model
     from clew.patterns.trained import model as trained
-    from clew.patterns.trained.onnx import export_onnx
-    from clew.patterns.trained.program import SUFFIX, export_program
+    from clew.patterns.trained.export import PROGRAM_SUFFIX, export_onnx, export_program
     from clew.storage.places import open_place
     from clew.storage.scratch import placing
 
@@ -238,7 +237,7 @@ def export(
         raise InputError(
             f'"{path}" already exists: give another `out`, or `overwrite=True` to replace it.'
         )
-    write = export_program if path.suffix == SUFFIX else export_onnx
+    write = export_program if path.suffix == PROGRAM_SUFFIX else export_onnx
     with placing(path.parent, path.name) as here:
         exported = write(trained.load_classifier(chosen.model, device="cpu"), here)
     return replace(exported, path=path)

@@ -5,10 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from clew.base.errors import InputError
@@ -17,35 +15,31 @@ from clew.base.settings import offer_overwrite
 from clew.base.urls import resolved
 from clew.engine import FitResult, ModelMeasured
 from clew.engine.folders import CURVES
+from clew.engine.identity import read_versions
 from clew.engine.logs import draw_curves
-from clew.engine.planning.hardware import look_at_machine
 from clew.engine.planning.planner import connect
 from clew.engine.processes import first_does, is_first_process
-from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import usual_sizes
+from clew.patterns.networks.classifier import PatternClassifier
 from clew.patterns.photos import SPLITS, PhotoFolder, find_classes
-from clew.patterns.trained.model import RESULTS, PatternModel, read_results, softmax
+from clew.patterns.results_file import RESULTS
+from clew.patterns.trained.model import PatternModel, read_results, softmax
 from clew.patterns.trained.tables import write_predictions
-from clew.patterns.training.choosing import NetworkChoice, choose_network
-from clew.patterns.training.config import PatternsConfig, PhotoSettings
-from clew.patterns.training.events import Measuring
-from clew.patterns.training.folder import RunFolder
-from clew.patterns.training.looking import Seen, look_at
-from clew.patterns.training.mapping import draw_photo_map
-from clew.patterns.training.photos import TrainingPhotos, prepare_photos
-from clew.patterns.training.results import (
+from clew.patterns.training.config import Measuring, PatternsConfig
+from clew.patterns.training.measuring import (
     PhotoMeasures,
     describe_classes,
-    describe_fit,
     describe_test,
-    describe_versions,
+    draw_photo_map,
     fit_temperature,
+    fit_unknown,
     measure,
+    run_split,
     write_results,
 )
-from clew.patterns.training.start import Start, open_start
+from clew.patterns.training.photos import TrainingPhotos, prepare_photos
+from clew.patterns.training.start import RunFolder, Start, choose_network, open_start
 from clew.patterns.training.task import Task, decide_task
-from clew.patterns.training.unknown import describe_unknown, fit_unknown, spread_of
 from clew.storage.mirror import open_folder
 from clew.storage.working_copy import optional_copy, working_copy
 
@@ -67,20 +61,16 @@ def train_patterns(
     processes must call; the first one decodes photos and writes files.
     """
     device = torch.device(connect(config.request))
-    _refuse_same(config.start_from, config.out)
+    if config.start_from is not None and resolved(config.start_from) == resolved(config.out):
+        raise InputError(
+            f'`start_from` and `out` are both "{config.start_from}": give another `out`; the '
+            "earlier model is kept."
+        )
     # Sets the limit of the cache, on every machine.
     open_folder(config.images, cache_dir=config.cache_dir, cache_size=config.cache_size)
     with working_copy(config.out) as out, optional_copy(config.start_from) as start_from:
         here = replace(config, out=out, start_from=start_from, images_dir=config.images)
         return _train(here, device, reporter or log_event, should_stop)
-
-
-def _refuse_same(start_from: Path | None, out: Path) -> None:
-    if start_from is not None and resolved(start_from) == resolved(out):
-        raise InputError(
-            f'`start_from` and `out` are both "{start_from}": give another `out`; the earlier '
-            "model is kept."
-        )
 
 
 def _train(
@@ -92,16 +82,18 @@ def _train(
     started = time.monotonic()
     folder = RunFolder(config.out, overwrite=config.overwrite)
     on_gpu = device.type == "cuda"
-    with folder.gone_if_refused():
+    with folder.removed_if_refused():
         first_does(partial(folder.make, config.data))
         start = None if config.start_from is None else open_start(config.start_from)
         found = first_does(partial(find_classes, config.data))
         network = first_does(
             partial(choose_network, config, start, folder, on_gpu=on_gpu, reporter=reporter)
         )
-        settings = config.photos(_choose_sizes(network, len(found.photos)))
+        # Enlarging very many photos would take too long.
+        for_features = network.minutes is not None and len(found.photos) <= _MANY_PHOTOS
+        sizes = usual_sizes(network.name, for_features=for_features)
         photos = first_does(
-            partial(_prepare, found, settings, folder, start, reporter, should_stop)
+            partial(_prepare, found, config, folder, start, sizes, reporter, should_stop)
         ).read_through(config.cache_dir)
     spent = time.monotonic() - started
     task, prepared = decide_task(config, network, photos, start, device, spent_seconds=spent)
@@ -119,33 +111,27 @@ def _train(
     return results
 
 
-def _choose_sizes(network: NetworkChoice, photos: int) -> tuple[int, int]:
-    """The image sizes to choose from. Enlarging very many photos would take too long."""
-    for_features = network.minutes is not None and photos <= _MANY_PHOTOS
-    return usual_sizes(network.name, for_features=for_features)
-
-
 def _prepare(
     found: PhotoFolder,
-    settings: PhotoSettings,
+    config: PatternsConfig,
     folder: RunFolder,
     start: Start | None,
+    sizes: tuple[int, int],
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
     """Prepare the photos: the first process does the work for all of them."""
     photos = prepare_photos(
         found,
-        settings,
+        config,
         start,
+        sizes=sizes,
         check_size=folder.refuse_other_size,
-        workers=look_at_machine().cores,
         reporter=reporter,
         should_stop=should_stop,
     )
-    folder.begin(photos.tables(), settings.data)
-    count = photos.count_seen_before()
-    if count:
+    folder.begin(photos.tables(), config.data)
+    if count := photos.count_seen_before():
         reporter(
             Note(
                 f"the starting weights were trained on {count:,} of the "
@@ -163,59 +149,39 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     folder = task.out
     if (folder / RESULTS).exists():
         return read_results(folder, complete=True)
-    photos, model = task.photos, _wrap(task, classifier)
-    seen = {split: look_at(model, photos, task.samples, split) for split in SPLITS}
-    held_out = {split: seen[split] for split in ("validation", "test")}
-    labels = {split: photos.labels[one.places] for split, one in held_out.items()}
-    temperature = fit_temperature(seen["validation"].logits, labels["validation"])
-    found = {split: softmax(one.logits, temperature) for split, one in held_out.items()}
-    reached = {split: measure(found[split], labels[split]) for split in found}
-    unknown = _write_unknown(folder, seen, photos)
-    draw_photo_map(folder, photos, task.samples, seen)
-    photos.tables().write(folder)  # names may have changed since the run was started
-    _write_predictions(folder, task, found["test"])
-    _draw(folder, task, fitted, reached["test"])
-    described = _describe(task, fitted, temperature, reached)
-    return write_results(folder, {**described, "unknown": unknown})
-
-
-def _write_unknown(
-    folder: Path, seen: dict[str, Seen], photos: TrainingPhotos
-) -> dict[str, Any] | None:
-    """Write which photos are unlike every class; returns how well that works."""
-    spread = spread_of(seen, photos.labels)
-    unknown = fit_unknown(seen, photos.labels, spread)
-    if unknown is not None:
-        unknown.write(folder)
-    return describe_unknown(unknown, seen, photos.labels, photos.classes, spread)
-
-
-def _wrap(task: Task, classifier: PatternClassifier) -> PatternModel:
-    return PatternModel(
-        folder=task.out,
-        classes=task.photos.classes,
-        image_size=task.photos.size.value,
+    photos = task.photos
+    model = PatternModel(
+        folder=folder,
+        classes=photos.classes,
+        image_size=photos.size.value,
         network=classifier.network.eval(),
         temperature=1.0,
         device=next(classifier.parameters()).device,
         looks_closer=task.augment.is_cropping,
     )
-
-
-def _write_predictions(folder: Path, task: Task, found: np.ndarray) -> None:
-    photos = [task.photos.cached.photos[place] for place in task.photos.places("test")]
-    named = [(photo.name, photo.label or "") for photo in photos]
-    write_predictions(folder, named, task.photos.classes, found)
-
-
-def _draw(folder: Path, task: Task, fitted: FitResult, test: PhotoMeasures) -> None:
+    outputs = {split: run_split(model, photos, task.samples, split) for split in SPLITS}
+    held_out = {split: outputs[split] for split in ("validation", "test")}
+    labels = {split: photos.labels[one.places] for split, one in held_out.items()}
+    temperature = fit_temperature(outputs["validation"].logits, labels["validation"])
+    found = {split: softmax(one.logits, temperature) for split, one in held_out.items()}
+    reached = {split: measure(found[split], labels[split]) for split in found}
+    unknown, about_unknown = fit_unknown(outputs, photos.labels, photos.classes)
+    if unknown is not None:
+        unknown.write(folder)
+    draw_photo_map(folder, photos, task.samples, outputs)
+    photos.tables().write(folder)  # names may have changed since the run was started
+    tested = [photos.cached.photos[place] for place in photos.places("test")]
+    named = [(photo.name, photo.label or "") for photo in tested]
+    write_predictions(folder, named, photos.classes, found["test"])
     draw_curves(
         folder / CURVES,
         fitted.history,
-        title=f"{task.network}, test accuracy {test.accuracy:.1%}",
+        title=f"{task.network}, test accuracy {reached['test'].accuracy:.1%}",
         best_epoch=fitted.best_epoch,
         figure_name="accuracy",
     )
+    described = _describe(task, fitted, temperature, reached)
+    return write_results(folder, {**described, "unknown": about_unknown})
 
 
 def _describe(
@@ -226,7 +192,14 @@ def _describe(
     return {
         **describe_test(test),
         "val_accuracy": reached["validation"].accuracy,
-        **describe_fit(fitted),
+        "best_epoch": fitted.best_epoch,
+        "epochs_run": len(fitted.history),
+        "seconds": fitted.seconds,
+        "images_per_second": fitted.samples_per_second,
+        "data_wait_share": fitted.data_wait_share,
+        "peak_memory_bytes": fitted.peak_memory_bytes,
+        "parameters": fitted.parameters,
+        "plan": fitted.plan.to_dict(),
         "classes": list(photos.classes),
         "per_class": describe_classes(photos.classes, test, counts),
         "confusion": test.confusion.tolist(),
@@ -240,5 +213,5 @@ def _describe(
         "data": photos.describe(),
         "started_from": f"{task.start.folder}" if task.start else None,
         "seed": task.train.seed,
-        "versions": describe_versions(),
+        "versions": read_versions("pillow"),
     }

@@ -1,8 +1,8 @@
 """The model to train: a network that sees augmented images in training, and plain ones in
-evaluation."""
+evaluation; and how pixels become its input."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -11,10 +11,19 @@ from torch.nn import functional as F
 
 from clew.engine import CategoricalLoss, StepOutput
 from clew.patterns.augment import AugmentConfig, Mixup, RandAugment
-from clew.patterns.networks import IMAGENET, InputScaling, input_scaling
 
 # The share of the side that a closer look at a photo shows.
 _CLOSER = 0.8
+
+
+class InputScaling(NamedTuple):
+    """Values from 0 to 1 are scaled to `(value - mean) / std`, per channel (red, green, blue)."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+IMAGENET = InputScaling(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 class PatternClassifier(nn.Module):
@@ -59,6 +68,13 @@ class PatternClassifier(nn.Module):
             seen = self.normalize(seen)
         logits = self.network(seen)
         return StepOutput(loss=self.loss(logits, targets), scores=logits, labels=labels)
+
+
+def input_scaling(network: nn.Module) -> InputScaling:
+    """The scaling of a network's input: its own `scaling`, or else ImageNet's mean and standard
+    deviation."""
+    found = getattr(network, "scaling", IMAGENET)
+    return found if isinstance(found, InputScaling) else IMAGENET
 
 
 class Normalize(nn.Module):

@@ -1,0 +1,340 @@
+"""How good a trained network is: its outputs for the photos of each split, metrics and calibration,
+photos of none of the classes, and the map of the photos."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int64
+
+from clew.base.cores import count_cores
+from clew.base.cpu import map_on_cores
+from clew.base.typed_json import to_json
+from clew.metrics import auroc, expected_calibration_error
+from clew.patterns.photo_map.block import MOST_THUMBNAILS, draw_sheet
+from clew.patterns.photo_map.layout import choose_shown, lay_out
+from clew.patterns.photos import SPLITS
+from clew.patterns.results_file import RESULTS
+from clew.patterns.trained.model import Outputs, PatternModel
+from clew.patterns.trained.tables import MapRow, write_map
+from clew.patterns.trained.unknown import (
+    Spread,
+    UnknownModel,
+    calibrate,
+    find_spread,
+    fit_space,
+)
+from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
+from clew.storage.writing import replace_json
+
+# Small batches stay in a core's cache: there they take half of the time of large ones.
+_BATCH, _BATCH_ON_CPU = 128, 8
+# Enough for means, a covariance and neighbors. Without a GPU, a minute for a small network.
+_MOST_TRAINING, _MOST_TRAINING_ON_CPU, _MOST_HELD_OUT = 4_000, 2_000, 10_000
+# Of the validation photos, the share that is marked as unknown, as in `identify`.
+_MARKED = 0.05
+# Many classes are held out in this many groups, so that it takes seconds.
+_MOST_GROUPS = 10
+_FEWEST_CLASSES = 3  # one is held out, and the others must differ from each other
+Labels = Int64[np.ndarray, " photos"]
+_Z = 1.959963984540054  # the 97.5% quantile of the normal distribution
+# Limits of the temperature: beyond them, a handful of photos would dominate.
+_COLDEST, _HOTTEST = 0.1, 10.0
+_STEPS = 60
+Logits = Float[np.ndarray, "photos classes"]
+Places = Int64[np.ndarray, " photos"]
+MOST_ON_MAP = 6_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOutputs:
+    """The photos of one split: their indices among all photos, and the network's logits. Features
+    are kept of some of them, those at `chosen`."""
+
+    places: Int64[np.ndarray, " photos"]
+    logits: Float32[np.ndarray, "photos classes"]
+    chosen: Int64[np.ndarray, " some"]
+    features: Float32[np.ndarray, "some features"]
+
+
+def run_split(
+    model: PatternModel, photos: TrainingPhotos, samples: TrainingSamples, split: str
+) -> SplitOutputs:
+    """Run the network on a split; on some photos only of the training split."""
+    places = photos.places(split)
+    if split == "train":
+        model = replace(model, looks_closer=False)  # it would take time and change next to nothing
+        on_cpu = model.device.type == "cpu"
+        most = _MOST_TRAINING_ON_CPU if on_cpu else _MOST_TRAINING
+        places = places[choose_shown(photos.labels[places], most)]
+    kept = choose_shown(photos.labels[places], _MOST_HELD_OUT)
+    wanted = np.zeros(len(places), bool)
+    wanted[kept] = True
+    inside = np.searchsorted(photos.places(split), places)
+    logits, features, done = [], [], 0
+    for found in _run(model, samples, split, inside):
+        logits.append(found.logits)
+        features.append(found.features[wanted[done : done + len(found.logits)]])
+        done += len(found.logits)
+    return SplitOutputs(
+        places=places,
+        logits=np.concatenate(logits),
+        chosen=places[kept],
+        features=np.concatenate(features),
+    )
+
+
+def _run(
+    model: PatternModel, samples: TrainingSamples, split: str, places: Int64[np.ndarray, " photos"]
+) -> Iterator[Outputs]:
+    """The outputs of one batch after the other; on a CPU every core runs batches of its own."""
+    on_cpu = model.device.type == "cpu"
+    size = _BATCH_ON_CPU if on_cpu else _BATCH
+    batches = [places[begin : begin + size] for begin in range(0, len(places), size)]
+
+    def run(batch: Int64[np.ndarray, " photos"]) -> Outputs:
+        return model.outputs(samples.read(split, batch))
+
+    return map_on_cores(run, batches, count_cores()) if on_cpu else map(run, batches)
+
+
+def fit_unknown(
+    outputs: Mapping[str, SplitOutputs], labels: Labels, classes: Sequence[str]
+) -> tuple[UnknownModel | None, dict[str, Any] | None]:
+    """Which photos are unlike every class, fitted on the features of the training photos and
+    calibrated on the validation photos, and how well that works on the test photos, as in
+    results.json. `labels` are those of all photos. None with too few validation photos."""
+    train, held_out = outputs["train"], outputs["validation"]
+    spread = find_spread(train.features, labels[train.chosen])
+    space = fit_space(train.features, labels[train.chosen], spread)
+    unknown = calibrate(space, held_out.features)
+    if unknown is None:
+        return None, None
+    rows = hold_classes_out(outputs, labels, classes, spread)
+    known = [row["auroc"] for row in rows if row["auroc"] is not None]
+    return unknown, {
+        "validation_photos": len(held_out.features),
+        "marked_share": _MARKED,
+        "test_marked": _find_marked(unknown, outputs["test"].features),
+        "auroc": float(np.mean(known)) if known else None,
+        "held_out_classes": rows,
+    }
+
+
+def hold_classes_out(
+    outputs: Mapping[str, SplitOutputs], labels: Labels, classes: Sequence[str], spread: Spread
+) -> list[dict[str, Any]]:
+    """One row per class: how well its test photos are told from those of the others, when its
+    training photos are excluded from the distances. The network was trained on all classes."""
+    trained = np.unique(labels[outputs["train"].chosen])
+    if len(trained) < _FEWEST_CLASSES:
+        return []
+    groups = [trained[first::_MOST_GROUPS] for first in range(min(_MOST_GROUPS, len(trained)))]
+    rows = {
+        label: row for group in groups for label, row in _hold_out(outputs, labels, group, spread)
+    }
+    return [{"class": classes[label], **rows[label]} for label in sorted(rows)]
+
+
+def _hold_out(
+    outputs: Mapping[str, SplitOutputs],
+    labels: Labels,
+    group: Int64[np.ndarray, " classes"],
+    spread: Spread,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    train, held_out, test = (outputs[split] for split in ("train", "validation", "test"))
+    others, kept = (~np.isin(labels[one.chosen], group) for one in (train, held_out))
+    space = fit_space(train.features[others], labels[train.chosen][others], spread)
+    model = calibrate(space, held_out.features[kept])
+    is_known = ~np.isin(labels[test.chosen], group)
+    distances = None if model is None else model.distances(test.features).astype(np.float64)
+    for label in group.tolist():
+        is_unknown = labels[test.chosen] == label
+        row: dict[str, Any] = {"photos": int(is_unknown.sum()), "auroc": None, "found": None}
+        if model is not None and distances is not None and is_unknown.any() and is_known.any():
+            asked = is_known | is_unknown
+            row["auroc"] = float(auroc(is_unknown[asked].astype(np.int64), distances[asked]))
+            row["found"] = _find_marked(model, test.features[is_unknown])
+        yield label, row
+
+
+def _find_marked(
+    model: UnknownModel, features: Float32[np.ndarray, "photos features"]
+) -> float | None:
+    """The share of the photos that is marked as unknown."""
+    return float((model.typicality(features) < _MARKED).mean()) if len(features) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotoMeasures:
+    """Metrics over photos of known classes; `confusion` counts them by true class (row) and
+    predicted class (column)."""
+
+    photos: int
+    accuracy: float
+    interval: tuple[float, float]
+    macro_f1: float
+    loss: float
+    calibration_error: float
+    confusion: Int64[np.ndarray, "classes classes"]
+
+    def describe_class(self, place: int) -> dict[str, Any]:
+        """Precision, recall and F1; None without photos to compute them from."""
+        right = int(self.confusion[place, place])
+        called, photos = int(self.confusion[:, place].sum()), int(self.confusion[place].sum())
+        return {
+            "precision": right / called if called else None,
+            "recall": right / photos if photos else None,
+            "f1": 2 * right / (called + photos) if photos else None,
+        }
+
+
+def measure(probabilities: Float[np.ndarray, "photos classes"], labels: Places) -> PhotoMeasures:
+    """Compute the metrics of at least one photo."""
+    predicted = probabilities.argmax(1)
+    right = predicted == labels
+    count = probabilities.shape[1]
+    confusion = np.bincount(labels * count + predicted, minlength=count * count)
+    confusion = confusion.reshape(count, count)
+    own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    return PhotoMeasures(
+        photos=len(labels),
+        accuracy=float(right.mean()),
+        interval=wilson_interval(int(right.sum()), len(labels)),
+        macro_f1=_macro_f1(confusion),
+        loss=float(-np.log(own.clip(np.finfo(np.float32).tiny)).mean()),
+        calibration_error=expected_calibration_error(
+            right.astype(np.int64), probabilities.max(1).clip(0, 1)
+        ),
+        confusion=confusion,
+    )
+
+
+def wilson_interval(right: int, count: int) -> tuple[float, float]:
+    """The 95% confidence interval of an accuracy (Wilson, 1927), which also holds when all or none
+    are correct, and for few photos."""
+    share, spread = right / count, _Z**2 / count
+    center = (share + spread / 2) / (1 + spread)
+    half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
+    return 0.0 if not right else center - half, 1.0 if right == count else center + half
+
+
+def fit_temperature(logits: Logits, labels: Places) -> float:
+    """The temperature that calibrates the logits (Guo et al., 2017), by maximum likelihood on these
+    photos.
+
+    One misclassified photo, spread over all, is added: ten photos that are all correct do not make
+    a model certain of everything.
+    """
+    scores, found = torch.from_numpy(logits).double(), torch.from_numpy(labels)
+    unknown = 1 / (len(found) + 1)
+
+    def loss(exponent: float) -> float:
+        likely = (scores / math.exp(exponent)).log_softmax(dim=1)
+        own = likely.gather(1, found[:, None]).mean()
+        return float(-(1 - unknown) * own - unknown * likely.mean())
+
+    return math.exp(_find_lowest(loss, math.log(_COLDEST), math.log(_HOTTEST)))
+
+
+def _find_lowest(function: Callable[[float], float], low: float, high: float) -> float:
+    """Golden-section search: the loss has a single minimum in the temperature's logarithm."""
+    share = (math.sqrt(5) - 1) / 2
+    for _ in range(_STEPS):
+        left, right = high - share * (high - low), low + share * (high - low)
+        if function(left) <= function(right):
+            high = right
+        else:
+            low = left
+    return (low + high) / 2
+
+
+def _macro_f1(confusion: Int64[np.ndarray, "classes classes"]) -> float:
+    """The mean over the classes that have photos."""
+    photos, called = confusion.sum(1), confusion.sum(0)
+    there = photos > 0
+    return float((2 * np.diag(confusion)[there] / (photos + called)[there]).mean())
+
+
+def describe_test(measures: PhotoMeasures) -> dict[str, Any]:
+    """The metrics of a test or an evaluation, by their names in results.json."""
+    return {
+        "test_accuracy": measures.accuracy,
+        "test_accuracy_ci": list(measures.interval),
+        "test_macro_f1": measures.macro_f1,
+        "test_loss": measures.loss,
+        "test_ece": measures.calibration_error,
+        "test_photos": measures.photos,
+    }
+
+
+def describe_classes(
+    classes: Sequence[str], measures: PhotoMeasures, counts: Mapping[str, Sequence[int]]
+) -> list[dict[str, Any]]:
+    """One row per class; `counts` are its photos, by split."""
+    return [
+        {
+            "class": name,
+            **measures.describe_class(place),
+            **{split: of[place] for split, of in counts.items()},
+        }
+        for place, name in enumerate(classes)
+    ]
+
+
+def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Write results.json; returns the results as they read back (JSON has no tuples)."""
+    replace_json(folder / RESULTS, results)
+    return json.loads(to_json(results))
+
+
+def draw_photo_map(
+    folder: Path,
+    photos: TrainingPhotos,
+    samples: TrainingSamples,
+    outputs: Mapping[str, SplitOutputs],
+) -> None:
+    """Write map.csv and map.jpg."""
+    places = np.concatenate([one.chosen for one in outputs.values()])
+    features = np.concatenate([one.features for one in outputs.values()])
+    predicted = np.concatenate([_predict(one) for one in outputs.values()])
+    is_wrong = predicted != photos.labels[places]
+    shown = choose_shown(
+        photos.labels[places], MOST_ON_MAP, first=np.flatnonzero(is_wrong).tolist()
+    )
+    # The first ones have thumbnails: the mistakes, then some of everything.
+    order = np.random.default_rng(0).permutation(shown)
+    order = order[np.argsort(~is_wrong[order], kind="stable")]
+    positions = lay_out(features[order], first=is_wrong[order])
+    rows = [
+        MapRow(
+            name=photos.cached.photos[place].name,
+            label=photos.classes[photos.labels[place]],
+            split=SPLITS[photos.splits[place]],
+            predicted=photos.classes[label],
+            x=x,
+            y=y,
+        )
+        for place, label, (x, y) in zip(
+            places[order].tolist(), predicted[order].tolist(), positions.tolist(), strict=True
+        )
+    ]
+    shown = places[order[:MOST_THUMBNAILS]]
+    images = (_read_image(photos, samples, int(place)) for place in shown)
+    write_map(folder, rows, draw_sheet(images, len(shown)))
+
+
+def _predict(split: SplitOutputs) -> np.ndarray:
+    inside = np.searchsorted(split.places, split.chosen)
+    return split.logits[inside].argmax(1)
+
+
+def _read_image(photos: TrainingPhotos, samples: TrainingSamples, place: int) -> np.ndarray:
+    split = SPLITS[photos.splits[place]]
+    inside = np.searchsorted(photos.places(split), [place])
+    return samples.read(split, inside)[0].cpu().numpy()

@@ -249,7 +249,7 @@ def _find_fault(photo: Photo, known: OtherFile | None, passing: Mapping[str, Fau
     kind, reason = "unreadable", "it is missing or cannot be read"
     if known is not None:
         kind, reason = known.kind or "", known.reason or ""
-    return Fault(name=photo.name, label=photo.label, kind=kind, reason=reason)
+    return photo.fault(kind, reason)
 
 
 def _find_equals(

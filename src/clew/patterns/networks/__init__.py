@@ -1,9 +1,8 @@
 """The image classification networks: the pretrained EfficientNet-Lite0, SE-ResNets of several
 sizes, and any of timm's."""
 
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from clew.base.errors import InputError
 from clew.patterns.networks.lite0 import EfficientNetLite0, load_lite0
-from clew.patterns.networks.se_resnet import SEResNet, SEResNetConfig
+from clew.patterns.networks.se_resnet import SEResNet
 
 TIMM = "timm:"
 LITE0 = "lite0"
@@ -22,8 +21,7 @@ GPU_NETWORK, CPU_NETWORK = "standard", "small"
 _SIZES, _SIZES_OF_LITE0, _SIZES_FOR_FEATURES = (32, 128), (128, 224), (192, 224)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkPreset:
+class NetworkPreset(NamedTuple):
     """Channels and blocks of the four stages, and what the network is for."""
 
     widths: tuple[int, ...]
@@ -33,19 +31,11 @@ class NetworkPreset:
 
 NETWORKS = {
     "tiny": NetworkPreset(
-        widths=(16, 32, 64, 128),
-        blocks=(1, 1, 1, 1),
-        suits="quick experiments or very slow machines",
+        (16, 32, 64, 128), (1, 1, 1, 1), "quick experiments or very slow machines"
     ),
-    "small": NetworkPreset(
-        widths=(32, 64, 128, 256), blocks=(2, 2, 2, 2), suits="computers without a GPU"
-    ),
-    "standard": NetworkPreset(
-        widths=(64, 128, 256, 512), blocks=(3, 3, 3, 3), suits="most photo collections"
-    ),
-    "large": NetworkPreset(
-        widths=(96, 192, 384, 768), blocks=(3, 4, 6, 3), suits="many photos and a GPU"
-    ),
+    "small": NetworkPreset((32, 64, 128, 256), (2, 2, 2, 2), "computers without a GPU"),
+    "standard": NetworkPreset((64, 128, 256, 512), (3, 3, 3, 3), "most photo collections"),
+    "large": NetworkPreset((96, 192, 384, 768), (3, 4, 6, 3), "many photos and a GPU"),
 }
 
 
@@ -74,12 +64,8 @@ def check_network(name: str | None, *, pretrained: bool) -> None:
     if name == LITE0:
         return
     with torch.device("meta"):  # no memory, no values: only whether it can be built
-        build_network(
-            name,
-            classes=2,
-            image_size=128,
-            pretrained=pretrained and name in NETWORKS,
-        )
+        is_own = name in NETWORKS
+        build_network(name, classes=2, image_size=128, pretrained=pretrained and is_own)
 
 
 def is_network(name: str) -> bool:
@@ -110,12 +96,8 @@ def build_network(
             f'"{name}" has no pretrained weights: omit `pretrained`, or give '
             f'`network="{LITE0}"` or a timm network, such as timm:resnet18.'
         )
-    preset = NETWORKS[name]
-    return SEResNet(
-        SEResNetConfig(
-            classes=classes, image_size=image_size, widths=preset.widths, blocks=preset.blocks
-        )
-    )
+    widths, blocks, _ = NETWORKS[name]
+    return SEResNet(classes, image_size, widths, blocks)
 
 
 class TimmNetwork(nn.Module):

@@ -1,6 +1,6 @@
 """SE-ResNet: a residual network whose blocks reweight their own channels (arXiv 1709.01507)."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,52 +8,34 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clew.base.errors import InputError
-from clew.base.settings import check_fraction, check_positive
-
 # Up to these sides, a stem that halves the image twice, or once, would leave too little of it.
 _KEEP_UP_TO, _HALVE_UP_TO = 40, 80
 _STD = 0.02
+_SQUEEZE = 16  # the channels between both layers that reweight a block are so many times fewer
 _MOST_PLACES, _FEWEST_CHANNELS = 36, 256
 
 Images = Float[Tensor, "batch channels rows columns"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SEResNetConfig:
-    """Sizes of an SE-ResNet: those of the data, then those of the network."""
-
-    classes: int
-    image_size: int = 128
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    blocks: tuple[int, ...] = (3, 3, 3, 3)
-    squeeze: int = 16
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_positive(self, "classes", "image_size", "squeeze")
-        check_fraction(self, "dropout")
-        if len(self.widths) != len(self.blocks) or min(*self.widths, *self.blocks) < 1:
-            raise InputError(
-                f"widths are {self.widths} and blocks {self.blocks}: both must have the same "
-                "length, and every value must be 1 or more."
-            )
-
-
 class SEResNet(nn.Module):
     """Takes normalized images `[batch, 3, height, width]`; returns logits `[batch, classes]`.
+    `widths` and `blocks` are the channels and the number of blocks of each stage.
 
     Small images pass a stem that keeps their size, so that the blocks see about as many positions
     in an image of 32 pixels as in one of 128.
     """
 
-    def __init__(self, config: SEResNetConfig) -> None:
+    def __init__(
+        self,
+        classes: int,
+        image_size: int,
+        widths: Sequence[int] = (64, 128, 256, 512),
+        blocks: Sequence[int] = (3, 3, 3, 3),
+    ) -> None:
         super().__init__()
-        self.config = config
-        self.stem = _stem(config.image_size, config.widths[0])
-        self.blocks = nn.ModuleList(_blocks(config))
-        self.dropout = nn.Dropout(config.dropout)
-        self.classify = nn.Linear(config.widths[-1], config.classes)
+        self.stem = _stem(image_size, widths[0])
+        self.blocks = nn.ModuleList(_blocks(widths, blocks))
+        self.classify = nn.Linear(widths[-1], classes)
         _initialize(self)
 
     def forward(
@@ -73,18 +55,18 @@ class SEResNet(nn.Module):
     def head(
         self, features: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch classes"]:
-        return self.classify(self.dropout(features.mean(dim=(2, 3))))
+        return self.classify(features.mean(dim=(2, 3)))
 
 
 class SEBlock(nn.Module):
     """Two convolutions; what they add is reweighted channel by channel."""
 
-    def __init__(self, width_in: int, width: int, stride: int, squeeze: int) -> None:
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
         self.first = _convolution(width_in, width, 3, stride)
         self.second = _convolution(width, width, 3, 1)
-        self.squeeze = nn.Linear(width, max(4, width // squeeze))
-        self.excite = nn.Linear(max(4, width // squeeze), width)
+        self.squeeze = nn.Linear(width, max(4, width // _SQUEEZE))
+        self.excite = nn.Linear(max(4, width // _SQUEEZE), width)
         changes = stride != 1 or width_in != width
         self.shortcut = _convolution(width_in, width, 1, stride) if changes else nn.Identity()
 
@@ -105,12 +87,11 @@ def _stem(image_size: int, width: int) -> nn.Sequential:
     return nn.Sequential(_convolution(3, width, 7, 2), nn.ReLU(inplace=True), pool)
 
 
-def _blocks(config: SEResNetConfig) -> list[SEBlock]:
-    blocks, width_in = [], config.widths[0]
-    for stage, (width, count) in enumerate(zip(config.widths, config.blocks, strict=True)):
+def _blocks(widths: Sequence[int], counts: Sequence[int]) -> list[SEBlock]:
+    blocks, width_in = [], widths[0]
+    for stage, (width, count) in enumerate(zip(widths, counts, strict=True)):
         for place in range(count):
-            stride = 2 if stage and not place else 1
-            blocks.append(SEBlock(width_in, width, stride, config.squeeze))
+            blocks.append(SEBlock(width_in, width, 2 if stage and not place else 1))
             width_in = width
     return blocks
 

@@ -173,9 +173,7 @@ class Squares:
         try:
             square = read_photo(photo.path, size, take_turns=take_turns)
         except PhotoError as error:
-            self.faults[place] = Fault(
-                name=photo.name, label=photo.label, kind=error.kind, reason=error.reason
-            )
+            self.faults[place] = photo.fault(error.kind, error.reason)
             return
         self.images[place] = square.pixels.reshape(-1)
         self.sizes[place] = square.width, square.height

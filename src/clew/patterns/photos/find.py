@@ -72,7 +72,11 @@ def find_classes(root: Path, *, at_least: int = 2) -> PhotoFolder:
     depth = 1 if _has_split_folders(root, found) else 0
     photos = [_photo(root, name, depth) for name in found.photos]
     kept = tuple(photo for photo in photos if photo.label is not None)
-    _refuse_loose(root, kept)
+    if not kept:
+        raise InputError(
+            f'the photos in "{root}" are not in class folders: put the photos of each class into '
+            f"a folder of their own, such as {root}/cats/a.jpg."
+        )
     folder = PhotoFolder(
         root=root,
         photos=kept,
@@ -186,7 +190,7 @@ def _photo(root: Path, name: str, depth: int) -> Photo:
 def _without_class(photos: list[Photo], depth: int) -> list[Fault]:
     where = "class folder inside train, validation or test" if depth else "class folder"
     return [
-        Fault(name=photo.name, label=None, kind="no class", reason=f"it is not in a {where}")
+        photo.fault("no class", f"it is not in a {where}")
         for photo in photos
         if photo.label is None
     ]
@@ -205,14 +209,6 @@ def _empty(found: Found, kept: tuple[Photo, ...], depth: int) -> list[Fault]:
         for folder in found.folders
         if folder.count("/") == depth and folder not in used
     ]
-
-
-def _refuse_loose(root: Path, photos: tuple[Photo, ...]) -> None:
-    if not photos:
-        raise InputError(
-            f'the photos in "{root}" are not in class folders: put the photos of each class into '
-            f"a folder of their own, such as {root}/cats/a.jpg."
-        )
 
 
 def _refuse_few_classes(folder: PhotoFolder, at_least: int) -> None:

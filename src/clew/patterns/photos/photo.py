@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clew.base.errors import InputError
+from clew.base.texts import list_some
 from clew.loading.splits import SPLIT_NAMES, Shares
 
 SPLITS = SPLIT_NAMES  # "train", "validation", "test"
@@ -26,6 +27,16 @@ _NAMED = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """A file or folder that is excluded, and why."""
+
+    name: str
+    label: str | None
+    kind: str  # one or two words to count by, such as "truncated"
+    reason: str  # for a person, without the name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Photo:
     """One file that should be a photo; nothing was opened yet."""
 
@@ -34,15 +45,9 @@ class Photo:
     label: str | None  # its class: the class folder's name (NFC)
     split: str | None  # if the folders say so
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
-    """A file or folder that is excluded, and why."""
-
-    name: str
-    label: str | None
-    kind: str  # one or two words to count by, such as "truncated"
-    reason: str  # for a person, without the name
+    def fault(self, kind: str, reason: str) -> Fault:
+        """Why it is excluded."""
+        return Fault(name=self.name, label=self.label, kind=kind, reason=reason)
 
 
 def natural_order(text: str) -> tuple[list[tuple[int, int, str]], str]:
@@ -67,10 +72,10 @@ def refuse_equals(group: Sequence[Photo]) -> dict[str, Fault]:
     """
     if len({photo.label for photo in group}) > 1:
         reason = f"the same image is in several classes: {_name_classes(group)}"
-        return {photo.name: _fault(photo, "contradiction", reason) for photo in group}
+        return {photo.name: photo.fault("contradiction", reason) for photo in group}
     kept, *others = sorted(group, key=first_kept)
     reason = f'the same image as "{kept.name}", which is used instead'
-    return {photo.name: _fault(photo, "duplicate", reason) for photo in others}
+    return {photo.name: photo.fault("duplicate", reason) for photo in others}
 
 
 def first_kept(photo: Photo) -> tuple[int, str]:
@@ -86,10 +91,6 @@ def _name_classes(group: Sequence[Photo]) -> str:
     names = [f'"{photo.name}"' for photo in list(by_class.values())[:_MOST_NAMES]]
     more = f" and {len(group) - len(names):,} more" if len(group) > len(names) else ""
     return ", ".join(names) + more + "; keep it only in the correct one"
-
-
-def _fault(photo: Photo, kind: str, reason: str) -> Fault:
-    return Fault(name=photo.name, label=photo.label, kind=kind, reason=reason)
 
 
 def assign_splits(
@@ -160,7 +161,7 @@ def _refuse_thin(keys: Mapping[str, set[str]], shares: Shares) -> None:
     thin = [label for label in sorted(keys, key=natural_order) if len(keys[label]) < len(dealt)]
     if not thin:
         return
-    shown = _name_some([f'"{label}" ({len(keys[label])})' for label in thin])
+    shown = list_some([f'"{label}" ({len(keys[label])})' for label in thin], _NAMED)
     raise InputError(
         f"classes with too few distinct photos: {shown}. Each class requires at least "
         f"{len(dealt)}, one for {' and one for '.join(dealt)}: add photos, or remove the "
@@ -177,17 +178,12 @@ def _refuse_nothing_left(labels: Sequence[str], splits: Sequence[str], shares: S
     lacking = [split for split in lacking if split not in splits]
     if not untrained and not lacking:
         return
-    what = f"training of {_name_some(untrained)}" if untrained else " and ".join(lacking)
+    what = f"training of {list_some(untrained, _NAMED)}" if untrained else " and ".join(lacking)
     raise InputError(
         "photos keep the split from the run that this one starts from, which leaves none for "
         f"{what}: add photos, or start from scratch (without `start_from`; for a set, with "
         "`overwrite=True`)."
     )
-
-
-def _name_some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _deal(keys: set[str], shares: Shares, known: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 photos: read ahead in threads, a batch at a time, in order."""
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -221,32 +221,23 @@ def _load(folder: Path, device: str | torch.device | None) -> PatternModel:
     temperature = _read_temperature(folder)
     saved = read_model(folder / BEST)
     settings = _check_settings(saved.path, saved.about)
-    make = partial(
-        build_network,
-        settings["network"],
-        classes=len(settings["classes"]),
-        image_size=settings["image_size"],
-    )
-    network = saved.build(make, name=settings["network"], prefix=PREFIX)
+    name, classes, size = (settings[key] for key in ("network", "classes", "image_size"))
+    make = partial(build_network, name, classes=len(classes), image_size=size)
+    network = saved.build(make, name=name, prefix=PREFIX)
     leave_slow_kernels(network)
     place = torch.device(usual_device(None if device is None else str(device)))
+    augment = settings.get("augment")
+    crop = augment.get("crop") if isinstance(augment, dict) else None
     return PatternModel(
         folder=folder,
-        classes=tuple(settings["classes"]),
-        image_size=settings["image_size"],
+        classes=tuple(classes),
+        image_size=size,
         network=network.to(place).eval(),
         temperature=temperature,
         device=place,
-        looks_closer=_was_cropping(settings),
+        looks_closer=isinstance(crop, float) and crop < 1,  # it was trained on random crops
         unknown=read_unknown(folder),
     )
-
-
-def _was_cropping(settings: dict[str, Any]) -> bool:
-    """Whether the network was trained on random crops."""
-    augment = settings.get("augment")
-    crop = augment.get("crop") if isinstance(augment, dict) else None
-    return isinstance(crop, float) and crop < 1
 
 
 def read_model_settings(folder: Path) -> dict[str, Any]:
@@ -281,27 +272,19 @@ def _read_temperature(folder: Path) -> float:
 
 
 def _check_settings(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    check_about(
-        path,
-        about,
-        _WANTED,
-        what="an image classifier",
-        advice=_ADVICE,
-    )
-    reason = _find_wrong(about["settings"]["network"], about["settings"]["classes"])
-    if reason:
-        raise StoreError(f'"{path}" is not an image classifier ({reason}): {_ADVICE}.')
-    return about["settings"]
-
-
-def _find_wrong(network: str, classes: list[str]) -> str:
-    """What no training can have written, for a message; "" if nothing."""
-    if not is_network(network):
-        return f"its network is {shortened(network)}"
-    if len(set(classes)) < len(classes):
-        return "its classes repeat"
+    check_about(path, about, _WANTED, what="an image classifier", advice=_ADVICE)
+    network, classes = about["settings"]["network"], about["settings"]["classes"]
     wrong = next(filter(_NO_CLASS.search, classes), None)
-    return "" if wrong is None else f"it has a class {shortened(wrong)}"
+    # What no training can have written.
+    if not is_network(network):
+        reason = f"its network is {shortened(network)}"
+    elif len(set(classes)) < len(classes):
+        reason = "its classes repeat"
+    elif wrong is not None:
+        reason = f"it has a class {shortened(wrong)}"
+    else:
+        return about["settings"]
+    raise StoreError(f'"{path}" is not an image classifier ({reason}): {_ADVICE}.')
 
 
 def _explain_missing(folder: Path) -> str:
@@ -367,7 +350,8 @@ def predict_photos(
 
     A photo that cannot be read has a fault, and the others continue.
     """
-    squares = _read_ahead(photos, model.image_size, batch_size * _BATCHES_AHEAD, workers)
+    read = partial(_read, size=model.image_size)
+    squares = map_in_threads(read, photos, workers, ahead=batch_size * _BATCHES_AHEAD)
     try:
         while batch := list(islice(squares, batch_size)):
             yield from _predict(model, batch)
@@ -375,43 +359,29 @@ def predict_photos(
         squares.close()
 
 
-def _predict(model: PatternModel, batch: list[tuple[Photo, _Pixels | Fault]]) -> list[Prediction]:
+def _predict(
+    model: PatternModel, batch: list[tuple[Photo, _Pixels | Fault]]
+) -> Iterator[Prediction]:
     readable = [square for _, square in batch if not isinstance(square, Fault)]
-    rows = iter(_judge_rows(model, np.stack(readable)) if readable else ())
-    predictions = []
+    judged = model.judge(np.stack(readable)) if readable else None
+    row = 0
     for photo, found in batch:
-        if isinstance(found, Fault):
-            prediction = Prediction(photo=photo, classes=model.classes, fault=found)
-        else:
-            probabilities, typicality = next(rows)
-            prediction = Prediction(
-                photo=photo,
-                classes=model.classes,
-                probabilities=probabilities,
-                digest=hash_picture(found.reshape(-1)),
-                typicality=typicality,
-            )
-        predictions.append(prediction)
-    return predictions
-
-
-def _judge_rows(
-    model: PatternModel, images: UInt8[np.ndarray, "batch size size 3"]
-) -> Iterator[tuple[Float32[np.ndarray, " classes"], float | None]]:
-    probabilities, typicality = model.judge(images)
-    known = [None] * len(images) if typicality is None else typicality.tolist()
-    return zip(probabilities, known, strict=True)
-
-
-def _read_ahead(
-    photos: Iterable[Photo], size: int, ahead: int, workers: int
-) -> Generator[tuple[Photo, _Pixels | Fault], None, None]:
-    return map_in_threads(partial(_read, size=size), photos, workers, ahead=ahead)
+        if isinstance(found, Fault) or judged is None:
+            fault = found if isinstance(found, Fault) else None
+            yield Prediction(photo=photo, classes=model.classes, fault=fault)
+            continue
+        yield Prediction(
+            photo=photo,
+            classes=model.classes,
+            probabilities=judged.probabilities[row],
+            digest=hash_picture(found.reshape(-1)),
+            typicality=None if judged.typicality is None else float(judged.typicality[row]),
+        )
+        row += 1
 
 
 def _read(photo: Photo, size: int) -> tuple[Photo, _Pixels | Fault]:
     try:
         return photo, read_square(photo.path, size)
     except PhotoError as error:
-        fault = Fault(name=photo.name, label=photo.label, kind=error.kind, reason=error.reason)
-        return photo, fault
+        return photo, photo.fault(error.kind, error.reason)

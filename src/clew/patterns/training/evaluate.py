@@ -186,12 +186,7 @@ def _judge(predictions: Sequence[Prediction], seen: dict[str, str]) -> _Judged:
     counts = Counter(seen[one.digest] for one in usable if one.digest in seen)
     if fresh:
         faults += [
-            Fault(
-                name=one.photo.name,
-                label=one.photo.label,
-                kind="used in training",
-                reason=_TRAINED_ON[seen[one.digest]],
-            )
+            one.photo.fault("used in training", _TRAINED_ON[seen[one.digest]])
             for one in usable
             if one.digest in seen
         ]

@@ -23,9 +23,9 @@ from clew.patterns.features.fitting import (
     fit_on_features,
     plan_features,
 )
-from clew.patterns.features.frozen import FIRST_BLOCK, FrozenLite0, LastBlocks, _Depthwise
+from clew.patterns.features.frozen import FIRST_BLOCK, FrozenLite0, LastBlocks
 from clew.patterns.networks.classifier import normalize
-from clew.patterns.networks.lite0 import EfficientNetLite0, load_lite0
+from clew.patterns.networks.lite0 import DepthwiseConvolution, EfficientNetLite0, load_lite0
 from tests.events import pick
 from tests.patterns.cache.pictures import cache, make_folder
 
@@ -85,7 +85,10 @@ def test_last_blocks_compute_what_the_network_does() -> None:
 def test_gradient_through_a_depthwise_convolution_is_that_of_pytorch(size: int) -> None:
     kernel, images = torch.randn(4, 1, size, size), torch.randn(2, 4, 6, 6)
     gradients = []
-    for convolve in (_Depthwise.apply, lambda x, k: F.conv2d(x, k, None, 1, size // 2, 1, 4)):
+    for convolve in (
+        lambda x, k: DepthwiseConvolution.apply(x, k, 1),
+        lambda x, k: F.conv2d(x, k, None, 1, size // 2, 1, 4),
+    ):
         given = images.clone().requires_grad_()
         convolve(given, kernel).pow(3).sum().backward()
         gradients.append(given.grad)

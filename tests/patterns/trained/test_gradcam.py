@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from clew.base.errors import InputError
 from clew.patterns.networks.lite0 import SameConv2d
-from clew.patterns.trained.gradcam import check_maps, heat_maps
-from clew.patterns.trained.model import PatternModel, load_classifier
+from clew.patterns.trained.model import PatternModel, check_maps, heat_maps, load_classifier
 from tests.patterns.report.making import SIZE, make_run
 
 

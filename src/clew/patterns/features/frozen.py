@@ -13,7 +13,7 @@ from torch.nn.utils import fuse_conv_bn_weights
 
 from clew.base.cpu import fast_convolutions, time_on_core
 from clew.patterns.networks.classifier import normalize
-from clew.patterns.networks.lite0 import STAGE_BLOCKS, EfficientNetLite0
+from clew.patterns.networks.lite0 import STAGE_BLOCKS, DepthwiseConvolution, EfficientNetLite0
 
 # "products": a convolution of single pixels is a matrix product. On ARM without SVE that is 1.7
 # times as fast as PyTorch's own convolutions in channels_last, which are best elsewhere.
@@ -219,7 +219,9 @@ class _Block(nn.Module):
 
     def forward(self, maps: PixelMaps) -> PixelMaps:
         wide = self.widen(maps).clamp(0, _CEILING)
-        filtered = _Depthwise.apply(wide.permute(0, 3, 1, 2), self.kernel).permute(0, 2, 3, 1)
+        # The gradient of its input is a convolution too, far faster than PyTorch's own.
+        filtered = DepthwiseConvolution.apply(wide.permute(0, 3, 1, 2), self.kernel, 1)
+        filtered = filtered.permute(0, 2, 3, 1)
         found = self.narrow((filtered + self.filter_bias).clamp(0, _CEILING))
         return found + maps if self._adds_input else found
 
@@ -241,26 +243,6 @@ class _Mix(nn.Module):
         weight = torch.where(is_used, self.weight / scale, convolution.weight.flatten(1))
         convolution.weight.copy_(weight[:, :, None, None])
         norm.bias.copy_(self.bias + _shift(norm))
-
-
-class _Depthwise(torch.autograd.Function):
-    """A depthwise convolution whose kernel is not trained: the gradient of its input is the same
-    convolution with the kernel turned around, which is far faster than PyTorch's own."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, kernel: Tensor) -> Tensor:
-        ctx.save_for_backward(kernel)
-        return _convolve(images, kernel)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        [kernel] = ctx.saved_tensors
-        return _convolve(gradient, kernel.flip(2, 3)), None
-
-
-def _convolve(images: Tensor, kernel: Tensor) -> Tensor:
-    images = images.contiguous(memory_format=torch.channels_last)
-    return F.conv2d(images, kernel, padding=kernel.shape[2] // 2, groups=len(kernel))
 
 
 def _scale(norm: nn.BatchNorm2d) -> Tensor:

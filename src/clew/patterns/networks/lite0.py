@@ -160,7 +160,7 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, images: Images) -> Images:
         if self.groups > 1 and _trains_on_cpu(images):
-            return _DepthwiseConvolution.apply(images, self.weight, self.stride[0])
+            return DepthwiseConvolution.apply(images, self.weight, self.stride[0])
         return _convolve(images, self.weight, self.stride[0], self.groups)
 
 
@@ -195,7 +195,7 @@ def _convolve(images: Images, weight: Tensor, stride: int, groups: int) -> Image
     return found[:, :, more[0] :, more[1] :]
 
 
-class _DepthwiseConvolution(torch.autograd.Function):
+class DepthwiseConvolution(torch.autograd.Function):
     """A depthwise convolution with "same" padding whose backward pass is a convolution too, and one
     product per weight of the kernel."""
 
@@ -223,14 +223,16 @@ def _spread_back(
     gradient: Images, shape: torch.Size, weight: Tensor, stride: int, before: list[int]
 ) -> Images:
     """The gradient of the images: every value goes back through the flipped kernel."""
-    kernel = weight.shape[2]
+    kernel, flipped = weight.shape[2], weight.flip(2, 3).to(gradient.dtype)
+    if stride == 1:
+        return F.conv2d(gradient, flipped, padding=kernel // 2, groups=len(weight))
     first = [kernel - 1 - one for one in before]
     rows, columns = (side + kernel - 1 for side in shape[2:])
     apart = gradient.new_zeros(shape[0], rows, columns, shape[1]).permute(0, 3, 1, 2)
     apart[:, :, first[0] :: stride, first[1] :: stride][
         :, :, : gradient.shape[2], : gradient.shape[3]
     ] = gradient
-    return F.conv2d(apart, weight.flip(2, 3).to(gradient.dtype), groups=len(weight))
+    return F.conv2d(apart, flipped, groups=len(weight))
 
 
 def _weigh(

@@ -27,8 +27,7 @@ from clew.patterns.photos.decode import open_photo, read_square
 from clew.patterns.photos.opening import PhotoError
 from clew.patterns.photos.photo import SPLITS
 from clew.patterns.report.results import PhotoAnswer, Run, percents
-from clew.patterns.trained.gradcam import heat_maps
-from clew.patterns.trained.model import PatternModel
+from clew.patterns.trained.model import PatternModel, heat_maps
 from clew.patterns.trained.tables import MapRow
 
 _MOST_MISTAKES, _MOST_EVIDENCE = 60, 48

@@ -13,8 +13,12 @@ from clew.base.urls import as_path
 from clew.pages.markup import Html, Section, join, tag, wrap_page
 from clew.pages.numbers import counted
 from clew.patterns.photo_map.block import map_style
-from clew.patterns.report.confusion import draw_confusion
-from clew.patterns.report.curves import describe_threshold, draw_confidence, draw_training
+from clew.patterns.report.figures import (
+    describe_threshold,
+    draw_confidence,
+    draw_confusion,
+    draw_training,
+)
 from clew.patterns.report.gallery import describe_shown, draw_evidence, draw_mistakes, draw_run_map
 from clew.patterns.report.results import (
     Run,
@@ -32,8 +36,7 @@ from clew.patterns.report.tables import (
     draw_training_facts,
     draw_unknown,
 )
-from clew.patterns.trained.gradcam import check_maps
-from clew.patterns.trained.model import PatternModel, load_classifier
+from clew.patterns.trained.model import PatternModel, check_maps, load_classifier
 from clew.patterns.trained.tables import read_map
 from clew.storage.working_copy import working_copy
 from clew.storage.writing import replace_file

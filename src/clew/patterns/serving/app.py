@@ -22,8 +22,7 @@ from clew.patterns.photos.decode import PhotoError, open_photo, read_square
 from clew.patterns.report.overlay import as_data_url, lay_over
 from clew.patterns.serving.corrections import Correction, Corrections
 from clew.patterns.serving.requests import PhotoOptions, read_photo_request
-from clew.patterns.trained.gradcam import check_maps, heat_maps
-from clew.patterns.trained.model import PatternModel
+from clew.patterns.trained.model import PatternModel, check_maps, heat_maps
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Response

@@ -1,15 +1,17 @@
-"""The confusion matrix as SVG. With many classes, those that are confused with each other stand
-together, and each such group also has a small matrix of its own."""
+"""The figures of the report: the confusion matrix as SVG (with many classes, those that are
+confused stand together), training curves, and how far the confidence can be trusted."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from clew.base.texts import counted
+from clew.metrics import calibration_points
+from clew.pages.figures import Dot, Guide, Line, Panel, draw_panel, padded_range
 from clew.pages.markup import Html, tag
-from clew.pages.numbers import percent
-from clew.patterns.report.results import Run, confused_pairs
+from clew.pages.numbers import decimals, percent
+from clew.patterns.report.results import Run, confused_pairs, percents
 from clew.patterns.report.tables import draw_plain
 
 MOST_CLASSES = 120
@@ -20,43 +22,50 @@ _MOST_GROUPS, _LARGEST_GROUP = 7, 8
 _FEWEST_MISTAKES = 3  # between two classes; fewer are noise
 _LONGEST, _SLANT = 24, 0.71  # letters of a name; column names rise at 45 degrees
 _DEEP = 0.55  # from here on the number is drawn in the paper's color
+# Colors of the page's style: distinct for color-blind readers and in grayscale print.
+_TRAINING, _VALIDATION = "red", "blue"
+# Title, y label, and the lines: column of log.csv, name, color, dash.
+_PANELS = (
+    (
+        "Loss",
+        "loss",
+        (("train_loss", "training", _TRAINING, 1), ("val_loss", "validation", _VALIDATION, 0)),
+    ),
+    (
+        "Accuracy",
+        "accuracy",
+        (
+            ("train_accuracy", "training", _TRAINING, 1),
+            ("val_accuracy", "validation", _VALIDATION, 0),
+        ),
+    ),
+    ("Learning rate", "", (("lr", "learning rate", "gray", 0),)),
+)
+_BINS = 10
+_DEFAULT_THRESHOLD = 0.6
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Grid:
-    """Sizes in pixels. A name is as wide as its letters; `names` are cut already."""
+    """Sizes in pixels. A name is as wide as its letters; long ones are cut. Cells shrink with more
+    classes, but never below what a name needs to be read. Column names are vertical (`is_dense`) if
+    slanted ones would touch each other; the slanted name of the last may extend beyond the
+    matrix."""
 
-    names: tuple[str, ...]
-    cell: float
-    letter: float
-
-    @property
-    def left(self) -> float:
-        return 30 + self.letter * 0.56 * max(map(len, self.names))
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the column names are vertical, because slanted ones would touch each other."""
-        return self.cell * _SLANT < self.letter
-
-    @property
-    def top(self) -> float:
-        return 34 + self.letter * 0.56 * self._rise * max(map(len, self.names))
-
-    @property
-    def _rise(self) -> float:
-        return 1.0 if self.is_dense else _SLANT
-
-    @property
-    def side(self) -> float:
-        return self.cell * len(self.names)
-
-    @property
-    def width(self) -> float:
-        """The width of the picture; the slanted name of the last column may extend beyond the
-        matrix."""
-        lean = 0.0 if self.is_dense else self.letter * 0.56 * _SLANT * len(self.names[-1])
-        return self.left + self.side + lean + 12
+    def __init__(self, classes: Sequence[str]) -> None:
+        count = len(classes)
+        room = 760 if count <= _NUMBERED else 1040
+        cell = min(max(room / count, 13.0), 32.0 if count < _FEW else 40.0)
+        self.names = [
+            name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in classes
+        ]
+        self.cell, self.letter = round(cell, 1), min(max(cell * 0.8, 10.5), 13.0)
+        self.is_dense = self.cell * _SLANT < self.letter
+        self.side, wide = self.cell * count, self.letter * 0.56
+        longest = wide * max(map(len, self.names))
+        self.left = 30 + longest
+        self.top = 34 + longest * (1.0 if self.is_dense else _SLANT)
+        lean = 0.0 if self.is_dense else wide * _SLANT * len(self.names[-1])
+        self.width = self.left + self.side + lean + 12
 
 
 def draw_confusion(run: Run) -> Html:
@@ -135,17 +144,19 @@ def _draw_matrix(run: Run, places: np.ndarray, *, is_wide: bool = False) -> Html
     assert run.confusion is not None
     classes = [run.classes[place] for place in places]
     part, totals = run.confusion[np.ix_(places, places)], run.confusion[places].sum(1)
-    grid = _choose_grid(classes)
-    rows = [_draw_row(grid, classes, row, part[row], int(totals[row])) for row in _all(grid)]
+    grid = _Grid(classes)
+    rows = [
+        _draw_row(grid, classes, row, part[row], int(totals[row])) for row in range(len(classes))
+    ]
     picture = tag(
         "svg",
         tag("text", "predicted", x=grid.left, y=12, class_="axis"),
         tag("text", "true", x=6, y=grid.top - 8, class_="axis"),
         tag("rect", x=grid.left, y=grid.top, width=grid.side, height=grid.side, class_="ground"),
         _marks(grid),
-        [_column_name(grid, place) for place in _all(grid)],
+        [_column_name(grid, place) for place in range(len(classes))],
         rows,
-        _lines(grid),
+        _net(grid),
         viewBox=f"0 0 {grid.width:.0f} {grid.top + grid.side + 6:.0f}",
         width=grid.width,
         height=grid.top + grid.side + 6,
@@ -157,22 +168,6 @@ def _draw_matrix(run: Run, places: np.ndarray, *, is_wide: bool = False) -> Html
         data_cell=grid.cell,
     )
     return tag("div", picture, class_="scroll wide" if is_wide else "scroll", tabindex="0")
-
-
-def _all(grid: _Grid) -> range:
-    return range(len(grid.names))
-
-
-def _choose_grid(classes: Sequence[str]) -> _Grid:
-    """Cells shrink with more classes, but never below what a name needs to be read."""
-    names = tuple(map(_cut, classes))
-    room = 760 if len(names) <= _NUMBERED else 1040
-    cell = min(max(room / len(names), 13.0), 32.0 if len(names) < _FEW else 40.0)
-    return _Grid(names=names, cell=round(cell, 1), letter=min(max(cell * 0.8, 10.5), 13.0))
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
 def _marks(grid: _Grid) -> Html:
@@ -241,7 +236,7 @@ def _word(text: str, x: float, y: float, grid: _Grid, classes: str, **more: str)
     return tag("text", text, x=x, y=y, class_=classes, style=size, **more)
 
 
-def _lines(grid: _Grid) -> Html:
+def _net(grid: _Grid) -> Html:
     """A fine net that leads the eye from a cell to the name of its row."""
     right, bottom = grid.left + grid.side, grid.top + grid.side
     places = [grid.cell * place for place in range(len(grid.names) + 1)]
@@ -266,4 +261,137 @@ def _draw_pairs(run: Run) -> Html:
         tag("h3", "Most frequent mistakes"),
         draw_plain(head, rows, "pairs"),
         tag("p", note, class_="muted") if note else None,
+    )
+
+
+def draw_training(run: Run) -> Html:
+    panels = [_epoch_panel(run, *panel) for panel in _PANELS]
+    return tag("div", [draw_panel(panel) for panel in panels if panel.lines], class_="panels")
+
+
+def _lines(run: Run, columns: Sequence[tuple[str, str, str, int]]) -> tuple[Line, ...]:
+    found = []
+    for column, name, color, dash in columns:
+        values = np.array([_or_nan(row.get(column)) for row in run.history])
+        if np.isfinite(values).any():
+            line = Line(
+                x=_epochs(run),
+                y=values,
+                color=color,
+                dash=dash,
+                tip=name,
+                has_dots=len(values) == 1,
+            )
+            found.append(line)
+    return tuple(found)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _epochs(run: Run) -> np.ndarray:
+    rows = enumerate(run.history, start=1)
+    return np.array([row.get("epoch") or place for place, row in rows], dtype=float)
+
+
+def _epoch_panel(
+    run: Run, title: str, y_label: str, columns: Sequence[tuple[str, str, str, int]]
+) -> Panel:
+    lines = _lines(run, columns)
+    last = float(max(_epochs(run), default=1.0))
+    return Panel(
+        title=title,
+        x_label="epoch",
+        y_label=y_label,
+        x_range=(1.0, last) if last > 1 else (0.5, 1.5),
+        y_range=padded_range(value for line in lines for value in line.y),
+        lines=lines,
+        dots=_best_dot(run) if y_label == "accuracy" else (),
+        legend=tuple((line.tip, line.color, line.dash) for line in lines) if y_label else (),
+        has_whole_steps=True,
+    )
+
+
+def _best_dot(run: Run) -> tuple[Dot, ...]:
+    best = run.figure("best_epoch")
+    found = [row for row in run.history if row.get("epoch") == best]
+    accuracy = found[0].get("val_accuracy") if found else None
+    if best is None or accuracy is None:
+        return ()
+    tip = f"epoch {best:.0f} was kept: validation accuracy {percents(accuracy)}"
+    return (Dot(x=best, y=accuracy, color=_VALIDATION, tip=tip),)
+
+
+def draw_confidence(run: Run) -> Html:
+    confidence = np.array([answer.probability for answer in run.answers])
+    is_correct = np.array([answer.is_correct for answer in run.answers])
+    panels = [_threshold_panel(confidence, is_correct), _calibration_panel(confidence, is_correct)]
+    return tag("div", [draw_panel(panel) for panel in panels], class_="panels")
+
+
+def describe_threshold(run: Run, threshold: float = _DEFAULT_THRESHOLD) -> str:
+    """A sentence on how the default threshold of `identify` would divide the test photos."""
+    kept = [answer for answer in run.answers if answer.probability >= threshold]
+    if not kept:
+        return f"No test photo reaches a confidence of {percents(threshold)}."
+    right = sum(answer.is_correct for answer in kept) / len(kept)
+    return (
+        f'At the default threshold of {threshold:g} in "clew patterns identify", '
+        f"{percents(len(kept) / len(run.answers))} of the "
+        f"{counted(len(run.answers), 'test photo')} get a label, {percents(right)} of them "
+        f"correctly; the others are marked as doubtful for you to check."
+    )
+
+
+def _threshold_panel(confidence: np.ndarray, is_correct: np.ndarray) -> Panel:
+    thresholds = np.linspace(0, 1, 101)
+    kept = np.array([(confidence >= at).mean() for at in thresholds])
+    right = np.array([_share(is_correct[confidence >= at]) for at in thresholds])
+    lines = (
+        Line(x=thresholds, y=kept, color=_TRAINING, dash=1, tip="coverage"),
+        Line(x=thresholds, y=right, color=_VALIDATION, tip="accuracy"),
+    )
+    default = _DEFAULT_THRESHOLD
+    return Panel(
+        title="Coverage and accuracy by threshold",
+        x_label="confidence threshold",
+        y_label="share",
+        x_range=(0.0, 1.0),
+        y_range=(0.0, 1.0),
+        lines=lines,
+        guides=(
+            Guide(x=(default, default), y=(0.0, 1.0), label="default", label_at=(default, 0.02)),
+        ),
+        legend=tuple((line.tip, line.color, line.dash) for line in lines),
+    )
+
+
+def _share(is_correct: np.ndarray) -> float:
+    return float(is_correct.mean()) if len(is_correct) else math.nan
+
+
+def _calibration_panel(confidence: np.ndarray, is_correct: np.ndarray) -> Panel:
+    said, found, counts = calibration_points(
+        is_correct.astype(np.int64), confidence, bins=_BINS, equal_mass=False
+    )
+    dots = tuple(
+        Dot(
+            x=float(x),
+            y=float(y),
+            color=_VALIDATION,
+            tip=f"{counted(int(count), 'photo')}: mean confidence {decimals(float(x), 2)}, "
+            f"accuracy {decimals(float(y), 2)}",
+        )
+        for x, y, count in zip(said, found, counts, strict=True)
+    )
+    return Panel(
+        title="Calibration",
+        x_label="confidence",
+        y_label="accuracy",
+        x_range=(0.0, 1.0),
+        y_range=(0.0, 1.0),
+        lines=(Line(x=said, y=found, color=_VALIDATION, tip="test photos", is_thin=True),),
+        guides=(Guide(x=(0.0, 1.0), y=(0.0, 1.0), label="perfect", label_at=(0.05, 0.1)),),
+        dots=dots,
     )

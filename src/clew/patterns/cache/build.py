@@ -93,13 +93,13 @@ def cache_photos(
     photos = sorted(folder.photos, key=lambda photo: photo.name)
     stamps = stamp_photos(photos)
     store = ImageStore(images / f"{size}px", size, cache_dir)
-    contents, passing = store.read() if store.is_whole() else None, {}
+    contents, temporary = store.read() if store.is_whole() else None, {}
     if contents is None or len(find_new(contents, stamps)):
         with store.locked():
             filling = _Filling(store, photos, stamps, reporter or log_event)
-            passing = filling.run(workers, should_stop)
+            temporary = filling.run(workers, should_stop)
         contents = store.read()
-    cached = judge_photos(store.path, size, photos, stamps, contents, passing)
+    cached = judge_photos(store.path, size, photos, stamps, contents, temporary)
     return replace(cached, cache_dir=cache_dir)
 
 
@@ -122,7 +122,7 @@ class _Filling:
     ) -> None:
         self._store, self._photos, self._stamps = store, photos, stamps
         self._reporter = reporter
-        self._passing: dict[str, Fault] = {}
+        self._temporary: dict[str, Fault] = {}
 
     def run(self, workers: int, should_stop: Callable[[], bool]) -> dict[str, Fault]:
         """Decode the missing photos. Returns temporary faults, which may be gone next time, by the
@@ -138,7 +138,7 @@ class _Filling:
         contents = self._store.read()
         new = find_new(contents, self._stamps)
         if not len(new):
-            return self._passing
+            return self._temporary
         size, row_bytes = self._store.size, image_bytes(self._store.size) + _ROW_EXTRA_BYTES
         self._store.refuse_full_disk(
             len(new) * row_bytes + self._store.bytes_to_copy(),
@@ -153,7 +153,7 @@ class _Filling:
         )
         with report_work(self._reporter, started):
             self._decode(new, contents, workers, should_stop)
-        return self._passing
+        return self._temporary
 
     def _decode(
         self,
@@ -163,14 +163,14 @@ class _Filling:
         should_stop: Callable[[], bool],
     ) -> None:
         planned, read, known = len(self._photos), 0, len(self._photos) - len(new)
-        seen, writer = SeenPictures(contents), self._store.add_rows()
+        new_images, writer = NewImages(contents), self._store.add_rows()
         photos = [self._photos[place] for place in new]
         try:
             with closing(decode_photos(photos, self._store.size, workers)) as found:
                 for squares in found:
                     count = len(squares.digests)
                     stamps = self._stamps.take(new[read : read + count])
-                    rows = build_rows(squares, stamps, seen, self._store.size)
+                    rows = build_rows(squares, stamps, new_images, self._store.size)
                     written = writer.write(rows)
                     self._note_others(squares, stamps, rows)
                     self._reporter(WorkAdvanced(count=count, written_bytes=written))
@@ -202,7 +202,7 @@ class _Filling:
             if fault is None and name not in with_row:
                 others.append(OtherFile(key=key, digest=squares.digests[place]))
             elif fault is not None and fault.kind == "unreadable":
-                self._passing[fault.name] = fault
+                self._temporary[fault.name] = fault
             elif fault is not None:
                 others.append(OtherFile(key=key, kind=fault.kind, reason=fault.reason))
         self._store.ledger.add(others)
@@ -214,16 +214,16 @@ def judge_photos(
     photos: Sequence[Photo],
     stamps: Stamps,
     contents: Contents,
-    passing: Mapping[str, Fault],
+    temporary: Mapping[str, Fault],
 ) -> CachedPhotos:
-    """Determine which photos are usable. `passing` are temporary faults, which the cache does not
+    """Determine which photos are usable. `temporary` are faults that the cache does not
     remember, by the photo's name."""
     keys = stamps.keys()
     rows = contents.find(keys)
     without = np.flatnonzero(rows < 0)
     lacking = zip(without.tolist(), keys.take(pa.array(without)).to_pylist(), strict=True)
     faults = {
-        place: _find_fault(photos[place], contents.faults.get(key), passing)
+        place: _find_fault(photos[place], contents.faults.get(key), temporary)
         for place, key in lacking
     }
     faults.update(_find_equals(photos, rows))
@@ -243,9 +243,9 @@ def judge_photos(
     )
 
 
-def _find_fault(photo: Photo, known: OtherFile | None, passing: Mapping[str, Fault]) -> Fault:
-    if photo.name in passing:
-        return passing[photo.name]
+def _find_fault(photo: Photo, known: OtherFile | None, temporary: Mapping[str, Fault]) -> Fault:
+    if photo.name in temporary:
+        return temporary[photo.name]
     kind, reason = "unreadable", "it is missing or cannot be read"
     if known is not None:
         kind, reason = known.kind or "", known.reason or ""
@@ -303,7 +303,7 @@ def decode_photos(
         yield from map_in_threads(read, tasks, workers, ahead=workers)
 
 
-class SeenPictures:
+class NewImages:
     """The digests of all images so far, and the id of the next row."""
 
     def __init__(self, contents: Contents) -> None:
@@ -322,14 +322,16 @@ class SeenPictures:
         return np.arange(self._next_id - count, self._next_id)
 
 
-def build_rows(squares: Squares, stamps: Stamps, seen: SeenPictures, size: int) -> pa.RecordBatch:
+def build_rows(
+    squares: Squares, stamps: Stamps, new_images: NewImages, size: int
+) -> pa.RecordBatch:
     """The rows for images that are new, with the size and date of their files."""
     digests = squares.digests
-    places = [place for place, digest in enumerate(digests) if seen.is_new(digest)]
+    places = [place for place, digest in enumerate(digests) if new_images.is_new(digest)]
     files = stamps.take(places)
     pixels = squares.images[places].reshape(-1)
     columns = [
-        pa.array(seen.take_ids(len(places))),
+        pa.array(new_images.take_ids(len(places))),
         files.names,
         pa.array(files.file_bytes),
         pa.array(files.modified_ns),

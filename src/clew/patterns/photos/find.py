@@ -3,7 +3,8 @@ above, or any photos at all. Nothing is opened; what is skipped is counted or na
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -244,7 +245,7 @@ def walk(root: Path) -> Found:
         below = []
         for entry in _list(root, folder, found):
             name = _join(folder, entry.name)
-            if not _is_folder(entry):
+            if not _holds(entry.is_dir):
                 _take_file(entry, name, found)
             elif _may_enter(entry, name, inside, seen, found):
                 below.append(name)
@@ -278,26 +279,12 @@ def _list(root: Path, folder: str, found: Found) -> list[os.DirEntry[str]]:
 def _counts(name: str, folder: str, found: Found) -> bool:
     if name.startswith(".") or name.lower() in _PASSED_OVER:
         return False
-    if _is_text(name):
+    with suppress(UnicodeEncodeError):
+        name.encode()
         return True
     shown = os.fsencode(_join(folder, name)).decode("utf-8", "backslashreplace")
     found.leave_out(shown, "name", "its name contains bytes that are not valid text: rename it")
     return False
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
 
 
 def _may_enter(
@@ -311,15 +298,11 @@ def _may_enter(
     except OSError as error:
         found.leave_out(name, "unreadable", f"the folder cannot be read ({error.strerror})")
         return False
-    if identity in seen or (target is not None and _lies_in(target, inside)):
+    if identity in seen or (target and os.path.commonpath((target, inside)) == inside):
         found.leave_out(name, "link", "the link points to a folder that is already searched")
         return False
     seen.add(identity)
     return True
-
-
-def _lies_in(path: str, folder: str) -> bool:
-    return os.path.commonpath((path, folder)) == folder
 
 
 def _identity(path: str | Path) -> tuple[int, int]:
@@ -334,18 +317,17 @@ def _take_file(entry: os.DirEntry[str], name: str, found: Found) -> None:
         found.leave_out(name, "format", f"{kind} images are not supported: save it as JPEG or PNG")
     elif suffix not in SUFFIXES:
         found.other_files += 1
-    elif _is_file(entry):
+    elif _holds(entry.is_file):
         found.photos.append(name)
     else:
-        missing = entry.is_symlink()
-        reason = (
-            "it is a link to a file that does not exist" if missing else "it is not a regular file"
-        )
+        link = "it is a link to a file that does not exist"
+        reason = link if entry.is_symlink() else "it is not a regular file"
         found.leave_out(name, "unreadable", reason)
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
+def _holds(check: Callable[[], bool]) -> bool:
+    """Whether an entry of a folder is what `check` says; not if that cannot be found out."""
     try:
-        return entry.is_file()
+        return check()
     except OSError:
         return False

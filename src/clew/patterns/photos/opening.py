@@ -96,8 +96,6 @@ def opened_photo(source: PhotoSource) -> Iterator[ImageFile]:
                 yield image
         except PhotoError:
             raise
-        except TooExpensiveError as error:
-            raise PhotoError("too large", f"{error}: save it as a plain JPEG or PNG") from None
         except Image.DecompressionBombError:
             raise PhotoError("too large", "decoding it would take too much memory") from None
         except MemoryError:  # the machine is short of memory right now: not the photo's fault
@@ -296,10 +294,6 @@ def _count(change: int) -> None:
             filters.remove(_FROM_PILLOW)
 
 
-class TooExpensiveError(Exception):
-    """Decoding a photo would take too much memory or time; the text says why."""
-
-
 def needed_bytes(image: ImageFile, sides: tuple[int, int], *, kept_whole: bool) -> int:
     """The memory that decoding takes. `sides` are those of the file, `image.size` those after
     `draft`; `kept_whole` if the decoder of a JPEG holds the whole image."""
@@ -342,15 +336,19 @@ def _number(image: TiffImageFile, tag: int) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _too_slow(why: str) -> PhotoError:
+    return PhotoError("too large", f"{why}: save it as a plain JPEG or PNG")
+
+
 def refuse_many_parts(file: BinaryIO, name: str) -> None:
-    """Raises TooExpensiveError for a file of that format with so many parts before its pixels that
+    """Raises PhotoError for a file of that format with so many parts before its pixels that
     reading them would take minutes; a damaged one is left to its reader."""
     count = {"JPEG": _count_segments, "PNG": _count_chunks, "GIF": _count_blocks}.get(name)
     if count is None:
         return
     with _contents(file) as data:
         if count(data) > _MAX_PARTS:
-            raise TooExpensiveError(f"it consists of more than {_MAX_PARTS:,} parts")
+            raise _too_slow(f"it consists of more than {_MAX_PARTS:,} parts")
 
 
 @contextmanager
@@ -364,7 +362,7 @@ def _contents(file: IO[bytes]) -> Iterator[_Data]:
 
 
 def refuse_slow(image: ImageFile, sides: tuple[int, int], *, kept_whole: bool) -> None:
-    """Raises TooExpensiveError for an image whose decoder would take minutes; arguments as for
+    """Raises PhotoError for an image whose decoder would take minutes; arguments as for
     `needed_bytes`."""
     if isinstance(image, BmpImageFile):
         _refuse_long_runs(image)
@@ -375,7 +373,7 @@ def refuse_slow(image: ImageFile, sides: tuple[int, int], *, kept_whole: bool) -
         with _contents(image.fp) as data:
             scans = _count_scans(data) if is_jpeg else _count_all_scans(data)
         if scans * (pixels + _PIXELS_A_SCAN) > _MAX_SCANNED:
-            raise TooExpensiveError(f"its {scans:,} scans would take too long to decode")
+            raise _too_slow(f"its {scans:,} scans would take too long to decode")
 
 
 def _refuse_long_runs(image: BmpImageFile) -> None:
@@ -385,7 +383,7 @@ def _refuse_long_runs(image: BmpImageFile) -> None:
     length = image.fp.seek(0, 2)
     image.fp.seek(place)
     if max(math.prod(image.size), length) > _MAX_RLE:
-        raise TooExpensiveError("it is a run-length encoded BMP, which would take too long")
+        raise _too_slow("it is a run-length encoded BMP, which would take too long")
 
 
 def _count_segments(data: _Data) -> int:

@@ -47,7 +47,6 @@ _Z = 1.959963984540054  # the 97.5% quantile of the normal distribution
 _COLDEST, _HOTTEST = 0.1, 10.0
 _STEPS = 60
 Logits = Float[np.ndarray, "photos classes"]
-Places = Int64[np.ndarray, " photos"]
 MOST_ON_MAP = 6_000
 
 
@@ -194,7 +193,7 @@ class PhotoMeasures:
         }
 
 
-def measure(probabilities: Float[np.ndarray, "photos classes"], labels: Places) -> PhotoMeasures:
+def measure(probabilities: Float[np.ndarray, "photos classes"], labels: Labels) -> PhotoMeasures:
     """Compute the metrics of at least one photo."""
     predicted = probabilities.argmax(1)
     right = predicted == labels
@@ -224,7 +223,7 @@ def wilson_interval(right: int, count: int) -> tuple[float, float]:
     return 0.0 if not right else center - half, 1.0 if right == count else center + half
 
 
-def fit_temperature(logits: Logits, labels: Places) -> float:
+def fit_temperature(logits: Logits, labels: Labels) -> float:
     """The temperature that calibrates the logits (Guo et al., 2017), by maximum likelihood on these
     photos.
 

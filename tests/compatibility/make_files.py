@@ -119,7 +119,7 @@ def identify(out, scratch):
 def read_known_values(out):
     from clew import TraceBatchLoader
     from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
-    from clew.hallucination.detectors.loading import load_detector
+    from clew.hallucination.detectors.detector_folder import load_detector
 
     traces = TraceBatchLoader(out / "traces")
     trace = traces.get_batch(1)[3]

@@ -18,7 +18,7 @@ from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.detector_folder import load_detector
 from clew.hallucination.detectors.training.train import train_detectors
 from clew.hallucination.samples.preprocess import preprocess_store
-from clew.patterns.networks.pretrained import pretrained_lite0
+from clew.patterns.networks.lite0 import pretrained_lite0
 from tests.builders import save_tiny_model, write_questions
 from tests.hallucination.comparison.making import compare_config, write_set
 from tests.hallucination.detectors.keeping import write_captured

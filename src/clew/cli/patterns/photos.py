@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clew.patterns.identification.results import Identified, IdentifyConfig
     from clew.patterns.library.choose import Chosen
     from clew.patterns.review import Review, ReviewConfig
-    from clew.patterns.trained.exporting import ExportedModel
+    from clew.patterns.trained.export import ExportedModel
 
 
 _IDENTIFY = Command(
@@ -386,7 +386,7 @@ def _run_export(call: Call) -> None:
 
 
 def _print_export(console: Console, exported: "ExportedModel") -> None:
-    from clew.patterns.trained.exporting import INPUT, OUTPUT, TYPICALITY
+    from clew.patterns.trained.export import INPUT, OUTPUT, TYPICALITY
     from clew.patterns.trained.program import SUFFIX
 
     size, classes = exported.image_size, exported.classes

@@ -25,8 +25,8 @@ from clew.patterns.library.placing import (
     remove_parts,
     safe_file_name,
 )
+from clew.patterns.photos.find import walk
 from clew.patterns.photos.photo import SUFFIXES, class_name, natural_order
-from clew.patterns.photos.walk import walk
 from clew.storage.disk import disk_errors
 from clew.storage.reading import open_regular, parse_json, read_json
 from clew.storage.writing import append_to_file, replace_file, sync_folder

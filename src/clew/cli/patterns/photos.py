@@ -386,11 +386,10 @@ def _run_export(call: Call) -> None:
 
 
 def _print_export(console: Console, exported: "ExportedModel") -> None:
-    from clew.patterns.trained.export import INPUT, OUTPUT, TYPICALITY
-    from clew.patterns.trained.program import SUFFIX
+    from clew.patterns.trained.export import INPUT, OUTPUT, PROGRAM_SUFFIX, TYPICALITY
 
     size, classes = exported.image_size, exported.classes
-    runtime = "torch.export" if exported.path.suffix == SUFFIX else "onnxruntime"
+    runtime = "torch.export" if exported.path.suffix == PROGRAM_SUFFIX else "onnxruntime"
     images = "photos" if exported.with_photos else "random images (no photo was found)"
     unknown = f'          "{TYPICALITY}", float32 [batch]: below 0.05, none of the classes'
     lines = (

@@ -19,10 +19,9 @@ import threading
 import time
 from collections import Counter, defaultdict
 
-from clew.storage.claims import Claims
-from clew.storage.leases import Leases, Owner
+from clew.storage.leases import Claims, Leases, Owner
 from clew.storage.manifest import swap
-from clew.storage.places import ChangedError, Content
+from clew.storage.place import ChangedError, Content
 
 # What one entry of a manifest takes: bytes, and seconds to parse and to encode it (measured with
 # 20,000 entries on one core of an ARM server).

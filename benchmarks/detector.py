@@ -39,7 +39,7 @@ from clew.hallucination.traces.basis import BASIS_NAME
 from clew.hallucination.traces.compact import Reduced
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import PlattScale, auroc
-from clew.storage import read_manifest
+from clew.storage.manifest import read_manifest
 
 ANSWERS, QUICK = 20_000, 1000
 MOST_TRAINING_SECONDS, MOST_SCORING_MS = 300, {"cpu": 5, "cuda": 1}

@@ -29,7 +29,7 @@ from clew.hallucination.capture import (
     load_questions,
 )
 from clew.hallucination.llm.prompts import PromptTokenizer, choose_prompt
-from clew.storage import read_manifest
+from clew.storage.manifest import read_manifest
 
 
 def run_plain(loaded, prompts, max_new_tokens, num_beams, folder):

@@ -30,15 +30,14 @@ from train_rivals import speed
 from train_rivals.data import write_folder
 from train_rivals.report import Report
 
+from clew.base.memory import measure_peak_bytes
 from clew.base.progress import ignore_event
 from clew.datasets import Loader
 from clew.engine import PlanRequest, TrainConfig, fit
-from clew.engine.batches import move
-from clew.engine.memory import measure_peak_bytes
-from clew.engine.optimizer import build_optimizer
-from clew.engine.placement import place_model
-from clew.engine.planning.plan import Way
+from clew.engine.feed import move
+from clew.engine.plan import StepVariant
 from clew.engine.processes import start_fabric
+from clew.engine.setup import build_optimizer, place_model
 from clew.engine.step import build_step
 from clew.patterns.cache.build import cache_photos
 from clew.patterns.cache.samples import ImageSamples, choose_place, open_images
@@ -160,7 +159,7 @@ def time_steps(args, subject, flags):
     """Samples per second of each block, and the seconds until the first block."""
     asked = request(args, flags)
     fabric = start_fabric(args.device)
-    way = Way(
+    way = StepVariant(
         precision=asked.precision or "bf16",
         compile=asked.compile,
         channels_last=asked.channels_last,

@@ -33,8 +33,8 @@ from clew.base.cores import map_in_threads
 from clew.base.cpu import fast_convolutions
 from clew.base.progress import ignore_event
 from clew.engine import CategoricalLoss, LoadSettings, PlanRequest, TrainConfig, fit
-from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric
+from clew.engine.setup import build_optimizer
 from clew.engine.step import build_step
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache.build import cache_photos

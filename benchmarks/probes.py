@@ -25,9 +25,10 @@ import pyarrow as pa
 from clew.hallucination.samples.splits import Splits, write_splits
 from clew.hallucination.traces.schema import id_fields, shaped
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import Manifest, ShardWriter, add_shard
-from clew.storage.manifest import write_manifest
+from clew.storage.manifest import Manifest, write_manifest
 from clew.storage.origin import describe_in_schema
+from clew.storage.repair import add_shard
+from clew.storage.writer import ShardWriter
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MOST_SECONDS, MOST_BYTES = 600, 4 << 30

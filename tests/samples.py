@@ -15,10 +15,12 @@ import pyarrow as pa
 from clew.hallucination.samples.splits import Splits, assign_splits, write_splits
 from clew.hallucination.traces.schema import EvaluationShape, evaluation_fields, id_fields, shaped
 from clew.loading.splits import Shares
-from clew.storage import Manifest, ShardReader, ShardWriter, add_shard, read_manifest
 from clew.storage.arrow import is_list
-from clew.storage.manifest import write_manifest
+from clew.storage.manifest import Manifest, read_manifest, write_manifest
 from clew.storage.origin import describe_in_schema
+from clew.storage.reader import ShardReader
+from clew.storage.repair import add_shard
+from clew.storage.writer import ShardWriter
 
 LABELLED = [*id_fields(), pa.field("label", pa.float32()), pa.field("score", pa.float32())]
 

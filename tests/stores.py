@@ -14,21 +14,17 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from clew import TraceBatchLoader, storage
+from clew import TraceBatchLoader
+from clew.base.urls import is_url
 from clew.hallucination.capture import ExtractConfig
 from clew.hallucination.traces.schema import BY_HEAD
-from clew.storage import (
-    Manifest,
-    ShardReader,
-    ShardWriter,
-    StoreReader,
-    add_shard,
-    read_manifest,
-)
-from clew.storage.manifest import write_manifest
+from clew.storage import uploading
+from clew.storage.manifest import Manifest, read_manifest, write_manifest
 from clew.storage.origin import describe_in_schema
-from clew.storage.places import is_url
-from clew.storage.seals import seal
+from clew.storage.reader import ShardReader, StoreReader
+from clew.storage.reading import seal
+from clew.storage.repair import add_shard
+from clew.storage.writer import ShardWriter
 
 ROWS_PER_SHARD = 12
 TEXTS = ("global_example_id", "example_id", "batch_number", "question_id", "question", "answer")
@@ -123,7 +119,7 @@ def write_store(
 def open_writer(store: Path, number: int) -> ShardWriter:
     """The writer that the command which made the store would open."""
     schema = describe_in_schema(SCHEMA, read_manifest(store))
-    return storage.open_writer(store, number, schema, id_column="global_example_id")
+    return uploading.open_writer(store, number, schema, id_column="global_example_id")
 
 
 def write_groups(writer: ShardWriter, groups: int = 3) -> list[int]:

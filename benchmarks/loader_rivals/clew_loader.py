@@ -12,9 +12,10 @@ from clew.datasets import (
 )
 from clew.hallucination.traces.schema import id_fields, shaped
 from clew.loading.buffers import BufferPool
-from clew.storage import Manifest, ShardWriter, add_shard
-from clew.storage.manifest import write_manifest
+from clew.storage.manifest import Manifest, write_manifest
 from clew.storage.origin import describe_in_schema
+from clew.storage.repair import add_shard
+from clew.storage.writer import ShardWriter
 
 from .graphs import BATCH as GRAPH_BATCH
 from .graphs import make_samples

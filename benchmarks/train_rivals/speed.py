@@ -14,9 +14,9 @@ from clew.datasets import (
     ResidentSamples,
 )
 from clew.engine import Classifier, HardwarePlan, PlanRequest, TrainConfig, fit
-from clew.engine.batches import move
-from clew.engine.optimizer import build_optimizer
+from clew.engine.feed import move
 from clew.engine.processes import start_fabric
+from clew.engine.setup import build_optimizer
 from clew.engine.step import build_step
 from clew.hallucination.detectors.networks.graph_lstm import (
     GNNLSTMConfig,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clew.base.errors import ClewError, StoreError
-from clew.engine.planning.plan import HardwarePlan
+from clew.engine.plan import HardwarePlan
 from clew.engine.state import FitResult, RunState
 from clew.engine.tracking import _Note
 from clew.hallucination.comparison.trial import SavedScores

@@ -92,7 +92,7 @@ def test_a_worker_of_ray_does_not_search_the_current_folder(
 _DRAW = """
 import sys
 from pathlib import Path
-from clew.engine.logs import draw_curves
+from clew.engine.folders import draw_curves
 rows = [{"epoch": 1, "train_loss": 1.0, "val_loss": 0.5, "val_auroc": 0.5}]
 draw_curves(Path(sys.argv[1]), rows, title="curves", best_epoch=1)
 """

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import clew
-from clew.storage import read_manifest
-from clew.storage.manifest import write_manifest
+from clew.storage.manifest import read_manifest, write_manifest
 from tests.builders import write_questions
 from tests.cli.running import Ended
 from tests.stores import assert_same_store, flip_byte, offset_of

@@ -12,7 +12,7 @@ from rich.console import Console
 from clew.cli.plan import plan_table
 from clew.cli.renderer import Renderer
 from clew.engine import HardwarePlan, PlanRequest, TrainingStarted, plan_hardware
-from clew.engine.planning.plan import Timing
+from clew.engine.plan import Timing
 from tests.samples import write_samples
 
 

@@ -15,10 +15,11 @@ import pytest
 from clew.base.errors import InputError
 from clew.base.progress import Event, WorkAdvanced
 from clew.hallucination.capture import extract, extract_on_cluster
-from clew.storage import read_intact_batches, read_manifest, verify_store
 from clew.storage.leases import Leases
-from clew.storage.manifest import has_manifest
+from clew.storage.manifest import has_manifest, read_manifest
 from clew.storage.places import open_place
+from clew.storage.verify import verify_store
+from clew.storage.writer import read_intact_batches
 from tests.builders import write_questions
 from tests.cluster.conftest import NODE
 from tests.events import notes, pick

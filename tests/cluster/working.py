@@ -8,8 +8,7 @@ from pathlib import Path
 
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, WorkAdvanced, WorkStarted
-from clew.storage.claims import Claims, take_all
-from clew.storage.leases import Leases
+from clew.storage.leases import Claims, Leases, take_all
 from clew.storage.places import open_place
 
 UNITS = 12

@@ -8,8 +8,7 @@ import torch
 
 from clew.base.errors import InputError
 from clew.datasets import Loader
-from clew.engine.batches import count_samples, map_tensors, named_tensors, sample_names
-from clew.engine.feed import Feed, Position
+from clew.engine.feed import Feed, Position, count_samples, map_tensors, named_tensors, sample_names
 from tests.engine.learning import Samples, torch_loader
 
 Pair = namedtuple("Pair", ["x", "y"])

@@ -10,8 +10,8 @@ import torch
 from clew.base.errors import TrainingError, TrainingStoppedError
 from clew.engine import Classifier, HardwarePlan, LoadSettings, PlanRequest, TrainConfig
 from clew.engine.feed import build_courier
-from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric
+from clew.engine.setup import build_optimizer
 from clew.engine.state import Readings
 from clew.engine.step import build_step
 from tests.engine.learning import Points, Samples, new_model, torch_loader, train

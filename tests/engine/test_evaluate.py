@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from clew.engine.evaluate import Evaluation, score_metrics
+from clew.engine.classifier import Evaluation, score_metrics
 
 
 def scored(count: int = 300, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

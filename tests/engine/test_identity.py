@@ -4,8 +4,8 @@ from importlib import metadata
 
 import pytest
 
-from clew.engine import identity
-from clew.engine.identity import read_versions
+from clew.engine import checkpoint
+from clew.engine.checkpoint import read_versions
 
 
 def test_every_library_has_its_version() -> None:
@@ -20,7 +20,7 @@ def test_library_without_metadata_is_not_an_error(monkeypatch: pytest.MonkeyPatc
             raise metadata.PackageNotFoundError(name)
         return metadata.version(name)
 
-    monkeypatch.setattr(identity, "version", version)
+    monkeypatch.setattr(checkpoint, "version", version)
     found = read_versions()
     assert found["lightning-fabric"] == "unknown"
     assert found["torch"] == metadata.version("torch")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from clew.engine.logs import draw_curves
+from clew.engine.folders import draw_curves
 
 pytestmark = pytest.mark.usefixtures("real_pictures")
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from clew.base.memory import measure_peak_bytes
 from clew.engine import Classifier
-from clew.engine.memory import measure_peak_bytes
-from clew.engine.placement import checkpoint_activations
+from clew.engine.setup import checkpoint_activations
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from clew.engine.precision import WeightCast
+from clew.engine.step import WeightCast
 
 DEVICES = [
     "cpu",

@@ -9,7 +9,7 @@ from clew.base.errors import SettingsMismatchError
 from clew.base.progress import Event
 from clew.engine import EpochEnded, TrainConfig
 from clew.engine.folders import BEST
-from clew.engine.recorded import record_fit
+from clew.engine.trainer import record_fit
 from tests.engine.learning import PLAIN, new_model, train
 from tests.events import pick
 

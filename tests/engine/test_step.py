@@ -7,9 +7,8 @@ import torch
 
 from clew.base.errors import InputError
 from clew.engine import Classifier, TrainConfig
-from clew.engine.optimizer import OneCycle, build_optimizer, set_lr
-from clew.engine.precision import build_precision
-from clew.engine.step import EagerStep
+from clew.engine.setup import OneCycle, build_optimizer
+from clew.engine.step import EagerStep, build_precision, set_lr
 from tests.engine.learning import Points, Samples, new_model, torch_loader
 
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clew.base.errors import SettingsMismatchError, StoreLockedError, TrainingStoppedError
+from clew.base.urls import as_path
 from clew.engine import TrainConfig
 from clew.engine.folders import BEST, LAST, LOG, NEXT_BEST, RESULT, TENSORBOARD
-from clew.storage.places import ChangedError, as_path, open_place
-from clew.storage.url_lock import lone_lease
+from clew.storage.lock import lone_lease
+from clew.storage.place import ChangedError
+from clew.storage.places import open_place
 from clew.storage.working_copy import working_copy
 from tests.engine.children import tensors
 from tests.engine.learning import train

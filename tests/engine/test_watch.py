@@ -13,10 +13,9 @@ from clew.base.errors import TrainingError
 from clew.base.progress import Event
 from clew.cli.renderer import Renderer
 from clew.engine import Classifier, HardwarePlan, StepOutput, TrainConfig, trainer
-from clew.engine.optimizer import build_optimizer
-from clew.engine.precision import build_precision
-from clew.engine.step import EagerStep
-from clew.engine.watch import find_wrong_inputs
+from clew.engine.loop import find_wrong_inputs
+from clew.engine.setup import build_optimizer
+from clew.engine.step import EagerStep, build_precision
 from tests.engine.children import tensors
 from tests.engine.learning import Points, Samples, new_model, open_loader, torch_loader, train
 from tests.events import notes

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from clew.base.errors import ClewError
-from clew.storage.hashing import hash_file, hash_text
+from clew.storage.reading import hash_file, hash_text
 from tests.fuzz.harness import Refused, clew
 from tests.fuzz.kills import PLAIN, contents
 from tests.fuzz.mutations import edit_bytes, edit_file, edit_header, edit_json, replace_entry
@@ -216,8 +216,9 @@ def _use_weights(folder: Path) -> Callable[[], bytes]:
 
 
 def _use_mirror(corpus: Path, folder: Path) -> Callable[[], bytes]:
-    from clew.storage import StoreReader
-    from clew.storage.mirror import hold_shard, open_folder
+    from clew.storage.mirror import open_folder
+    from clew.storage.mirror_cache import hold_shard
+    from clew.storage.reader import StoreReader
     from tests.object_server import ObjectServer, upload
 
     server = ObjectServer()

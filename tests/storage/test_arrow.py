@@ -10,19 +10,14 @@ import pyarrow as pa
 import pytest
 
 from clew.base.errors import StoreError
-from clew.storage import (
-    Manifest,
-    ShardReader,
-    StoreReader,
-    add_shard,
-    read_intact_batches,
-    read_layout,
-    read_manifest,
-    read_value,
-    verify_store,
-)
 from clew.storage.arrow import ARROW_ERRORS, read_table
-from clew.storage.hashing import hash_file
+from clew.storage.files import read_layout
+from clew.storage.manifest import Manifest, read_manifest
+from clew.storage.reader import ShardReader, StoreReader, read_value
+from clew.storage.reading import hash_file
+from clew.storage.repair import add_shard
+from clew.storage.verify import verify_store
+from clew.storage.writer import read_intact_batches
 from tests.stores import make_rows, write_store
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from clew.storage import commit_shard, read_manifest, verify_store
-from clew.storage.manifest import write_manifest
+from clew.storage.manifest import read_manifest, write_manifest
+from clew.storage.repair import commit_shard
+from clew.storage.verify import verify_store
 from tests.stores import ROWS_PER_SHARD, new_manifest, open_writer, read_rows, write_groups
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from clew.base.errors import StoreError
-from clew.storage import CachedFiles, MappedFiles, ReadFiles, ShardFiles, StoreReader
+from clew.storage.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles
+from clew.storage.reader import StoreReader
 from tests.stores import write_store
 
 Opener = Callable[[Path], ShardFiles]

@@ -10,19 +10,13 @@ import pyarrow as pa
 import pytest
 
 from clew.base.errors import StoreError
-from clew.storage import (
-    Manifest,
-    ShardWriter,
-    StoreReader,
-    add_shard,
-    ensure_manifest,
-    read_manifest,
-    repair_store,
-    verify_store,
-)
-from clew.storage.hashing import hash_file
-from clew.storage.manifest import update_manifest
+from clew.storage.manifest import Manifest, read_manifest, update_manifest
 from clew.storage.origin import describe_in_schema
+from clew.storage.reader import StoreReader
+from clew.storage.reading import hash_file
+from clew.storage.repair import add_shard, ensure_manifest, repair_store
+from clew.storage.verify import verify_store
+from clew.storage.writer import ShardWriter
 from tests.stores import (
     NOT_FILES,
     SCHEMA,

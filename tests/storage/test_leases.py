@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.storage.claims import Claims
-from clew.storage.leases import Lease, Leases, Owner
+from clew.storage.leases import Claims, Lease, Leases, Owner
 from clew.storage.places import open_place
 
 TERM = 60.0

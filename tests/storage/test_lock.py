@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError, StoreLockedError
-from clew.storage import Part, writer_lock
+from clew.storage.lock import Part, writer_lock
 
 
 def hold_lock(store: Path, index: int, count: int, pipe: Connection) -> None:

@@ -11,16 +11,16 @@ import pytest
 
 from clew.base.errors import DiskFullError, StoreError
 from clew.hallucination.traces import TraceBatchLoader
-from clew.storage import (
+from clew.storage.manifest import (
     ShardEntry,
-    ShardWriter,
-    StoreReader,
-    add_shard,
     read_manifest,
-    read_value,
     shard_name,
+    update_manifest,
+    write_manifest,
 )
-from clew.storage.manifest import update_manifest, write_manifest
+from clew.storage.reader import StoreReader, read_value
+from clew.storage.repair import add_shard
+from clew.storage.writer import ShardWriter
 from tests.stores import new_manifest, write_store
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from clew.base.errors import StoreError
-from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
-from clew.storage.manifest import build_manifest, parse_manifest
+from clew.storage.manifest import build_manifest, parse_manifest, read_manifest
 from clew.storage.reading import read_json
+from clew.storage.repair import ensure_manifest, repair_store
+from clew.storage.verify import verify_store
 from clew.storage.writing import replace_json
 from tests.stores import new_manifest, write_store
 

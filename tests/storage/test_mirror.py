@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import DiskFullError, InputError, StoreError
-from clew.storage import ShardEntry, StoreReader
-from clew.storage.mirror import CacheFullError, MirrorFolder, cache, hold_shard, open_folder
-from clew.storage.mirror.cache import CacheTooSmallError
+from clew.storage import mirror_cache
+from clew.storage.manifest import ShardEntry
+from clew.storage.mirror import MirrorFolder, open_folder
+from clew.storage.mirror_cache import CacheFullError, CacheTooSmallError, hold_shard
 from clew.storage.places import open_place
+from clew.storage.reader import StoreReader
 from tests.object_server import ObjectServer, upload
 from tests.stores import flip_byte, write_store
 
@@ -232,7 +234,7 @@ def test_a_full_disk_is_named(
     def full(*_: object) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(cache, "download", full)
+    monkeypatch.setattr(mirror_cache, "download", full)
     with pytest.raises(DiskFullError, match="`cache_dir` on another disk"):
         hold_shard(mirror, shards[0], None)
     assert not list(mirror.glob(".*.part"))
@@ -241,7 +243,8 @@ def test_a_full_disk_is_named(
 _HOLD = """
 import sys
 from clew.storage.manifest import ShardEntry
-from clew.storage.mirror import MirrorFolder, hold_shard
+from clew.storage.mirror import MirrorFolder
+from clew.storage.mirror_cache import hold_shard
 held = hold_shard(MirrorFolder(sys.argv[1]), eval(sys.argv[2]), None)
 print("held", flush=True)
 sys.stdin.read()

@@ -5,20 +5,12 @@ from pathlib import Path
 
 import pytest
 
+import clew.storage
 from clew.base.errors import InputError, StoreError
-from clew.storage import places
-from clew.storage.places import (
-    AccessDeniedError,
-    ChangedError,
-    Entry,
-    Place,
-    UnreachableError,
-    as_path,
-    is_url,
-    local_path,
-    objects,
-    open_place,
-)
+from clew.base.urls import as_path, is_url, local_path
+from clew.storage import object_store
+from clew.storage.place import AccessDeniedError, ChangedError, Entry, Place, UnreachableError
+from clew.storage.places import open_place
 from tests.object_server import ObjectServer
 
 
@@ -201,8 +193,8 @@ def test_a_create_whose_answer_was_lost_is_not_taken_for_anothers(
 
 
 def test_a_server_that_is_gone_is_reported(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(objects, "_MAX_RETRIES", 0)
+    monkeypatch.setattr(object_store, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(object_store, "_MAX_RETRIES", 0)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(UnreachableError, match="does not answer"):
         open_place(s3_url).read("a", 9)
@@ -221,7 +213,7 @@ def test_credentials_come_from_a_profile(
     assert open_place(s3_url).create("a", b"1")
     assert object_server.last_key == "AKIAPROFILE"
     monkeypatch.setenv("AWS_PROFILE", "other")
-    objects.open_bucket.cache_clear()
+    object_store.open_bucket.cache_clear()
     with pytest.raises(AccessDeniedError, match="AWS_PROFILE"):
         open_place(s3_url)
 
@@ -239,9 +231,8 @@ def test_a_url_travels_as_a_path() -> None:
 
 @pytest.mark.parametrize("package", ["obstore", "botocore"])
 def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("objects", "credentials"):
-        monkeypatch.delitem(sys.modules, f"clew.storage.places.{module}")
-    monkeypatch.delattr(places, "objects")
+    monkeypatch.delitem(sys.modules, "clew.storage.object_store")
+    monkeypatch.delattr(clew.storage, "object_store")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=rf'need the package {package}.*"clew\[cloud\]"'):
         open_place("s3://bucket/x")

@@ -10,15 +10,9 @@ import pyarrow as pa
 import pytest
 
 from clew.base.errors import StoreError
-from clew.storage import (
-    ShardEntry,
-    ShardLayout,
-    ShardReader,
-    StoreReader,
-    open_shard,
-    read_layout,
-    read_value,
-)
+from clew.storage.files import ShardLayout, read_layout
+from clew.storage.manifest import ShardEntry
+from clew.storage.reader import ShardReader, StoreReader, open_shard, read_value
 from tests.stores import write_store
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from clew.base.errors import StoreError
-from clew.storage import ensure_manifest, read_manifest, repair_store
+from clew.storage.manifest import read_manifest
 from clew.storage.reading import read_json
+from clew.storage.repair import ensure_manifest, repair_store
 from clew.storage.writing import replace_json
 from tests.stores import edit_json_file, without_checksum, write_store
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import StoreError
-from clew.storage import read_manifest
-from clew.storage.manifest import start_manifest, update_manifest
-from clew.storage.places import as_path, open_place
+from clew.base.urls import as_path
+from clew.storage.manifest import read_manifest, start_manifest, update_manifest
+from clew.storage.places import open_place
 from clew.storage.reader import refuse_damaged_shards
 from clew.storage.repair import commit_shard
 from clew.storage.uploading import unfinished_pieces

@@ -7,19 +7,14 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import StoreLockedError
-from clew.storage import (
-    Part,
-    ensure_manifest,
-    read_manifest,
-    repair_store,
-    verify_store,
-    writer_lock,
-)
-from clew.storage.manifest import MANIFEST_NAME, start_manifest, update_manifest
-from clew.storage.places import Place, as_path, open_place
-from clew.storage.repair import commit_shard
+from clew.base.urls import as_path
+from clew.storage.lock import Part, writer_lock
+from clew.storage.manifest import MANIFEST_NAME, read_manifest, start_manifest, update_manifest
+from clew.storage.place import Place
+from clew.storage.places import open_place
+from clew.storage.repair import commit_shard, ensure_manifest, repair_store
 from clew.storage.uploading import unfinished_pieces
-from clew.storage.verify import find_stores
+from clew.storage.verify import find_stores, verify_store
 from tests.object_server import ObjectServer
 from tests.stores import make_rows, new_manifest, open_writer, write_groups, write_store
 

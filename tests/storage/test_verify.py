@@ -6,18 +6,11 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import StoreError, StoreLockedError
-from clew.storage import (
-    Part,
-    Problem,
-    ShardWriter,
-    add_shard,
-    ensure_manifest,
-    read_manifest,
-    repair_store,
-    verify_store,
-    writer_lock,
-)
-from clew.storage.manifest import write_manifest
+from clew.storage.lock import Part, writer_lock
+from clew.storage.manifest import read_manifest, write_manifest
+from clew.storage.repair import add_shard, ensure_manifest, repair_store
+from clew.storage.verify import Problem, verify_store
+from clew.storage.writer import ShardWriter
 from tests.stores import (
     SCHEMA,
     assert_same_store,

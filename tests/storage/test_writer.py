@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import DiskFullError
-from clew.storage import ShardReader, ShardWriter, read_intact_batches
-from clew.storage.hashing import checksum_batch, hash_file, hash_text
+from clew.storage.arrow import checksum_batch
+from clew.storage.reader import ShardReader
+from clew.storage.reading import hash_file, hash_text
+from clew.storage.writer import ShardWriter, read_intact_batches
 from tests.stores import SCHEMA, flip_byte, largest_file, make_rows, read_rows, write_groups
 
 WHOLE = {row["global_example_id"]: row for row in make_rows(range(12)).to_pylist()}

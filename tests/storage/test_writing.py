@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import DiskFullError, StoreError
-from clew.storage import Part, ShardWriter, repair_store, writer_lock
+from clew.storage.lock import Part, writer_lock
+from clew.storage.repair import repair_store
+from clew.storage.writer import ShardWriter
 from clew.storage.writing import (
     append_to_file,
     create_file,

@@ -1,10 +1,17 @@
-"""Memory that runs out, of a device or of the machine, and the collection of garbage."""
+"""Memory: what a step takes at its peak and a run uses, memory that runs out, of a device or of the
+machine, and the collection of garbage."""
 
 import gc
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import psutil
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 # Of PyTorch's CPU allocator, and of Python when there is no memory for another stack.
 _TEXTS = ("can't allocate memory", "can't start new thread")
@@ -49,3 +56,89 @@ def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def measure_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
+    """The most bytes of tensors that `run` held at once, beyond those that existed before."""
+    if device.type == "cuda":
+        return _measure_cuda(run, device)
+    with _LiveTensors() as tensors:
+        run()
+    return tensors.peak_bytes
+
+
+def _measure_cuda(run: Callable[[], object], device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+class _LiveTensors(TorchDispatchMode):
+    """Tracks the memory of every tensor that an operation returns, until it is freed.
+
+    The CPU's allocator keeps no such count. Temporary memory inside an operation is not seen; it is
+    small compared with the activations.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak_bytes = self._live_bytes = 0
+        self._known: dict[int, weakref.ref] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        before = {_memory(tensor)._cdata for tensor in _tensors((args, kwargs))}
+        result = func(*args, **kwargs)
+        for tensor in _tensors(result):
+            memory = _memory(tensor)
+            if memory._cdata not in before and memory._cdata not in self._known:
+                self._add(memory)
+        return result
+
+    def _add(self, memory: torch.UntypedStorage) -> None:
+        key, size = memory._cdata, memory.nbytes()
+
+        def let_go(_: object) -> None:
+            del self._known[key]
+            self._live_bytes -= size
+
+        self._known[key] = weakref.ref(memory, let_go)
+        self._live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self._live_bytes)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def _memory(tensor: Tensor) -> torch.UntypedStorage:
+    return tensor.untyped_storage()
+
+
+class MemoryUse:
+    """Tracks memory use: on a GPU the peak memory of tensors, otherwise the private memory of the
+    process.
+
+    Pages of mapped shards do not count: the system drops them when memory is needed.
+    """
+
+    def __init__(self, device: torch.device, peak_bytes: int = 0) -> None:
+        self._device, self.peak_bytes = device, peak_bytes
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        self._process = psutil.Process()
+
+    def look(self) -> int:
+        """Bytes now; the maximum is remembered."""
+        if self._device.type == "cuda":
+            used = torch.cuda.max_memory_allocated(self._device)
+        else:
+            now = self._process.memory_info()
+            used = now.rss - getattr(now, "shared", 0)
+        self.peak_bytes = max(self.peak_bytes, used)
+        return used

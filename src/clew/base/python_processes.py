@@ -2,11 +2,15 @@
 files that happen to lie in the current folder."""
 
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 # Not -I, which would hide packages of PYTHONPATH and of the user's own installation.
 _COMMAND = (sys.executable, "-P")
@@ -25,6 +29,32 @@ def start_function(
         arguments=arguments,
     )
     return subprocess.Popen([*_COMMAND, "-c", program], **options)
+
+
+def limit_process(*, memory_bytes: int, seconds: int) -> None:
+    """Let this process take so much more memory and CPU time than it has now, write no file that is
+    larger, and leave no core dump. macOS has no limit of the address space."""
+    with suppress(ValueError, OSError):
+        _limit(resource.RLIMIT_AS, psutil.Process().memory_info().vms + memory_bytes)
+    _limit(resource.RLIMIT_CPU, seconds)
+    _limit(resource.RLIMIT_FSIZE, memory_bytes)
+    _limit(resource.RLIMIT_CORE, 0)
+
+
+@contextmanager
+def own_memory() -> Iterator[None]:
+    """Lift the limit of memory when it was reached: the message about it takes some."""
+    try:
+        yield
+    except MemoryError:
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        raise
+
+
+def _limit(kind: int, most: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def run_module(

@@ -17,7 +17,7 @@ from clew.hallucination.workflow import plan
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan
-    from clew.engine.planning.hardware import Machine
+    from clew.engine.plan import Machine
     from clew.hallucination.workflow.results import Plans
 
 COMMAND = Command(

@@ -5,18 +5,25 @@ from typing import TYPE_CHECKING
 from clew.base.lazy import lazy_names
 from clew.base.progress import Event, Note, Reporter
 from clew.engine.classifier import BinaryLoss, CategoricalLoss, Classifier
-from clew.engine.config import PlanRequest, TrainConfig
-from clew.engine.events import (
+from clew.engine.config import (
+    Batches,
+    LoadSettings,
+    OpenBatches,
+    PlanRequest,
+    StepOutput,
+    Trainable,
+    TrainConfig,
+)
+from clew.engine.plan import HardwarePlan
+from clew.engine.planner import plan_hardware
+from clew.engine.state import (
     EpochEnded,
+    FitResult,
     ModelMeasured,
     TrainingEnded,
     TrainingProgress,
     TrainingStarted,
 )
-from clew.engine.planning.plan import HardwarePlan
-from clew.engine.planning.planner import plan_hardware
-from clew.engine.protocols import Batches, LoadSettings, OpenBatches, StepOutput, Trainable
-from clew.engine.state import FitResult
 from clew.engine.tracking import ExperimentLogger
 from clew.engine.trainer import fit
 

@@ -1,8 +1,11 @@
-"""`last.safetensors`, from which a run resumes, and `best.safetensors`, the weights to use."""
+"""`last.safetensors`, from which a run resumes, `best.safetensors`, the weights to use, and what
+identifies a run: it resumes only with the settings it was started with."""
 
 import math
+import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,9 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clew.base.errors import SettingsMismatchError, StoreError
+from clew.base.settings import find_differences
 from clew.base.typed_json import read_as, without_nan
-from clew.engine.config import PlanRequest
-from clew.engine.feed import Position
+from clew.engine.config import PlanRequest, TrainConfig
+from clew.engine.feed import Position, check_random_state, random_state, restore_random_state
 from clew.engine.folders import BEST, LAST, NEXT_BEST
 from clew.engine.model_files import (
     ModelFile,
@@ -22,16 +26,16 @@ from clew.engine.model_files import (
     read_model,
     write_model,
 )
-from clew.engine.optimizer import load_optimizer, optimizer_shapes, optimizer_tensors
-from clew.engine.planning.plan import HardwarePlan
+from clew.engine.plan import HardwarePlan
 from clew.engine.processes import gather, wait_for_all
-from clew.engine.seeding import check_random_state, random_state, restore_random_state
+from clew.engine.setup import load_optimizer, optimizer_shapes, optimizer_tensors
 from clew.engine.state import Best, EpochSums, RunState
+from clew.version import __version__
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from clew.engine.precision import Precision
+    from clew.engine.step import Precision
 
 
 T = TypeVar("T")
@@ -50,21 +54,18 @@ _RUN: Wanted = {
 _BEST: Wanted = {"best": Best}
 
 
+# They change how long a run takes; its result, at most by rounding (the threads).
+_MAY_DIFFER = ("config.checkpoint_every_seconds", "request.calibrate")
+_HARMLESS = ("num_workers", "max_cache_batches", "threads")
+_LIBRARIES = ("torch", "lightning-fabric", "numpy", "pyarrow")
+
+
 @dataclass(kw_only=True)
 class _Process:
     """What each process saved of its own."""
 
     position: Position
     sums: EpochSums
-
-
-@dataclass(kw_only=True)
-class Parts:
-    """What changes while a run trains. Only fp16 has precision state (its loss scaler)."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    precision: "Precision"
 
 
 class Checkpoints:
@@ -92,7 +93,15 @@ class Checkpoints:
                 for name, value in model.state_dict().items()
             }
 
-    def save(self, parts: Parts, state: RunState, plan: HardwarePlan) -> None:
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        precision: "Precision",
+        state: RunState,
+        plan: HardwarePlan,
+    ) -> None:
+        """Only fp16 has precision state (its loss scaler)."""
         mine = {"position": asdict(state.position), "sums": asdict(state.sums)}
         each = gather(self._fabric, (mine, random_state(self._fabric.device)))
         if self._fabric.is_global_zero:
@@ -101,10 +110,10 @@ class Checkpoints:
                 "plan": plan.to_dict(),
                 "state": state.to_dict(),
                 "processes": [process for process, _ in each],
-                "scaler": parts.precision.state_dict(),
+                "scaler": precision.state_dict(),
             }
-            tensors = _prefixed("model", parts.model.state_dict())
-            tensors |= _prefixed("optimizer", optimizer_tensors(parts.optimizer, parts.model))
+            tensors = _prefixed("model", model.state_dict())
+            tensors |= _prefixed("optimizer", optimizer_tensors(optimizer, model))
             for rank, (_, random) in enumerate(each):
                 tensors |= _prefixed(f"random/{rank}", random)
             self._write(tensors, about, state)
@@ -118,27 +127,23 @@ class Checkpoints:
         self._next_best = None
         settle_best(self._folder, state)
 
-    def restore(self, parts: Parts) -> RunState:
+    def restore(self, model: nn.Module, optimizer: Optimizer, precision: "Precision") -> RunState:
         """Restores weights, optimizer and random state; returns the training state that goes with
         them."""
         saved = read_checkpoint(self.last)
-        rank = self._fabric.global_rank
+        rank, scaler = self._fabric.global_rank, saved.about["scaler"]
         state = _read_state(saved, rank)
-        load_weights(parts.model, saved, prefix="model/")
-        load_optimizer_state(parts.optimizer, parts.model, saved)
-        self._load_scaler(parts, saved)
+        load_weights(model, saved, prefix="model/")
+        load_optimizer_state(optimizer, model, saved)
+        if scaler.keys() != precision.state_dict().keys():
+            raise _damaged(saved.path, "its loss scaler is incomplete")
+        if scaler:
+            precision.load_state_dict(scaler)
         self._random = _read_random(saved, rank, self._fabric.device)
         if self._fabric.is_global_zero:
             settle_best(self._folder, state)
         wait_for_all(self._fabric)
         return state
-
-    def _load_scaler(self, parts: Parts, saved: ModelFile) -> None:
-        scaler, wanted = saved.about["scaler"], parts.precision.state_dict()
-        if scaler.keys() != wanted.keys():
-            raise _damaged(saved.path, "its loss scaler is incomplete")
-        if scaler:
-            parts.precision.load_state_dict(scaler)
 
     def restore_random(self) -> None:
         """Restore the checkpoint's random state. Call this after reopening the epoch, which draws
@@ -248,3 +253,84 @@ def _under(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
         for name, value in tensors.items()
         if name.startswith(f"{prefix}/")
     }
+
+
+def describe_run(
+    model: nn.Module, config: TrainConfig, request: PlanRequest, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Everything that identifies a run."""
+    shapes = {name: list(p.shape) for name, p in model.named_parameters()}
+    return {
+        "clew": __version__,
+        "model": {"class": type(model).__name__, "parameters": shapes},
+        "config": asdict(config),
+        "request": request.describe(),
+        "settings": dict(settings),
+    }
+
+
+def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to resume a run that was started with different settings: raises SettingsMismatchError
+    with both values of every difference."""
+    if before["request"]["batch_size"] is None and now["request"]["batch_size"] is not None:
+        # A batch size that the plan chose may now be requested explicitly, even split into other
+        # micro-batches.
+        chosen = {name: before["plan"][name] for name in ("batch_size", "grad_accum")}
+        before = {**before, "request": before["request"] | chosen}
+    different = find_differences(_comparable(before), _comparable(now), _MAY_DIFFER)
+    # A network of another size has other weights: the setting explains it better than their shapes.
+    by_choice = [one for one in different if not one.name.startswith("model.parameters.")]
+    different = by_choice or different
+    if different:
+        raise SettingsMismatchError(
+            f'the run in "{folder}" was started with different settings:\n  '
+            + "\n  ".join(map(str, different))
+            + "\nUse the same settings to resume it, or another output folder to start over."
+        )
+
+
+def adapt_plan(plan: HardwarePlan, before: PlanRequest, now: PlanRequest) -> HardwarePlan:
+    """The saved plan, updated with newly requested choices that do not change the result."""
+    changes = {name: getattr(now, name) for name in _HARMLESS}
+    if _parts(now) != _parts(before):
+        changes["batch_size"], changes["grad_accum"] = _parts(now)
+    for name, value in changes.items():
+        if value is not None and value != getattr(before, name):
+            plan = plan.change(name, value, "requested when the run was resumed")
+    return plan
+
+
+def _parts(request: PlanRequest) -> tuple[int | None, int]:
+    return request.batch_size, request.grad_accum or 1
+
+
+def saved_request(about: Mapping[str, Any]) -> PlanRequest:
+    return replace(PlanRequest(), **about["request"])
+
+
+def _comparable(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that must match. The same effective batch may be split into other
+    micro-batches."""
+    request = {name: value for name, value in run["request"].items() if name not in _HARMLESS}
+    if request["batch_size"] is not None:
+        request["batch_size * grad_accum"] = request["batch_size"] * (request["grad_accum"] or 1)
+        del request["batch_size"], request["grad_accum"]
+    wanted = ("model", "config", "settings")
+    return {name: run[name] for name in wanted} | {"request": request}
+
+
+def read_versions(*more: str) -> dict[str, str]:
+    """Versions of clew, Python, the libraries every run uses and `more` of them, and the GPU.
+    "unknown" where none can be found."""
+    found = {name: _find_version(name) for name in (*_LIBRARIES, *more)}
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {"clew": __version__, "python": platform.python_version(), **found, "gpu": gpu}
+
+
+def _find_version(library: str) -> str:
+    """The version of a library. One that is bundled with another (lightning_fabric in
+    pytorch-lightning) has no metadata of its own."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "unknown"

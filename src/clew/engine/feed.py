@@ -1,26 +1,35 @@
 """Delivers batches to the training step: opened as planned, read in groups from any position in an
-epoch, and copied to the device while it works on the previous batch."""
+epoch, copied to the device while it works on the previous batch; with random numbers that are
+seeded at the start of every epoch."""
 
+import copy
 import json
+import math
+import random
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from clew.base.errors import InputError
 from clew.base.typed_json import Count
-from clew.engine.batches import count_samples, move, named_tensors
-from clew.engine.planning.plan import HardwarePlan
-from clew.engine.protocols import Batches, LoadSettings, OpenBatches
-from clew.engine.seeding import seed_epoch, seed_generators
+from clew.engine.config import Batches, LoadSettings, OpenBatches
+from clew.engine.plan import HardwarePlan
 
 # How many steps the host may run ahead of a GPU: enough that the GPU never waits, few enough that
 # batches do not pile up in its memory.
 _AHEAD = 2
+
+
+_ONE_A_SAMPLE = ("label", "index")
+_NAMES = ("question_id", "index")
 
 
 class Courier:
@@ -259,3 +268,174 @@ def _count_sharing(batches: Batches) -> int:
     if isinstance(sampler, DistributedSampler):
         return sampler.num_replicas
     return getattr(getattr(batches, "rank", None), "count", 1)
+
+
+def move(
+    batch: Any, device: torch.device, *, non_blocking: bool = False, channels_last: bool = False
+) -> Any:
+    """The batch with its tensors on `device`; images `[batch, channels, height, width]` in
+    channels_last if requested. Anything that is not a tensor stays unchanged."""
+
+    def move_one(tensor: Tensor) -> Tensor:
+        if channels_last and tensor.dim() == 4 and tensor.is_floating_point():
+            return tensor.to(device, non_blocking=non_blocking, memory_format=torch.channels_last)
+        return tensor.to(device, non_blocking=non_blocking)
+
+    stays = device.type == "cpu" and not channels_last
+    if stays and all(tensor.device.type == "cpu" for _, tensor in named_tensors(batch)):
+        return batch
+    return map_tensors(batch, move_one)
+
+
+def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The batch with every tensor replaced; lists of names are left alone."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {name: map_tensors(value, change) for name, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        if _are_names(batch):
+            return batch
+        values = [map_tensors(value, change) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    if hasattr(batch, "to_dict"):  # PyG, whose own `to` goes through every name of every sample
+        changed = copy.copy(batch)
+        for name, value in batch.to_dict().items():
+            if isinstance(value, Tensor):
+                changed[name] = change(value)
+        return changed
+    return batch
+
+
+def named_tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor with its name: "sequence", or its index in a list."""
+    if isinstance(batch, Tensor):
+        yield name, batch
+    elif isinstance(batch, list | tuple):
+        for place, value in enumerate(() if _are_names(batch) else batch):
+            yield from named_tensors(value, str(place))
+    elif isinstance(batch, Mapping) or hasattr(batch, "to_dict"):
+        content = batch if isinstance(batch, Mapping) else batch.to_dict()
+        for key, value in content.items():
+            yield from named_tensors(value, str(key))
+
+
+def count_samples(batch: Any) -> int:
+    """The number of samples in the batch; raises InputError when there is nothing to count."""
+    for name in _ONE_A_SAMPLE:
+        values = _get(batch, name)
+        if values is not None:
+            return len(values)
+    for _, tensor in named_tensors(batch):
+        return tensor.shape[0] if tensor.dim() else 1
+    raise InputError(
+        f"a batch of type {type(batch).__name__} contains no tensors: return a dict, a list or a "
+        'PyG batch of tensors, preferably with a "label".'
+    )
+
+
+def sample_names(batch: Any) -> list[str]:
+    """The samples' question ids, else their indices in the dataset, else empty."""
+    for name in _NAMES:
+        values = _get(batch, name)
+        if values is not None:
+            return [str(v) for v in (values.tolist() if isinstance(values, Tensor) else values)]
+    return []
+
+
+def _are_names(values: list[Any] | tuple[Any, ...]) -> bool:
+    return bool(values) and isinstance(values[0], str)
+
+
+def _get(batch: Any, name: str) -> Any:
+    if isinstance(batch, Tensor | list | tuple):
+        return None
+    return batch[name] if name in batch else None  # noqa: SIM401 - not every batch has get
+
+
+def seed_epoch(seed: int, epoch: int, rank: int = 0) -> int:
+    """Seeds all random number generators for an epoch, differently per process. Returns the
+    seed."""
+    words = np.random.SeedSequence([seed, epoch, rank]).generate_state(2, np.uint32)
+    derived = int(words[0]) << 31 | int(words[1]) >> 1
+    random.seed(derived)
+    np.random.seed(int(words[0]))
+    torch.manual_seed(derived)
+    return derived
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The random states of Python, NumPy and PyTorch."""
+    _, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
+    _, words, gauss = random.getstate()
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor(words, dtype=torch.int64),
+        "numpy": torch.tensor([*np.asarray(keys).tolist(), place, has_gauss], dtype=torch.int64),
+        # Both draw normal numbers in pairs and keep the second for later.
+        "gauss": torch.tensor([cached, math.nan if gauss is None else gauss], dtype=torch.float64),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def check_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Check that a saved random state can be restored. Raises ValueError."""
+    for name, known in random_state(device).items():
+        saved = state.get(name)
+        if saved is None and name == "cuda":
+            continue
+        if saved is None:
+            raise ValueError(f"its random state of {name} is missing")
+        if (saved.shape, saved.dtype) != (known.shape, known.dtype):
+            raise ValueError(
+                f"its random state of {name} has shape {list(saved.shape)} and type {saved.dtype} "
+                f"instead of {list(known.shape)} and {known.dtype}"
+            )
+    *keys, place, has_gauss = state["numpy"].tolist()
+    in_range = min(keys) >= 0 and max(keys) < 2**32 and 0 <= place <= len(keys)
+    if not in_range or has_gauss not in (0, 1):  # NumPy would read beyond its own memory
+        raise ValueError("the random state of NumPy is invalid")
+    try:
+        torch.Generator().set_state(state["torch"])
+        random.Random().setstate((random.getstate()[0], tuple(state["python"].tolist()), None))
+    except (RuntimeError, OverflowError) as error:
+        raise ValueError(f"its random state is invalid ({error})") from None
+
+
+def restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["torch"])
+    cached, gauss = state["gauss"].tolist()
+    version, words = random.getstate()[0], tuple(state["python"].tolist())
+    random.setstate((version, words, None if math.isnan(gauss) else gauss))
+    *keys, place, has_gauss = state["numpy"].tolist()
+    np.random.set_state(("MT19937", np.array(keys, np.uint32), place, has_gauss, cached))
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextmanager
+def same_random_numbers(device: torch.device) -> Iterator[None]:
+    """Restore the random state at the end, so that the block does not change later random
+    numbers."""
+    before = random_state(device)
+    try:
+        yield
+    finally:
+        restore_random_state(before, device)
+
+
+def seed_generators(batches: Any, seed: int) -> None:
+    """Seed the generators that PyTorch's loaders and samplers may have."""
+    batch_sampler = getattr(batches, "batch_sampler", None)
+    owners = (
+        batches,
+        getattr(batches, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+    )
+    for owner in owners:
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)

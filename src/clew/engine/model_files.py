@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from clew.base.errors import StoreError
 from clew.base.texts import bytes_text, shortened
 from clew.base.typed_json import read_as, to_json
-from clew.storage.reading import open_regular, parse_file
-from clew.storage.seals import seal
+from clew.storage.reading import open_regular, parse_file, seal
 from clew.storage.writing import replacing
 
 # What a header must have: the type of each value, as for `read_as`, or the names to choose from.
@@ -184,8 +183,10 @@ def read_model(path: Path) -> ModelFile:
     with _explained(path):
         _check_size(path)
         with safe_open(path, framework="pt") as file:
-            described = _description(file.metadata()).encode()
-            about = parse_file(described, finite=False, encodable=False)
+            described = (file.metadata() or {}).get(_HEADER)
+            if described is None:
+                raise ValueError("its header has no description")
+            about = parse_file(described.encode(), finite=False, encodable=False)
             if not isinstance(about, dict):
                 raise ValueError(f"its header contains {shortened(about)}")
             if _CHECKSUMS in about and next(reversed(about)) != _CHECKSUMS:
@@ -222,15 +223,9 @@ def check_about(
                 if not isinstance(value, Mapping) or part not in value:
                     raise ValueError(f"{name} is missing")
                 value = value[part]
-            _check_entry(value, kind, name)
+            read_as(Literal[tuple(kind)] if isinstance(kind, Collection) else kind, value, name)
         except ValueError as error:
             raise StoreError(f'"{path}" is not {what} (its {error}): {advice}.') from None
-
-
-def _check_entry(value: Any, kind: Any, name: str) -> None:
-    if isinstance(kind, Collection):
-        kind = Literal[tuple(kind)]
-    read_as(kind, value, name)
 
 
 def misfit(path: Path, network: str, error: Exception | str) -> StoreError:
@@ -256,12 +251,6 @@ def _check_size(path: Path) -> None:
             f'"{path}" takes {bytes_text(size)}, but this machine has {bytes_text(memory)} of '
             "memory: use a machine with more memory."
         )
-
-
-def _description(metadata: Mapping[str, str] | None) -> str:
-    if metadata is None or _HEADER not in metadata:
-        raise ValueError("its header has no description")
-    return metadata[_HEADER]
 
 
 def _checksum(name: str, tensor: Tensor) -> str:

@@ -1,25 +1,37 @@
-"""Model, optimizer, step and batches as planned; rebuilt when the plan changes."""
+"""Model, optimizer, step and batches as planned; rebuilt when the plan changes. The schedule is a
+closed form of the step, so that it has no state to save."""
 
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import AdamW, Optimizer
+from torch.utils.checkpoint import checkpoint
 
-from clew.base.errors import TrainingError
+from clew.base.errors import InputError, TrainingError
 from clew.base.memory import free_memory
 from clew.base.texts import counted
-from clew.engine.batches import count_samples, move
 from clew.engine.config import TrainConfig
-from clew.engine.feed import Feed, Group, Position, Source
-from clew.engine.optimizer import build_optimizer
-from clew.engine.placement import place_model
-from clew.engine.planning.plan import HardwarePlan
+from clew.engine.feed import Feed, Group, Position, Source, count_samples, move, same_random_numbers
+from clew.engine.plan import HardwarePlan
 from clew.engine.processes import Wishes, broadcast_weights
-from clew.engine.seeding import same_random_numbers
-from clew.engine.step import Step, build_step
+from clew.engine.step import LR_SCALE, Step, build_step
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+_START, _END = (
+    1 / 25,
+    1e-4 / 25,
+)  # relative to the peak: at the start of the warm-up, at the end of the run
+_STEP, _MOMENTS = "step", ("exp_avg", "exp_avg_sq")  # AdamW's state of a parameter
 
 
 class Setup:
@@ -150,3 +162,164 @@ def _next_divisor(whole: int, part: int, shares: int) -> int | None:
     processes."""
     sizes = range(part // 2 // shares * shares, 0, -shares)
     return next((size for size in sizes if whole % size == 0), None)
+
+
+def place_model(
+    model: nn.Module, device: torch.device, *, channels_last: bool, gradient_checkpointing: bool
+) -> nn.Module:
+    model = model.to(device)
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if gradient_checkpointing:
+        checkpoint_activations(model)
+    return model
+
+
+def checkpoint_activations(model: nn.Module) -> None:
+    """Makes the model store only the activations between its parts.
+
+    A model (or its `network`) with `enable_gradient_checkpointing()` uses that instead. Otherwise
+    the parts are the direct children of the network, and each member of a module list.
+    """
+    network = getattr(model, "network", model)
+    for module in (model, network):
+        enable = getattr(module, "enable_gradient_checkpointing", None)
+        if callable(enable):
+            enable()
+            return
+    for part in _parts(network):
+        if getattr(part.forward, "func", None) is not _run_part:  # not wrapped yet
+            part.forward = partial(_run_part, part, part.forward)
+
+
+def _parts(network: nn.Module) -> Iterator[nn.Module]:
+    """The modules to checkpoint. Lists and dicts of modules are never called, so their members are
+    taken instead."""
+    for child in network.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from _parts(child)
+        else:
+            yield child
+
+
+def _run_part(part: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not (part.training and torch.is_grad_enabled()):
+        return forward(*args, **kwargs)
+    norms = [m for m in part.modules() if isinstance(m, _NormBase) and m.track_running_stats]
+    # torch.compile already keeps buffer updates out of the recomputation.
+    if not norms or torch.compiler.is_compiling():
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    contexts = partial(_contexts, norms)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+
+def _contexts(norms: list[_NormBase]) -> tuple[AbstractContextManager, AbstractContextManager]:
+    """The contexts for the forward pass of a part and for its recomputation."""
+    return nullcontext(), _without_statistics(norms)
+
+
+@contextmanager
+def _without_statistics(norms: list[_NormBase]) -> Iterator[None]:
+    """Keep the recomputation from updating batch norm's running statistics a second time."""
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, (momentum, count) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, count
+
+
+def build_optimizer(
+    model: nn.Module, config: TrainConfig, *, lr: float, capturable: bool = False
+) -> AdamW:
+    """A fused AdamW: one pass over the weights, which also clips the gradient and can skip a step
+    on the device.
+
+    Biases, norms and other vectors are not decayed. A model with `learning_rate_scale(name)` gives
+    each parameter its own share of the learning rate. `capturable` keeps the learning rate on the
+    device, for a step that is a CUDA graph.
+    """
+    scale_of: Callable[[str], float] = getattr(model, "learning_rate_scale", lambda _: 1.0)
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((scale_of(name), parameter.dim() >= 2), []).append(parameter)
+    if not groups:
+        raise InputError("the model has no parameters to train: check requires_grad.")
+    device = next(iter(groups.values()))[0].device
+    return AdamW(
+        [
+            {
+                "params": parameters,
+                "weight_decay": config.weight_decay if is_matrix else 0.0,
+                LR_SCALE: scale,
+                "lr": torch.tensor(lr * scale, device=device) if capturable else lr * scale,
+            }
+            for (scale, is_matrix), parameters in sorted(
+                groups.items(), key=lambda group: not group[0][1]
+            )
+        ],
+        betas=config.betas,
+        fused=True,
+        capturable=capturable,
+    )
+
+
+def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The state as "<parameter>/<name>"."""
+    return {
+        f"{name}/{what}": value
+        for name, parameter in model.named_parameters()
+        for what, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def optimizer_shapes(model: nn.Module, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of the state that `optimizer_tensors` gives for those parameters that
+    have any in `names`."""
+    return {
+        f"{name}/{what}": () if what == _STEP else tuple(parameter.shape)
+        for name, parameter in model.named_parameters()
+        if f"{name}/{_STEP}" in names
+        for what in (_STEP, *_MOMENTS)
+    }
+
+
+def load_optimizer(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Restores the state; counters go where this device's optimizer keeps them."""
+    for name, parameter in model.named_parameters():
+        if f"{name}/{_STEP}" in tensors:
+            optimizer.state[parameter] = {
+                what: _like_parameter(tensors[f"{name}/{what}"], parameter)
+                for what in (_STEP, *_MOMENTS)
+            }
+
+
+def _like_parameter(value: Tensor, parameter: Tensor) -> Tensor:
+    if value.shape != parameter.shape:  # the step counter
+        return value.to(parameter.device)
+    return torch.empty_like(parameter).copy_(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCycle:
+    """A One-Cycle schedule: the learning rate rises along a half cosine during the warm-up, then
+    falls along another to almost 0."""
+
+    peak: float
+    total_steps: int
+    warmup_fraction: float
+
+    def lr(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        last = max(1, self.total_steps - 1)
+        top = self.warmup_fraction * last
+        if step < top:
+            return self.peak * _between(_START, 1.0, step / top)
+        return self.peak * _between(1.0, _END, min(1.0, (step - top) / max(1e-9, last - top)))
+
+
+def _between(first: float, second: float, way: float) -> float:
+    return second + (first - second) * (1 + math.cos(math.pi * way)) / 2

@@ -1,20 +1,23 @@
 """A run's progress: the metrics of its steps, everything besides weights and optimizer that must be
-saved to resume it exactly, and the result of a finished run."""
+saved to resume it exactly, the result of a finished run, and the events that it reports."""
 
+import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 
+from clew.base.progress import Event
+from clew.base.texts import counted
 from clew.base.typed_json import Bounds, Count, Seconds, read_as, without_nan
+from clew.engine.classifier import Metrics
 from clew.engine.config import Monitor
-from clew.engine.evaluate import Metrics
 from clew.engine.feed import Position
 from clew.engine.folders import RESULT
-from clew.engine.planning.plan import HardwarePlan
+from clew.engine.plan import HardwarePlan
 from clew.engine.step import StepResult
 from clew.storage.writing import replace_json
 
@@ -256,3 +259,76 @@ def _over_all(history: list[dict[str, Any]], name: str) -> float:
     """The mean of a rate over all epochs, weighted by their duration."""
     seconds = sum(row["seconds"] for row in history)
     return sum(row[name] * row["seconds"] for row in history) / max(1e-9, seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStarted(Event):
+    """A run starts or resumes. It writes into `output_dir`; `done_steps` of its `steps` optimizer
+    steps were taken before. `settings` identify the run: it is resumed only with the same ones."""
+
+    plan: HardwarePlan
+    epochs: int
+    steps: int
+    done_steps: int
+    output_dir: Path = Path()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """How long the remaining steps will take, without validation; None if no step was
+        measured."""
+        seconds = self.plan.step_seconds
+        left = self.steps - self.done_steps
+        return None if seconds is None else left * seconds * self.plan.grad_accum
+
+    def __str__(self) -> str:
+        done = f"{self.done_steps:,} of {self.steps:,} steps done, {counted(self.epochs, 'epoch')}"
+        return f"{done}, {self.plan.choices}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingProgress(Event):
+    """The run's progress, reported a few times per second.
+
+    `epoch` counts from 1, `step` counts optimizer steps. `samples_per_second` and `data_wait_share`
+    (the fraction of time spent waiting for data) are of the epoch so far; `loss` is the mean over
+    its steps whose values have been read back.
+    """
+
+    level: ClassVar[int] = logging.DEBUG
+    epoch: int
+    step: int
+    samples_per_second: float
+    data_wait_share: float
+    memory_bytes: int
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochEnded(Event):
+    """An epoch ended. `row` is its row of log.csv, by column name."""
+
+    row: dict[str, Any]
+
+    def __str__(self) -> str:
+        return str(self.row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingEnded(Event):
+    """The run is over: `result` is None when it stopped before the last epoch."""
+
+    level: ClassVar[int] = logging.DEBUG
+    result: FitResult | None = None
+
+    def __str__(self) -> str:
+        return "training stopped" if self.result is None else "training ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelMeasured(Event):
+    """The trained model was evaluated on other samples; `metrics` maps names to values, None if
+    undefined."""
+
+    level: ClassVar[int] = logging.DEBUG
+    metrics: Mapping[str, float | None]

@@ -1,11 +1,10 @@
-"""One optimizer step: forward, backward, clip, update, all without waiting for the device.
-
-Kernels are launched one by one, or the whole step is recorded as a CUDA graph and replayed.
-"""
+"""One optimizer step: forward, backward, clip, update, all without waiting for the device. Kernels
+are launched one by one, or the whole step is recorded as a CUDA graph and replayed. Its precision
+is a Lightning Fabric plugin."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,17 +13,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from clew.engine.batches import count_samples, map_tensors, named_tensors
-from clew.engine.optimizer import set_lr
-from clew.engine.planning.plan import Way
-from clew.engine.precision import WeightCast, build_precision
+from clew.engine.config import Precision as PrecisionName
+from clew.engine.config import StepOutput
+from clew.engine.feed import count_samples, map_tensors, named_tensors
+from clew.engine.plan import StepVariant
 from clew.engine.processes import GradientSum, Wishes
-from clew.engine.protocols import StepOutput
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-    from clew.engine.precision import Precision
+    from lightning_fabric.plugins.precision import Precision
 
 
 Shapes = tuple[Any, ...]
@@ -33,6 +30,11 @@ Shapes = tuple[Any, ...]
 # batch at an epoch's end is not worth a recording.
 RUNS_BEFORE = 2
 _MAX_GRAPHS = 8
+LR_SCALE = "lr_scale"  # of a group of parameters, in the optimizer
+
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +62,7 @@ class Step(Protocol):
 
 def build_step(
     model: nn.Module,
-    way: Way,
+    way: StepVariant,
     optimizer: Optimizer,
     fabric: "Fabric",
     *,
@@ -83,7 +85,7 @@ def build_step(
     return GraphedStep(eager) if way.cuda_graph else eager
 
 
-def _casts_together(way: Way, device: torch.device) -> bool:
+def _casts_together(way: StepVariant, device: torch.device) -> bool:
     """Whether to cast all weights at once. torch.compile does so itself; gradient checkpointing
     needs the weights again in the backward pass, when they are no longer cast."""
     plain = not way.compile and not way.gradient_checkpointing
@@ -113,7 +115,7 @@ class EagerStep:
         max_norm: float,
         forward: Callable[[Any], StepOutput],
         gradients: GradientSum | None = None,
-        cast: WeightCast | None = None,
+        cast: "WeightCast | None" = None,
     ) -> None:
         self.model, self.optimizer, self.precision = model, optimizer, precision
         self._forward, self._cast = forward, cast
@@ -169,6 +171,16 @@ class EagerStep:
             self._scaler.step(self.optimizer)
             self._scaler.update()
         return norm
+
+
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Set the learning rate; each group of parameters has its own share of it."""
+    for group in optimizer.param_groups:
+        own = lr * group.get(LR_SCALE, 1.0)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(own)
+        else:
+            group["lr"] = own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,3 +247,65 @@ def shapes_of(batch: Any) -> Shapes:
     named = batch.items() if isinstance(batch, dict) else ()
     numbers = ((name, value) for name, value in named if isinstance(value, int | float))
     return (*tensors, *numbers)
+
+
+class WeightCast:
+    """Casts to 16 bits, all at once, exactly the weights that autocast would cast."""
+
+    def __init__(self, model: nn.Module, precision: str) -> None:
+        self._dtype = _DTYPES[precision]
+        self._owners = [
+            (module, name)
+            for module in model.modules()
+            if isinstance(module, _CAST)
+            for name, weight in module._parameters.items()
+            if weight is not None
+        ]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the modules compute with 16-bit copies; gradients reach the weights."""
+        weights = [module._parameters[name] for module, name in self._owners]
+        copies = _CastTogether.apply(self._dtype, *weights)
+        try:
+            for (module, name), copy in zip(self._owners, copies, strict=True):
+                module._parameters[name] = copy
+            yield
+        finally:
+            for (module, name), weight in zip(self._owners, weights, strict=True):
+                module._parameters[name] = weight
+
+
+class _CastTogether(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.dtype = weights[0].dtype if weights else dtype
+        return _cast(weights, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        there = iter(_cast([g for g in gradients if g is not None], ctx.dtype))
+        return None, *(None if gradient is None else next(there) for gradient in gradients)
+
+
+def _cast(tensors: Any, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
+    return tuple(copies)
+
+
+def build_precision(name: PrecisionName, device: torch.device) -> "Precision":
+    """Autocast and, for fp16, its loss scaler. Also sets the precision of a GPU's float32 matrix
+    multiplications, which PyTorch keeps per process."""
+    from lightning_fabric.plugins.precision import MixedPrecision, Precision
+
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest" if name == "fp32" else "high")
+        torch.backends.cudnn.allow_tf32 = name != "fp32"
+    if name == "bf16":
+        return MixedPrecision("bf16-mixed", device.type)
+    if name == "fp16":
+        return MixedPrecision("16-mixed", device.type)
+    return Precision()

@@ -15,9 +15,8 @@ from clew.base.errors import InputError, without_settings
 from clew.base.progress import Event, Reporter, report_to_all
 from clew.base.settings import flatten_settings
 from clew.base.typed_json import Bounds, Count, read_as
-from clew.engine.events import EpochEnded, ModelMeasured, TrainingEnded, TrainingStarted
 from clew.engine.folders import TRACKING
-from clew.engine.state import FitResult
+from clew.engine.state import EpochEnded, FitResult, ModelMeasured, TrainingEnded, TrainingStarted
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_json
 

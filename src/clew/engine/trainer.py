@@ -1,5 +1,5 @@
-"""`fit`: train any model on any batches, in a folder from which an interrupted run resumes by
-itself."""
+"""`fit`: train any model on any batches, in a folder from which an interrupted run resumes.
+`record_fit` leaves the same folder for a model that was fitted in another way."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -12,29 +12,41 @@ from torch import nn
 
 from clew.base.cpu import Threads, leave_slow_kernels
 from clew.base.errors import InputError, StoreError
+from clew.base.memory import MemoryUse
 from clew.base.progress import Reporter, ignore_event, log_event, report_to_all
 from clew.base.urls import as_path
-from clew.engine.checkpoint import Checkpoints, Parts, read_checkpoint
-from clew.engine.config import PlanRequest, TrainConfig
-from clew.engine.evaluate import Metrics, score
-from clew.engine.events import TrainingEnded, TrainingStarted
+from clew.engine.checkpoint import (
+    Checkpoints,
+    adapt_plan,
+    describe_run,
+    read_checkpoint,
+    refuse_other_run,
+    saved_request,
+)
+from clew.engine.classifier import Metrics, score
+from clew.engine.config import Batches, OpenBatches, PlanRequest, Trainable, TrainConfig
 from clew.engine.feed import Source
-from clew.engine.folders import LAST, PLAN, RESULT, RUN_FILES, only_one
-from clew.engine.identity import adapt_plan, describe_run, refuse_other_run, saved_request
-from clew.engine.logs import Logs
+from clew.engine.folders import LAST, PLAN, RESULT, RUN_FILES, Logs, only_one
 from clew.engine.loop import Loop
-from clew.engine.planning.hardware import limit_threads, look_at_machine
-from clew.engine.planning.plan import HardwarePlan
-from clew.engine.planning.planner import plan_hardware
+from clew.engine.plan import HardwarePlan, limit_threads, look_at_machine
+from clew.engine.planner import plan_hardware
 from clew.engine.processes import (
     count_processes,
     is_first_process,
     start_fabric,
     wait_for_all,
 )
-from clew.engine.protocols import Batches, OpenBatches, Trainable
-from clew.engine.setup import Setup
-from clew.engine.state import FitResult, RunState
+from clew.engine.setup import Setup, build_optimizer
+from clew.engine.state import (
+    Best,
+    EpochEnded,
+    FitResult,
+    Row,
+    RunState,
+    TrainingEnded,
+    TrainingStarted,
+)
+from clew.engine.step import build_precision
 from clew.storage.ownership import claim
 from clew.storage.reading import read_json
 from clew.storage.working_copy import working_copy
@@ -42,6 +54,9 @@ from clew.storage.writing import remove_temporaries, replace_json
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+_VALIDATED = "val_"
 
 
 def fit(
@@ -232,7 +247,7 @@ def _train(
     checkpoints = Checkpoints(task.folder, fabric, task.identity)
     state = RunState(total_steps=task.config.epochs * setup.feed.groups_an_epoch)
     if is_started:
-        state = checkpoints.restore(_parts(setup))
+        state = checkpoints.restore(setup.model, setup.optimizer, setup.step.precision)
     validation = task.open(task.validation, plan)
     logs = None
     if fabric.is_global_zero:
@@ -291,10 +306,6 @@ def _test(task: _Task, setup: Setup, state: RunState) -> Metrics | None:
     return score(setup.model, batches, setup.plan, setup.fabric).metrics(state.best.threshold)
 
 
-def _parts(setup: Setup) -> Parts:
-    return Parts(model=setup.model, optimizer=setup.optimizer, precision=setup.step.precision)
-
-
 def _check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module) or not isinstance(model, Trainable):
         raise InputError(
@@ -320,3 +331,82 @@ def _refuse_other_machine(plan: HardwarePlan, request: PlanRequest, processes: i
             "another folder."
         )
     plan_hardware(replace(request, device=plan.device), processes=processes)
+
+
+def record_fit(
+    model: nn.Module,
+    history: Sequence[Row],
+    *,
+    best_epoch: int,
+    config: TrainConfig,
+    request: PlanRequest,
+    output_dir: Path,
+    settings: Mapping[str, Any],
+    reporter: Reporter,
+) -> FitResult:
+    """Write the files that `fit` leaves with these weights: `fit` with the same arguments then
+    returns the same result at once. `history` has one row per epoch, as in log.csv (epoch, step,
+    train_loss, samples_per_second, seconds, and validation metrics as val_...); `best_epoch` counts
+    from 1."""
+    plan = plan_hardware(request)
+    fabric = start_fabric(plan.device)
+    identity = describe_run(model, config, request, settings)
+    identity = json.loads(json.dumps(identity, default=str))
+    memory = MemoryUse(fabric.device, 0).look()
+    rows = [{"data_wait_share": 0.0, "memory_bytes": memory, **row} for row in history]
+    state = _finished(rows, best_epoch)
+    result = FitResult.of_run(
+        state, plan, test=None, parameters=sum(p.numel() for p in model.parameters())
+    )
+    optimizer = build_optimizer(model, config, lr=config.peak_lr(plan.effective_batch))
+    precision = build_precision("fp32", fabric.device)
+    with only_one(output_dir):
+        _report(reporter, plan, state, output_dir, identity)
+        Logs(output_dir, state.history).close()
+        replace_json(output_dir / PLAN, plan.to_dict())
+        checkpoints = Checkpoints(output_dir, fabric, identity)
+        checkpoints.keep_best(model)
+        checkpoints.save(model, optimizer, precision, state, plan)
+        result.save(output_dir)
+    reporter(TrainingEnded(result=result))
+    return result
+
+
+def _finished(history: Sequence[Row], best_epoch: int) -> RunState:
+    best = history[best_epoch - 1]
+    metrics = {
+        name.removeprefix(_VALIDATED): value
+        for name, value in best.items()
+        if name.startswith(_VALIDATED)
+    }
+    steps = int(history[-1]["step"] or 0)
+    return RunState(
+        total_steps=steps,
+        epoch=len(history),
+        step=steps,
+        best=Best(epoch=best_epoch - 1, metrics=metrics, threshold=None),
+        history=list(history),
+        seconds=sum(float(row["seconds"] or 0) for row in history),
+        is_trained=True,
+    )
+
+
+def _report(
+    reporter: Reporter,
+    plan: HardwarePlan,
+    state: RunState,
+    output_dir: Path,
+    identity: Mapping[str, Any],
+) -> None:
+    reporter(
+        TrainingStarted(
+            plan=plan,
+            epochs=state.epoch,
+            steps=state.total_steps,
+            done_steps=0,
+            output_dir=output_dir,
+            settings=identity,
+        )
+    )
+    for row in state.history:
+        reporter(EpochEnded(row=row))

@@ -10,9 +10,8 @@ from jaxtyping import Float32, Int64, UInt8
 from torch.utils.data import Dataset
 
 from clew.base.errors import InputError
-from clew.loading.buffers import BufferPool
+from clew.loading.buffers import BufferPool, prepare_worker
 from clew.loading.reader import Access, Rows, SampleReader
-from clew.loading.shared import prepare_worker
 from clew.loading.splits import SPLIT_NAMES
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from clew.base.errors import InputError
-from clew.loading.buffers import BufferPool
+from clew.loading.buffers import BufferPool, prepare_worker
 from clew.loading.order import (
     EpochCounter,
     Order,
@@ -20,7 +20,6 @@ from clew.loading.order import (
     deal_shards,
 )
 from clew.loading.samples import SampleIndex, SampleSource, announce, check_cache, check_index
-from clew.loading.shared import prepare_worker
 
 _READ_AT_ONCE = 32
 

@@ -6,12 +6,15 @@ from clew.metrics.calibration import (
     calibration_points,
     expected_calibration_error,
 )
-from clew.metrics.curves import area_under_risk_coverage, risk_coverage_points, roc_points
-from clew.metrics.groups import GroupedMeasures, measure_groups
 from clew.metrics.measures import (
+    GroupedMeasures,
     Measures,
+    area_under_risk_coverage,
     best_threshold,
+    measure_groups,
     measure_scores,
+    risk_coverage_points,
+    roc_points,
     threshold_for_rate,
 )
 from clew.metrics.ranking import (

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from clew.metrics.checks import check_count, check_pair, check_probabilities, check_scores
+from clew.metrics.ranking import check_count, check_pair, check_probabilities, check_scores
 
 # Minimum slope, for scores in units of their spread. It is positive, so that a method that ranks
 # the wrong way round keeps its order (the direction is fixed beforehand) and gets nearly equal

@@ -1,14 +1,28 @@
-"""The metrics of one row of a table: a method's scores on one split, at a fixed threshold."""
+"""The metrics of one row of a table: a method's scores on one split, at a fixed threshold; those of
+samples that come in groups; and curves for reports, thinned without a visible difference."""
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64, Shaped
+from jaxtyping import Bool, Float64, Int32, Int64, Shaped
 
+from clew.base.errors import InputError
 from clew.metrics.calibration import expected_calibration_error
-from clew.metrics.checks import check_probabilities, check_threshold
-from clew.metrics.curves import area_under_risk_coverage
-from clew.metrics.ranking import RESAMPLES, auroc, bootstrap_auroc
+from clew.metrics.ranking import (
+    RESAMPLES,
+    auroc,
+    bootstrap_auroc,
+    bootstrap_aurocs,
+    check_count,
+    check_pair,
+    check_probabilities,
+    check_threshold,
+)
+
+_BLOCK_NUMBERS = 1 << 22  # of one block of resamples
+_Points = Float64[np.ndarray, "points 2"]
+Curve = tuple[Float64[np.ndarray, " points"], Float64[np.ndarray, " points"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,3 +125,160 @@ def _halfway(values: Float64[np.ndarray, " falling"], place: int) -> float:
     following = float(values[place + 1]) if place + 1 < len(values) else end
     middle = (value + following) / 2
     return middle if middle < value else following
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedMeasures:
+    """AUROC and recall at a false positive rate, with percentile intervals over groups."""
+
+    auroc: float
+    auroc_ci: tuple[float, float]
+    recall: float
+    recall_ci: tuple[float, float]
+
+
+def measure_groups(
+    labels: Shaped[np.ndarray, " samples"],
+    scores: Shaped[np.ndarray, " samples"],
+    groups: Shaped[np.ndarray, " samples"],
+    *,
+    false_positive_rate: float = 0.05,
+    resamples: int = RESAMPLES,
+    level: float = 0.95,
+    seed: int = 0,
+) -> GroupedMeasures:
+    """Measure the samples; `groups` numbers the group of each. Raises InputError for a single
+    class, different lengths, or non-finite scores."""
+    positive, found = check_pair(labels, scores)
+    if len(groups) != len(found):
+        raise InputError(f"{len(groups):,} groups for {len(found):,} samples: give one per sample")
+    _, places = np.unique(groups, return_inverse=True)
+    random, count = np.random.default_rng(seed), int(places.max()) + 1
+    drawn = [_measure(positive, found, np.ones((1, len(found)), np.int32), false_positive_rate)]
+    left = check_count("resamples", resamples)
+    while left:
+        size = min(left, max(1, _BLOCK_NUMBERS // max(count, len(found))))
+        weights = random.multinomial(count, np.full(count, 1 / count), size=size)[:, places]
+        weights = weights.astype(np.int32)
+        has_both = weights[:, positive].any(axis=1) & weights[:, ~positive].any(axis=1)
+        if has_both.any():
+            drawn.append(_measure(positive, found, weights[has_both], false_positive_rate))
+        left -= size
+    (whole_auroc, *aurocs), (whole_recall, *recalls) = np.concatenate(drawn, axis=1)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    return GroupedMeasures(
+        auroc=float(whole_auroc),
+        auroc_ci=_interval(aurocs, tails, whole_auroc),
+        recall=float(whole_recall),
+        recall_ci=_interval(recalls, tails, whole_recall),
+    )
+
+
+def _interval(values: list[float], tails: list[float], whole: float) -> tuple[float, float]:
+    low, high = np.quantile(values or [whole], tails)
+    return float(low), float(high)
+
+
+def _measure(
+    positive: Bool[np.ndarray, " samples"],
+    scores: Float64[np.ndarray, " samples"],
+    weights: Int32[np.ndarray, "resamples samples"],
+    false_positive_rate: float,
+) -> Float64[np.ndarray, "2 resamples"]:
+    aurocs = bootstrap_aurocs(positive, scores, weights)
+    order = np.argsort(-scores, kind="stable")
+    falling, drawn = scores[order], weights[:, order].astype(np.float64)
+    # A threshold takes all samples of the same score, or none.
+    ends = np.append(np.flatnonzero(np.diff(falling)), len(falling) - 1)
+    hits = np.cumsum(drawn * positive[order], axis=1)[:, ends]
+    alarms = np.cumsum(drawn * ~positive[order], axis=1)[:, ends]
+    allowed = alarms <= false_positive_rate * alarms[:, -1:] + 1e-9
+    recalls = np.max(np.where(allowed, hits, 0), axis=1) / hits[:, -1]
+    return np.stack([aurocs, recalls])
+
+
+def roc_points(
+    labels: Shaped[np.ndarray, " samples"],
+    scores: Shaped[np.ndarray, " samples"],
+    *,
+    most: int = 200,
+) -> Curve:
+    """(false positive rate, true positive rate) from (0, 0) to (1, 1), at most `most` points."""
+    from sklearn.metrics import roc_curve  # slow to import
+
+    false_rate, true_rate, _ = roc_curve(*check_pair(labels, scores))
+    return thin_curve(false_rate, true_rate, most)
+
+
+def risk_coverage_points(
+    labels: Shaped[np.ndarray, " samples"],
+    scores: Shaped[np.ndarray, " samples"],
+    *,
+    most: int = 200,
+) -> Curve:
+    """(fraction of samples kept, fraction of positives among them), keeping the lowest scores
+    first."""
+    positive, found = check_pair(labels, scores, both_classes=False)
+    coverage = np.arange(1, len(found) + 1) / len(found)
+    return thin_curve(coverage, _risks(positive, found), most)
+
+
+def area_under_risk_coverage(
+    labels: Shaped[np.ndarray, " samples"], scores: Shaped[np.ndarray, " samples"]
+) -> float:
+    """AURC (Geifman & El-Yaniv): the mean over k = 1..n of the risk among the k samples kept.
+
+    Risk is the fraction of positives; the lowest scores are kept first. Lower is better;
+    uninformative scores give the fraction of positives. Ties count as the mean over all their
+    orders.
+    """
+    return float(_risks(*check_pair(labels, scores, both_classes=False)).mean())
+
+
+def _risks(
+    positive: Bool[np.ndarray, " samples"], scores: Float64[np.ndarray, " samples"]
+) -> Float64[np.ndarray, " samples"]:
+    """The risk with 1, 2, ... n samples kept, in expectation over the orders of tied scores."""
+    _, group, sizes = np.unique(scores, return_inverse=True, return_counts=True)
+    share = np.bincount(group, weights=positive) / sizes
+    # Among tied scores, each next one is positive with the group's own rate.
+    expected = np.cumsum(np.repeat(share, sizes))
+    return expected / np.arange(1, len(scores) + 1)
+
+
+def thin_curve(
+    x: Float64[np.ndarray, " points"], y: Float64[np.ndarray, " points"], most: int
+) -> tuple[Float64[np.ndarray, " kept"], Float64[np.ndarray, " kept"]]:
+    """At most `most` of the points, including both ends: repeatedly adds the point farthest from
+    the line drawn so far (Douglas & Peucker), until none lies off it."""
+    if most < 2:
+        raise InputError(f"most is {most}: a curve requires at least 2 points")
+    kept = _choose(np.column_stack([x, y]), most)
+    return x[kept], y[kept]
+
+
+def _choose(points: _Points, most: int) -> Int64[np.ndarray, " kept"]:
+    kept = {0, len(points) - 1}
+    waiting = [_farthest(points, 0, len(points) - 1)]
+    while len(kept) < most and waiting:
+        distance, start, middle, end = heapq.heappop(waiting)
+        if distance == 0:  # negated, so that the farthest comes first
+            break
+        kept.add(middle)
+        heapq.heappush(waiting, _farthest(points, start, middle))
+        heapq.heappush(waiting, _farthest(points, middle, end))
+    return np.array(sorted(kept))
+
+
+def _farthest(points: _Points, start: int, end: int) -> tuple[float, int, int, int]:
+    """(negative distance, start, index, end) of the point farthest from the line between the
+    two."""
+    if end - start < 2:
+        return 0.0, start, start, end
+    line = points[end] - points[start]
+    away = points[start + 1 : end] - points[start]
+    length = float(np.hypot(*line))
+    off = np.abs(line[0] * away[:, 1] - line[1] * away[:, 0]) / length if length else None
+    distances = np.hypot(*away.T) if off is None else off
+    best = int(distances.argmax())
+    return -float(distances[best]), start, start + 1 + best, end

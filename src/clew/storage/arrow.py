@@ -3,6 +3,7 @@ one, once touched, ends the process. So they are checked first, without reading 
 
 import os
 import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +14,10 @@ from jaxtyping import Shaped
 
 from clew.base.errors import StoreError
 from clew.base.texts import shortened
-from clew.storage.hashing import describe_batch, has_checksum
 from clew.storage.reading import open_regular
 
 MAGIC = b"ARROW1\0\0"
+_CHECKSUM_KEY = b"crc32"
 # What Arrow raises for a file that it cannot read.
 ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error)
 _FOOTER_BYTES = 10  # the footer's length and the magic, at the end of a file
@@ -63,11 +64,8 @@ class BatchHeaders:
     def __init__(self, content: pa.Buffer) -> None:
         self._content = memoryview(content).cast("B")
         size = len(self._content)
-        [length] = struct.unpack_from("<i", self._content, size - _FOOTER_BYTES)
-        if not 0 < length <= size - _FOOTER_BYTES:
-            raise ValueError("its footer is damaged")
-        self._footer = self._content[size - _FOOTER_BYTES - length :]
-        self._dictionaries, self._batches = (self._list_blocks(member) for member in (2, 3))
+        self._footer = self._content[size - _footer_length(self._content, size) :]
+        self._dictionaries, self._batches = (_find_list(self._footer, one) for one in (2, 3))
 
     def check(self, index: int) -> None:
         """Raises ValueError if record batch `index` is compressed or claims more rows than the file
@@ -76,10 +74,8 @@ class BatchHeaders:
 
     def check_dictionaries(self) -> None:
         """The same for the dictionaries, which Arrow decodes with the first record batch."""
-        if not self._dictionaries:
-            return
-        for index in range(_unsigned(self._footer, self._dictionaries - 4)):
-            message = self._message(self._dictionaries + index * _BLOCK.size)
+        for block in self._dictionary_blocks():
+            message = self._message(block)
             values = _follow(message, _header(message), 1)
             _check_record_batch(message, values, len(self._content))
 
@@ -91,17 +87,13 @@ class BatchHeaders:
 
     def unpacked_dictionaries(self) -> int:
         """The same for all dictionaries."""
-        if not self._dictionaries:
-            return 0
-        count = _unsigned(self._footer, self._dictionaries - 4)
-        blocks = (self._dictionaries + index * _BLOCK.size for index in range(count))
-        messages = ((self._message(block), self._body(block)) for block in blocks)
+        messages = ((self._message(at), self._body(at)) for at in self._dictionary_blocks())
         return sum(_unpacked_bytes(one, _follow(one, _header(one), 1), at) for one, at in messages)
 
-    def _list_blocks(self, member: int) -> int:
-        """Where the footer lists the places of its messages; 0 if it has none."""
-        place = _field(self._footer, _root(self._footer), member)
-        return place + _unsigned(self._footer, place) + 4 if place else 0
+    def _dictionary_blocks(self) -> range:
+        first, size = self._dictionaries, _BLOCK.size
+        count = _unsigned(self._footer, first - 4) if first else 0
+        return range(first, first + count * size, size)
 
     def _message(self, block: int) -> Any:
         offset = _BLOCK.unpack_from(self._footer, block)[0]
@@ -127,23 +119,34 @@ def read_blocks(tail: memoryview, file_bytes: int) -> list[Block] | int:
     ValueError and struct.error if they are damaged."""
     if bytes(tail[-6:]) != MAGIC[:6]:
         raise ValueError("its end is not that of an Arrow file")
-    [length] = struct.unpack_from("<i", tail, len(tail) - _FOOTER_BYTES)
-    if not 0 < length <= file_bytes - _FOOTER_BYTES:
-        raise ValueError("its footer is damaged")
-    if length + _FOOTER_BYTES > len(tail):
-        return length + _FOOTER_BYTES
-    footer = tail[len(tail) - _FOOTER_BYTES - length :]
-    place = _field(footer, _root(footer), 3)
-    first = place + _unsigned(footer, place) if place else 0
-    count = _unsigned(footer, first) if place else 0
+    length = _footer_length(tail, file_bytes)
+    if length > len(tail):
+        return length
+    footer = tail[len(tail) - length :]
+    first = _find_list(footer, 3)
+    count = _unsigned(footer, first - 4) if first else 0
     if count * _BLOCK.size > length:
         raise ValueError("its footer is damaged")
-    found = (_BLOCK.unpack_from(footer, first + 4 + i * _BLOCK.size) for i in range(count))
+    found = (_BLOCK.unpack_from(footer, first + i * _BLOCK.size) for i in range(count))
     blocks = [Block(offset, header, body) for offset, header, _, body in found]
     for block in blocks:
         if min(block) < 0 or sum(block) > file_bytes:
             raise ValueError("its footer is damaged")
     return blocks
+
+
+def _footer_length(tail: Any, file_bytes: int) -> int:
+    """Of the footer, its own length and the magic after it."""
+    [length] = struct.unpack_from("<i", tail, len(tail) - _FOOTER_BYTES)
+    if not 0 < length <= file_bytes - _FOOTER_BYTES:
+        raise ValueError("its footer is damaged")
+    return int(length) + _FOOTER_BYTES
+
+
+def _find_list(footer: Any, member: int) -> int:
+    """Where the footer lists the places of its messages, after their number; 0 if it has none."""
+    place = _field(footer, _root(footer), member)
+    return place + _unsigned(footer, place) + 4 if place else 0
 
 
 class BatchHeader(NamedTuple):
@@ -266,6 +269,44 @@ def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
         if pa.types.is_dictionary(field.type) and field.type.value_type == pa.string()
     }
     return pa.schema([field.with_type(texts.get(field.name, field.type)) for field in schema])
+
+
+def describe_batch(batch: pa.RecordBatch) -> dict[bytes, bytes]:
+    """The metadata that a record batch is written with: its checksum."""
+    return {_CHECKSUM_KEY: str(checksum_batch(batch)).encode()}
+
+
+def has_checksum(batch: pa.RecordBatch, metadata: Any) -> bool | None:
+    """Whether a record batch has the checksum in its metadata; None if there is none."""
+    expected = (metadata or {}).get(_CHECKSUM_KEY)
+    return None if expected is None else bool(int(expected) == checksum_batch(batch))
+
+
+def checksum_batch(batch: pa.RecordBatch) -> int:
+    """CRC-32 over the values of a record batch, the same before writing and after reading."""
+    checksum = 0
+    for column in batch.columns:
+        checksum = _checksum_array(column, checksum)
+    return checksum
+
+
+def _checksum_array(array: pa.Array, checksum: int) -> int:
+    checksum = zlib.crc32(len(array).to_bytes(8, "little"), checksum)
+    if array.null_count:
+        checksum = zlib.crc32(array.is_valid().to_numpy(zero_copy_only=False), checksum)
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _checksum_array(array.dictionary_decode(), checksum)
+    if pa.types.is_fixed_size_list(kind):
+        return _checksum_array(array.flatten(), checksum)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        return _checksum_array(array.flatten(), zlib.crc32(lengths, checksum))
+    if pa.types.is_string(kind):
+        text = "\0".join("" if value is None else value for value in array.to_pylist())
+        return zlib.crc32(text.encode("utf-8", "surrogatepass"), checksum)
+    known = array.fill_null(0) if array.null_count else array
+    return zlib.crc32(known.to_numpy(zero_copy_only=False), checksum)
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -1,8 +1,6 @@
-"""The bytes of a store's shards, memory-mapped or read piece by piece.
-
-Memory mapping is fastest, but touched pages count as memory of the process until the system needs
-them. Reading copies through the kernel: slower, but no page stays resident.
-"""
+"""The bytes of a store's shards, and where the values of a column lie in them. Mapped files are the
+fastest, but touched pages count as memory of the process until the system needs them; files read
+piece by piece leave no page resident; those at a URL are fetched."""
 
 import ctypes
 import errno
@@ -10,23 +8,35 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import UInt8
+from jaxtyping import Int64, UInt8
 
 from clew.base.errors import Call, StoreError
+from clew.base.texts import counted
+from clew.storage.arrow import is_list
 from clew.storage.manifest import ShardEntry
-from clew.storage.mirror import Hold, MirrorFolder, hold_shard
+from clew.storage.mirror import MirrorFolder
+from clew.storage.mirror_cache import Hold, connections, hold_shard
+from clew.storage.range_shard import RangeShard
 from clew.storage.reader import ShardReader, check_size, too_many_files
 
 Bytes = UInt8[np.ndarray, " bytes"]
 Opened = TypeVar("Opened")
 # the shard, its first byte to read, the destination, the number of bytes
 Piece = tuple[int, int, int, int]
+
+
+Shard = ShardReader | RangeShard
+# The first byte of each row, and its number of items.
+_Rows = tuple[np.ndarray, np.ndarray]
 
 
 class ShardFiles(Protocol):
@@ -256,3 +266,172 @@ def _as_writable(buffer: pa.Buffer) -> Bytes:
 def _map_privately(path: str) -> Bytes:
     with open(path, "rb") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+
+
+class RangeFiles:
+    """The `ShardFiles` of a store at a URL, without a copy on this machine."""
+
+    def __init__(self, store: Path, shards: list[ShardEntry]) -> None:
+        assert isinstance(store, MirrorFolder)
+        self._store, self._names = store, [shard.file for shard in shards]
+
+    def check(self, shards: Iterable[int]) -> None:
+        """Nothing to do: a short answer is detected."""
+
+    def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
+        """All shards at the same time, the pieces of each in one round trip."""
+        by_shard = [list(some) for _, some in groupby(pieces, key=itemgetter(0))]
+        futures = [connections().submit(self._copy, some, out) for some in by_shard]
+        for future in futures:
+            future.result()
+
+    def view(self, shard: int, start: int, length: int) -> Bytes:
+        out = np.empty(length, np.uint8)
+        self._copy([(shard, start, 0, length)], out)
+        return out
+
+    def let_go(self) -> None:
+        """Nothing to do: no file is open."""
+
+    def _copy(self, pieces: list[Piece], out: Bytes) -> None:
+        name = self._names[pieces[0][0]]
+        ranges = [(start, length) for _, start, _, length in pieces]
+        try:
+            found = self._store.place.read_ranges(name, ranges)
+        except (FileNotFoundError, EOFError):
+            raise StoreError(
+                f"shard {name} in {self._store} is missing or was truncated",
+                action="repair",
+                store=self._store,
+            ) from None
+        for (_, _, place, length), content in zip(pieces, found, strict=True):
+            out[place : place + length] = np.frombuffer(content, np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnLayout:
+    """One column of one shard: row r holds `counts[r]` items of `item_shape`, from `starts[r]`."""
+
+    dtype: np.dtype
+    item_shape: tuple[int, ...]
+    starts: Int64[np.ndarray, " rows"]  # in bytes from the beginning of the file
+    counts: Int64[np.ndarray, " rows"]  # 1 in a column whose rows all have the same size
+
+    @property
+    def item_bytes(self) -> int:
+        return self.dtype.itemsize * int(np.prod(self.item_shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardLayout:
+    """The rows of a shard, and where the requested columns lie in its file."""
+
+    ids: Int64[np.ndarray, " rows"]
+    questions: list[str] | None  # None in a store that has none
+    columns: dict[str, ColumnLayout]
+
+
+def read_layout(reader: Shard, rows: int, columns: Sequence[str]) -> ShardLayout:
+    """Reads a shard's offsets; the values themselves stay where they are. Raises StoreError when
+    the shard does not have as many rows as the manifest says, or lacks a column."""
+    layout = ShardLayout(
+        ids=reader.read_ids(),
+        questions=_read_questions(reader),
+        columns={name: _locate_column(reader, name) for name in columns},
+    )
+    if len(layout.ids) != rows:
+        raise StoreError(
+            f"shard {reader.path.name} has {len(layout.ids):,} rows, "
+            f"but the manifest says {rows:,}",
+            action="repair",
+            store=reader.path.parent,
+        )
+    return layout
+
+
+def _read_questions(reader: Shard) -> list[str] | None:
+    if "question_id" not in reader.schema.names:
+        return None
+    return reader.read_column("question_id").to_pylist()
+
+
+def _locate_column(reader: Shard, name: str) -> ColumnLayout:
+    if name not in reader.schema.names:
+        raise StoreError(
+            f'{reader.path} has no column "{name}": re-create the samples from their traces with '
+            '"clew preprocess".'
+        )
+    shape, dtype = _item_of(reader, name)
+    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    if isinstance(reader, RangeShard):
+        places = list(_locate_there(reader, name, size))
+    else:
+        places = list(_locate_here(reader, name, size))
+    starts = [start for start, _ in places] or [np.zeros(0, np.int64)]
+    counts = [count for _, count in places] or [np.zeros(0, np.int64)]
+    return ColumnLayout(
+        dtype=dtype,
+        item_shape=shape,
+        starts=np.concatenate(starts),
+        counts=np.concatenate(counts),
+    )
+
+
+def _locate_here(reader: ShardReader, name: str, size: int) -> Iterator[_Rows]:
+    base = reader.whole_file().address
+    for index in range(reader.num_record_batches):
+        column = reader.record_batch(index).column(name)
+        _refuse_missing(reader, name, column.null_count)
+        yield _locate_rows(column, size, base)
+
+
+def _locate_there(reader: RangeShard, name: str, size: int) -> Iterator[_Rows]:
+    for plan in reader.plans(name):
+        _refuse_missing(reader, name, 0 if plan.valid is None else int((~plan.valid).sum()))
+        items = np.arange(plan.length + 1) if plan.offsets is None else plan.offsets
+        yield plan.first_value + items[:-1] * size, np.diff(items)
+
+
+def _refuse_missing(reader: Shard, name: str, count: int) -> None:
+    if count:
+        raise StoreError(
+            f'no "{name}" in {counted(count, "row")} of {reader.path.name}: this store cannot be '
+            "used for training. Re-create it from traces that have that field."
+        )
+
+
+def _is_ragged(kind: pa.DataType) -> bool:
+    return is_list(kind) and not pa.types.is_fixed_size_list(kind)
+
+
+def _item_of(reader: Shard, name: str) -> tuple[tuple[int, ...], np.dtype]:
+    """What a row consists of: the list's items when it is ragged, else the whole row."""
+    kind = reader.schema.field(name).type
+    if _is_ragged(kind):
+        kind = kind.value_type
+    shape: list[int] = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise StoreError(
+            f'the column "{name}" of {reader.path.name} holds values of type {kind}, not numbers '
+            "that can be read in place",
+            action="repair",
+            store=reader.path.parent,
+        )
+    return tuple(shape), np.dtype(kind.to_pandas_dtype())
+
+
+def _locate_rows(column: pa.Array, item_bytes: int, base: int) -> _Rows:
+    """The first byte of each row in the file, and the number of items in it."""
+    buffers = column.buffers()
+    values = buffers[-1]
+    # When every row is empty, the buffer lies nowhere in the file.
+    first = values.address - base if values is not None and values.size else 0
+    if _is_ragged(column.type):
+        wide = np.int64 if pa.types.is_large_list(column.type) else np.int32
+        items = np.frombuffer(buffers[1], wide, len(column) + 1).astype(np.int64)
+    else:
+        items = np.arange(len(column) + 1, dtype=np.int64)
+    return first + items[:-1] * item_bytes, np.diff(items)

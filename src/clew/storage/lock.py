@@ -1,13 +1,14 @@
-"""Locks on parts of a store, so that only one process writes each. The kernel releases the locks of
-a process that dies."""
+"""Locks on parts of a store, so that only one process writes each. In a folder, the kernel releases
+the locks of a process that dies; at a URL, a lease takes the place of a lock."""
 
 import json
 import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +18,24 @@ import filelock
 from clew.base.errors import InputError, StoreLockedError
 from clew.base.texts import for_terminal
 from clew.base.urls import UrlPath
+from clew.storage.leases import WORK_FOLDER, Heartbeat, Lease, LeaseRecord, Leases
 from clew.storage.manifest import MANIFEST_NAME, manifest_lock
+from clew.storage.places import open_place
 from clew.storage.reading import read_json
-from clew.storage.url_lock import joined_lease, lone_lease, part_lease
 from clew.storage.writing import lock_file, remove_temporaries, replace_file
 
 _MAX_OWNER_BYTES = 10_000
+_OTHER_PARTS = (
+    "Wait until it finishes, choose another `out`, or start all processes with the same number of "
+    "parts (this one requested part {part})."
+)
 _LOCK_NAME = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock$")
+
+
+_ALONE = "alone"
+_WRITER = re.compile(r"writer-(\d+)-of-(\d+)")
+_JOINED = re.compile(r"joined-\w+")
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +86,7 @@ def writer_lock(store: Path, part: Part, *, shared: bool = False) -> Iterator[No
         for other in sorted(store.glob(".writer-*-of-*.lock")):
             match = _LOCK_NAME.search(other.name)
             if match and (int(match[2]) != part.count or other == path):
-                _refuse_if_held(
-                    other,
-                    "Wait until it finishes, choose another `out`, or start all processes with the "
-                    f"same number of parts (this one requested part {part}).",
-                )
+                _refuse_if_held(other, _OTHER_PARTS.format(part=part))
         for other in sorted(store.glob(".joined-*.lock")):
             if not shared:
                 _refuse_if_held(other, "Wait until it finishes.")
@@ -199,3 +207,70 @@ def _read_owner(path: Path) -> str:
         return "process {} on {}, since {}".format(*words)
     except (OSError, ValueError, KeyError, TypeError):
         return path.name
+
+
+def lone_lease(store: Path) -> AbstractContextManager[None]:
+    """Holds the right to write to the store while nobody else does."""
+    return _holding(store, _ALONE, _is_writer, "Wait until it finishes.")
+
+
+def part_lease(store: Path, index: int, count: int) -> AbstractContextManager[None]:
+    """Holds the right to write one part, beside other parts and processes that join."""
+
+    def conflicts(name: str) -> bool:
+        match = _WRITER.fullmatch(name)
+        return name == _ALONE or (match is not None and int(match[2]) != count)
+
+    return _holding(
+        store,
+        f"writer-{index}-of-{count}",
+        conflicts,
+        _OTHER_PARTS.format(part=f"{index}/{count}"),
+    )
+
+
+def joined_lease(store: Path) -> AbstractContextManager[None]:
+    """Holds the right to write the shards that this process claims."""
+    name = f"joined-{secrets.token_hex(8)}"
+    return _holding(store, name, lambda name: name == _ALONE, "Wait until it finishes.")
+
+
+def _is_writer(name: str) -> bool:
+    return any(kind.fullmatch(name) for kind in (_WRITER, _JOINED))
+
+
+@contextmanager
+def _holding(
+    store: Path, name: str, conflicts: Callable[[str], bool], advice: str
+) -> Iterator[None]:
+    leases = Leases(open_place(store).child(WORK_FOLDER))
+    lease = leases.claim(name) or _take_over(leases, name, advice)
+    with Heartbeat(leases):
+        try:
+            # First its own lease, then a look at others': of two that start at the same time, at
+            # least one sees the other.
+            for other in sorted(filter(conflicts, leases.names())):
+                leases.release(_take_over(leases, other, advice))
+            yield
+        finally:
+            leases.release(lease)
+
+
+def _take_over(leases: Leases, name: str, advice: str) -> Lease:
+    """The lease of a process that has ended; raises StoreLockedError if it goes on. For one on
+    another machine, that takes a while to see."""
+    first = leases.read(name)
+    while (lease := leases.claim(name)) is None:
+        found = leases.read(name)
+        if found is not None and (found.owner.is_here or found != first):
+            raise _locked(found, advice)
+        first = found
+        time.sleep(_LOOK_SECONDS)
+    return lease
+
+
+def _locked(record: LeaseRecord, advice: str) -> StoreLockedError:
+    owner = f"process {record.owner.pid} on {for_terminal(record.owner.host)[:80]}"
+    return StoreLockedError(
+        f"another process is writing to this store: {owner}. {advice}", owner=owner
+    )

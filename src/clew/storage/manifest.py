@@ -1,28 +1,28 @@
-"""manifest.json: what a store is, how it was made, and which shards are finished."""
+"""manifest.json: what a store is, how it was made, and which shards are finished; the types and
+bounds of what it contains are checked when it is read."""
 
 import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
 import filelock
 
 from clew.base.errors import OtherVersionError, SettingsMismatchError, StoreError
 from clew.base.settings import find_differences
 from clew.base.texts import shortened
-from clew.base.typed_json import Bounds, read_as, wrong
+from clew.base.typed_json import Bounds, Matches, read_as, wrong
 from clew.base.urls import UrlPath
-from clew.storage.members import ByteCount, FileName, RowCount, Settings, Sha256, Skip
-from clew.storage.places import ChangedError, open_place
-from clew.storage.reading import parse_file, read_json
-from clew.storage.seals import seal
+from clew.storage.place import ChangedError
+from clew.storage.places import open_place
+from clew.storage.reading import parse_file, read_json, seal
 from clew.storage.writing import lock_file, replace_file
 
 Value = TypeVar("Value")
@@ -35,6 +35,13 @@ _MAX_ID = 1 << 62
 # Between two tries to replace the manifest of a store at a URL, which other workers replace too.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 2.0
 _UNTOUCHED = "The shards beside it are untouched; a repair rebuilds the manifest from them."
+
+
+RowCount = Annotated[int, Bounds(least=0, most=10**12)]
+ByteCount = Annotated[int, Bounds(least=0, most=1 << 60)]
+Sha256 = Annotated[str, Matches("[0-9a-f]{64}")]
+FileName = Annotated[str, Matches(r"[\w][\w.-]*")]  # points to nothing outside the store
+_Size = Annotated[int, Bounds(least=0, most=1 << 31)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,11 +260,9 @@ def swap(
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-@contextmanager
-def changing_manifest(store: Path) -> Iterator[None]:
+def changing_manifest(store: Path) -> AbstractContextManager[Any]:
     """Holds the lock of a folder's manifest. At a URL there is none: see `update_manifest`."""
-    with nullcontext() if isinstance(store, UrlPath) else manifest_lock(store):
-        yield
+    return nullcontext() if isinstance(store, UrlPath) else manifest_lock(store)
 
 
 def manifest_lock(store: Path) -> filelock.BaseFileLock:
@@ -267,7 +272,11 @@ def manifest_lock(store: Path) -> filelock.BaseFileLock:
 
 def _explain_missing(store: Path) -> StoreError:
     if isinstance(store, UrlPath):
-        return _explain_missing_at(store, open_place(store).names())
+        if any(name.startswith("batch_") for name in open_place(store).names()):
+            return _shards_only(store)
+        return StoreError(
+            f'there is no store at "{store}": it has no {MANIFEST_NAME}. Check the URL.'
+        )
     if not store.exists():
         return StoreError(
             f'there is no store at "{store}": the folder does not exist. Check the path.'
@@ -283,12 +292,6 @@ def _explain_missing(store: Path) -> StoreError:
             store=store,
         )
     return StoreError(f'"{store}" is not a clew store: it has no {MANIFEST_NAME}. Check the path.')
-
-
-def _explain_missing_at(store: UrlPath, names: Sequence[str]) -> StoreError:
-    if any(name.startswith("batch_") for name in names):
-        return _shards_only(store)
-    return StoreError(f'there is no store at "{store}": it has no {MANIFEST_NAME}. Check the URL.')
 
 
 def _shards_only(store: Path) -> StoreError:
@@ -311,3 +314,71 @@ def refuse_other_settings(
             + "\n  ".join(map(str, different))
             + "\nUse the same settings to resume it, or another `out` to start a new one."
         )
+
+
+class Source(TypedDict):
+    """The file that a shard was made from."""
+
+    batch_number: RowCount
+    file: str
+    sha256: Sha256
+    records: NotRequired[RowCount]
+
+
+class Skip(TypedDict):
+    """An excluded question, file or record of a file, with the reason."""
+
+    reason: str
+    where: NotRequired[str]
+    file: NotRequired[str]
+    record: NotRequired[RowCount | None]
+    question_id: NotRequired[str | None]
+
+
+class _Model(TypedDict, total=False):
+    id: str | None
+
+
+class _Questions(TypedDict, total=False):
+    name: str | None
+    sha256: str | None
+
+
+class _Capture(TypedDict, total=False):
+    model: _Model | None
+    questions: _Questions | None
+
+
+class _SampleSource(TypedDict, total=False):
+    store: str | None
+    model: str | None
+    sha256: str | None
+    capture: _Capture | None
+
+
+class _Machine(TypedDict, total=False):
+    threads: RowCount | None
+    generation_batch: RowCount | None
+    generation_tokens: RowCount | None
+
+
+class Settings(TypedDict, total=False):
+    """The settings that are read back. Others are only shown and compared."""
+
+    command: str | None
+    keep: str | None
+    method: str | None
+    model: _Model | None
+    questions: _Questions | None
+    prompt: dict[str, Any] | None
+    generation: dict[str, Any] | None
+    machine: _Machine | None
+    source: _SampleSource | None
+    sources: list[Source]
+    scores: dict[str, Any] | None
+    shape: dict[str, _Size] | None
+    answer_hidden: bool | None
+    node_dim: RowCount | None
+    edges_per_token: RowCount | None
+    top_k: RowCount | None
+    size: RowCount | None

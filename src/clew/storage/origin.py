@@ -14,8 +14,7 @@ from clew.base.errors import StoreError
 from clew.base.settings import find_differences, with_current_names
 from clew.base.texts import for_terminal, shortened
 from clew.base.typed_json import read_as
-from clew.storage.manifest import Manifest, build_manifest
-from clew.storage.members import RowCount
+from clew.storage.manifest import Manifest, RowCount, build_manifest
 from clew.storage.reading import parse_json
 
 ID_COLUMN = "global_example_id"

@@ -26,15 +26,8 @@ from clew.storage.arrow import (
     map_file,
 )
 from clew.storage.manifest import Manifest, ShardEntry, read_manifest
-from clew.storage.mirror import (
-    Hold,
-    MirrorFolder,
-    ReadAhead,
-    hold_shard,
-    is_cached,
-    open_folder,
-    read_ahead,
-)
+from clew.storage.mirror import MirrorFolder, open_folder
+from clew.storage.mirror_cache import Hold, ReadAhead, hold_shard, is_cached, read_ahead
 from clew.storage.origin import ID_COLUMN, find_foreign, foreign_error
 from clew.storage.places import open_place
 from clew.storage.range_shard import RangeShard
@@ -92,15 +85,12 @@ class ShardReader:
             self._headers.check(index)
             batch = self._file.get_batch(index)
             check_batch(batch)
-            self._check_complete(batch)
+            for name in self.complete_columns:
+                if batch.column(name).null_count:
+                    raise ValueError(f'rows have no "{name}"')
         except ARROW_ERRORS as error:
             raise _explain(self.path, error) from None
         return batch
-
-    def _check_complete(self, batch: pa.RecordBatch) -> None:
-        for name in self.complete_columns:
-            if batch.column(name).null_count:
-                raise ValueError(f'rows have no "{name}"')
 
     def count_rows(self) -> int:
         return sum(self.record_batch(i).num_rows for i in range(self.num_record_batches))

@@ -1,22 +1,32 @@
-"""The one way to read a small file that somebody else may have written: only a regular file, never
-more than a bounded size, and JSON of bounded depth without NaN."""
+"""The one way to read a small file that somebody else may have written: only a regular file, of a
+bounded size, JSON of bounded depth without NaN. JSON that clew writes ends with its checksum."""
 
 import errno
+import hashlib
 import json
+import mmap
 import os
+import re
 import stat
 import sys
 from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NoReturn
 
+import xxhash
+
 from clew.base.texts import bytes_text
-from clew.storage.seals import without_seal
 
 MAX_JSON_BYTES = 1 << 26
 TOO_MANY_DIGITS = f"a number of more than {sys.int_info.default_max_str_digits:,} digits"
 MAX_JSON_DEPTH = 32
+_CHUNK_BYTES = 1 << 22
 # Enough for a table of 1,700 x 1,700 numbers; files with more have longer values.
 _FEW_VALUES, _BYTES_A_VALUE = 3_000_000, 16
+
+
+_MEMBER = "clew_checksum"
+_SEAL = re.compile(rb',?\n "%b": "([0-9a-f]{64})"\n}\n\Z' % _MEMBER.encode())
+_SEAL_BYTES = 100
 
 
 class RemoteFile(PosixPath):
@@ -152,3 +162,50 @@ def _describe(mode: int) -> str:
     if stat.S_ISDIR(mode):
         return "a folder"
     return "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
+
+
+def seal(text: str) -> bytes:
+    """The JSON object in `text`, with a checksum."""
+    body = text.rstrip().removesuffix("}").rstrip().encode()
+    comma = "" if body == b"{" else ","
+    return body + f'{comma}\n "{_MEMBER}": "{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode()
+
+
+def without_seal(value: Any, content: bytes) -> Any:
+    """The value that was parsed from `content`, without its checksum; raises ValueError if that
+    does not match."""
+    if not isinstance(value, dict) or _MEMBER not in value:
+        return value
+    found = _SEAL.search(content, max(0, len(content) - _SEAL_BYTES))
+    if found is None or hashlib.sha256(content[: found.start()]).hexdigest().encode() != found[1]:
+        raise ValueError("it was changed after clew wrote it: its checksum does not match")
+    del value[_MEMBER]
+    return value
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a regular file as hex, read in chunks; raises OSError."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def checksum_file(path: Path) -> str:
+    """As `hash_file`, 20 times faster: it finds damage, not forgery."""
+    with open_regular(path) as file:
+        try:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return xxhash.xxh3_128(content).hexdigest()
+        except ValueError:  # an empty file cannot be mapped
+            return xxhash.xxh3_128().hexdigest()
+
+
+def hash_text(*parts: str) -> str:
+    """SHA-256 of several strings; the separator keeps ("ab", "c") apart from ("a", "bc")."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode("utf-8", "surrogatepass"))
+        digest.update(b"\0")
+    return digest.hexdigest()

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from clew.base.errors import OtherVersionError, StoreError
 from clew.base.urls import UrlPath
-from clew.storage.hashing import hash_file
 from clew.storage.lock import Part, writer_lock
 from clew.storage.manifest import (
     MANIFEST_NAME,
@@ -23,10 +22,10 @@ from clew.storage.manifest import (
     write_manifest,
 )
 from clew.storage.origin import ID_COLUMN, find_other_store, read_origin
-from clew.storage.places import AccessDeniedError, UnreachableError, open_place
+from clew.storage.place import AccessDeniedError, UnreachableError
+from clew.storage.places import open_place
 from clew.storage.reader import ShardReader
-from clew.storage.reading import irregular_kind
-from clew.storage.scratch import fetched
+from clew.storage.reading import hash_file, irregular_kind
 from clew.storage.uploading import UploadingWriter, open_writer, unfinished_pieces
 from clew.storage.verify import (
     Problem,
@@ -36,6 +35,7 @@ from clew.storage.verify import (
     shard_files,
     verify_store,
 )
+from clew.storage.working_copy import fetched
 from clew.storage.writer import ShardWriter, describe_irregular, read_intact_batches, read_schema
 from clew.storage.writing import put_in_place, sync_folder
 

@@ -176,7 +176,7 @@ def _keep_largest(
 
 def _read_recorded(folder: Path) -> dict[str, Any]:
     """The settings that an earlier run recorded in a folder or at a URL."""
-    from clew.storage.scratch import fetched
+    from clew.storage.working_copy import fetched
 
     with fetched(folder, RUN_FILE) as path:
         return read_run_file(path).settings

@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from clew.base.errors import StoreError
 from clew.base.urls import UrlPath
-from clew.storage.hashing import hash_file
 from clew.storage.leases import WORK_FOLDER
 from clew.storage.manifest import ShardEntry, shard_name
-from clew.storage.places import AccessDeniedError, ChangedError, Place, open_place
+from clew.storage.place import AccessDeniedError, ChangedError, Place
+from clew.storage.places import open_place
 from clew.storage.reader import ShardReader
-from clew.storage.scratch import ScratchFolder
+from clew.storage.reading import hash_file
+from clew.storage.working_copy import ScratchFolder
 from clew.storage.writer import ShardWriter, read_intact_batches
 from clew.storage.writing import replace_file
 

@@ -1,6 +1,9 @@
-"""Check a store against its manifest, and repair what can be repaired."""
+"""Check a store against its manifest: damaged, foreign, missing and half-written shards, and which
+rows have not been created yet."""
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +15,6 @@ import pyarrow as pa
 from clew.base.errors import StoreError
 from clew.base.texts import counted
 from clew.base.urls import UrlPath
-from clew.storage.gaps import Gap, expected_rows, find_gaps
-from clew.storage.hashing import hash_file
 from clew.storage.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -25,14 +26,19 @@ from clew.storage.manifest import (
 from clew.storage.origin import ID_COLUMN, find_foreign, find_foreign_ids, has_fixed_ids
 from clew.storage.places import open_place
 from clew.storage.reader import ShardReader
-from clew.storage.scratch import fetched
+from clew.storage.reading import hash_file
 from clew.storage.uploading import numbers_with_pieces, unfinished_pieces
+from clew.storage.working_copy import fetched
 from clew.storage.writer import describe_irregular, find_foreign_file, read_intact_batches
 
 OnShard = Callable[[str, int, int], None]
 _SHARD_NAME = re.compile(r"(batch_(\d{1,12})\.arrow)(\.part|\.recovered)?", re.ASCII)
 
 ProblemKind = Literal["missing", "damaged", "rows", "foreign", "unlisted", "part", "gap", "file"]
+
+
+# Shards that are listed one by one; the rest is counted.
+_MAX_GAPS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,15 @@ class Problem:
     def is_unfinished(self) -> bool:
         """Whether running the command that wrote the store again fixes the problem."""
         return self.kind in ("part", "gap")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """A shard that lacks `missing` of its `rows`."""
+
+    batch_number: int
+    missing: int
+    rows: int
 
 
 def find_stores(folder: Path) -> list[Path]:
@@ -330,3 +345,48 @@ def count_intact(path: Path) -> int:
 def rows_text(count: int, state: str = "") -> str:
     noun = "row" if count == 1 else "rows"
     return " ".join(filter(None, (str(count), state, noun)))
+
+
+def expected_rows(manifest: Manifest, batch_number: int) -> int:
+    """The rows a shard must have: as planned, or as many valid records as its source had."""
+    planned, size = manifest.planned_rows, manifest.rows_per_shard
+    if planned is not None:
+        return max(0, min(size, planned - batch_number * size))
+    return _rows_of_sources(manifest).get(batch_number, 0)
+
+
+def _rows_of_sources(manifest: Manifest) -> dict[int, int]:
+    unfit = Counter(skip.get("file") for skip in manifest.skipped if skip.get("record") is not None)
+    return {
+        number: source["records"] - unfit[source["file"]]
+        for number, source in manifest.sources.items()
+        if "records" in source
+    }
+
+
+def find_gaps(manifest: Manifest, reported: Collection[int | None]) -> tuple[list[Gap], int]:
+    """The first shards with missing rows, and the number of missing rows beyond them. Shards in
+    `reported` are not gaps, even if the manifest does not list them."""
+    made = {shard.batch_number: shard.rows for shard in manifest.shards}
+    expected = _rows_of_sources(manifest)
+    if manifest.planned_rows is not None:
+        numbers = {*made, *_first_unmade(manifest, {*made, *reported})}
+        expected = {n: expected_rows(manifest, n) for n in numbers}
+    gaps = [
+        Gap(batch_number=n, missing=rows - made.get(n, 0), rows=rows)
+        for n, rows in sorted(expected.items())
+        if rows > made.get(n, 0) and n not in reported
+    ][:_MAX_GAPS]
+    if manifest.planned_rows is None or len(gaps) < _MAX_GAPS:
+        return gaps, 0
+    here = sum(min(rows, expected_rows(manifest, n)) for n, rows in made.items())
+    in_part = {n for n in reported if n is not None and n not in made}
+    here += sum(expected_rows(manifest, n) for n in in_part)
+    listed = sum(gap.missing for gap in gaps)
+    return gaps, max(0, manifest.planned_rows - here - listed)
+
+
+def _first_unmade(manifest: Manifest, known: Collection[int | None]) -> Iterator[int]:
+    """The first shards without a file; a manifest may plan more than could ever be listed."""
+    count = -(-(manifest.planned_rows or 0) // manifest.rows_per_shard)
+    return itertools.islice((n for n in range(count) if n not in known), _MAX_GAPS)

@@ -21,8 +21,7 @@ import platformdirs
 from clew.base.errors import InputError, StoreError, without_settings
 from clew.base.python_processes import run_module
 from clew.base.typed_json import read_as
-from clew.storage.hashing import checksum_file, hash_file
-from clew.storage.reading import read_json
+from clew.storage.reading import checksum_file, hash_file, read_json
 from clew.storage.writing import lock_file, replace_file
 
 logger = logging.getLogger(__name__)

@@ -1,20 +1,31 @@
-"""A folder of results at a URL, as a folder on this machine: a file is fetched before it is read,
-and goes to the URL before the call that writes it returns."""
+"""Folders of results: one at a URL is a folder on this machine, whose files are fetched before they
+are read and published when they are written; and which files in it are clew's own: only those are
+ever replaced or removed."""
 
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from clew.base.errors import InputError
 from clew.base.urls import UrlPath
-from clew.storage.mirror.path import UrlCopy, copy_of
-from clew.storage.places import AccessDeniedError, ChangedError, Place, open_place
+from clew.storage.mirror import UrlCopy, copy_of
+from clew.storage.place import AccessDeniedError, ChangedError, Place
+from clew.storage.places import open_place
 from clew.storage.reading import RemoteFile
-from clew.storage.scratch import ScratchFolder
 
 # By the folder of a working copy and the URL of a file: the version that this process knows, None
 # if there was no such file.
 _versions: dict[Path, dict[str, str | None]] = {}
+
+
+_LOCK = ".lock"
 
 
 @contextmanager
@@ -23,23 +34,19 @@ def working_copy(folder: Path) -> Iterator[Path]:
     if not isinstance(folder, UrlPath):
         yield folder
         return
-    scratch = ScratchFolder()
-    try:
-        copy = copy_of(str(folder), scratch.path, WorkingCopy)
+    with ScratchFolder() as scratch:
+        copy = copy_of(str(folder), scratch, WorkingCopy)
         copy.mkdir(parents=True)
-        yield copy
-    finally:
-        _versions.pop(scratch.path, None)
-        scratch.remove()
+        try:
+            yield copy
+        finally:
+            _versions.pop(scratch, None)
 
 
 @contextmanager
 def optional_copy(folder: Path | None) -> Iterator[Path | None]:
     """As `working_copy`; None stays None."""
-    if folder is None:
-        yield None
-        return
-    with working_copy(folder) as here:
+    with nullcontext() if folder is None else working_copy(folder) as here:
         yield here
 
 
@@ -114,3 +121,83 @@ class WorkingCopy(UrlCopy, RemoteFile):
     @property
     def _known(self) -> dict[str, str | None]:
         return _versions.setdefault(self.base, {})
+
+
+class ScratchFolder:
+    """A new, empty folder in the system's folder for temporary files (TMPDIR)."""
+
+    def __init__(self) -> None:
+        root = scratch_root()
+        _remove_abandoned(root)
+        self._lock = _create_lock(root)
+        self.path = Path(self._lock.name).with_suffix("")
+        self.path.mkdir()
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes the folder with everything in it; a second call does nothing."""
+        if not self._lock.closed:
+            _remove(Path(self._lock.name))
+            self._lock.close()
+
+
+@contextmanager
+def fetched(store: Path, name: str) -> Iterator[Path]:
+    """A file of a store in a folder or at a URL, as a file on this machine until the block ends.
+    There is none at the path if there is none in the store."""
+    if not isinstance(store, UrlPath):
+        yield store / name
+        return
+    with ScratchFolder() as folder:
+        with suppress(FileNotFoundError):
+            open_place(store).fetch(name, folder / name)
+        yield folder / name
+
+
+@contextmanager
+def placing(store: Path, name: str) -> Iterator[Path]:
+    """A file on this machine that the block writes, and that is then put into a folder or at a URL
+    under `name`."""
+    if not isinstance(store, UrlPath):
+        yield store / name
+        return
+    with ScratchFolder() as folder:
+        yield folder / name
+        open_place(store).replace(name, folder / name, None)
+
+
+def scratch_root() -> Path:
+    """The folder of this user's scratch folders. In a folder that everyone may write to, somebody
+    else may have taken its name."""
+    root = Path(tempfile.gettempdir()) / f"clew-{os.getuid()}"
+    root.mkdir(mode=0o700, exist_ok=True)
+    found = os.lstat(root)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise InputError(f'"{root}" belongs to somebody else: set TMPDIR to another folder.')
+    return root
+
+
+def _create_lock(root: Path) -> BinaryIO:
+    while True:
+        file = open(root / f"{secrets.token_hex(8)}{_LOCK}", "xb")  # noqa: SIM115
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.exists(file.name):  # not removed between the two
+            return file
+        file.close()
+
+
+def _remove_abandoned(root: Path) -> None:
+    for lock in root.glob(f"*{_LOCK}"):
+        with suppress(OSError), open(lock, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(lock)
+
+
+def _remove(lock: Path) -> None:
+    shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+    lock.unlink(missing_ok=True)

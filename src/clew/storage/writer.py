@@ -22,10 +22,10 @@ from clew.storage.arrow import (
     check_batch,
     check_stream,
     check_types,
+    describe_batch,
+    has_checksum,
     map_file,
 )
-from clew.storage.disk import disk_errors
-from clew.storage.hashing import describe_batch, has_checksum
 from clew.storage.manifest import Manifest, ShardEntry, manifest_lock, shard_name
 from clew.storage.origin import (
     find_foreign,
@@ -35,7 +35,7 @@ from clew.storage.origin import (
     read_origin,
 )
 from clew.storage.reading import irregular_kind, open_regular
-from clew.storage.writing import create_file, is_leftover, put_in_place
+from clew.storage.writing import create_file, disk_errors, is_leftover, put_in_place
 
 _MAGIC_BYTES = len(MAGIC)
 _HASH_ASIDE_BYTES = 1 << 20

@@ -1,11 +1,13 @@
 """The one way to write a file into a store or a result folder: created exclusively, never through a
 link, synced, and moved into place atomically. Readers see the old file or the new one."""
 
+import errno
 import fcntl
 import glob
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,11 +16,10 @@ from typing import Any, BinaryIO
 
 import filelock
 
-from clew.base.errors import StoreError
+from clew.base.errors import DiskFullError, StoreError
+from clew.base.texts import bytes_text
 from clew.base.typed_json import to_json
-from clew.storage.disk import disk_errors
-from clew.storage.reading import RemoteFile, irregular_kind
-from clew.storage.seals import seal
+from clew.storage.reading import RemoteFile, irregular_kind, seal
 
 # A file being replaced; earlier versions used the number of the process.
 _TEMPORARY = re.compile(r"(.+)\.([0-9a-f]{8}|[0-9]+)\.tmp")
@@ -170,3 +171,31 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class disk_errors:  # noqa: N801 - reads as a phrase: with disk_errors(folder)
+    """Turns the operating system's "no space left" into an error that says what to do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFullError(
+                f'the disk that holds "{os.fspath(self.folder)}" is full. Everything written so '
+                "far is kept. Free some space, then run the same command again to resume."
+            ) from error
+
+
+def refuse_full_disk(folder: Path, needed_bytes: int, *, what: str, advice: str) -> None:
+    """Raises DiskFullError when `needed_bytes` do not fit. `what` is the start of the sentence, up
+    to the number of bytes; `advice` is a separate sentence."""
+    free = shutil.disk_usage(folder).free
+    if needed_bytes > free:
+        raise DiskFullError(
+            f'{what} {bytes_text(needed_bytes)}, but the disk that holds "{folder}" has '
+            f"{bytes_text(free)} free. {advice}"
+        )

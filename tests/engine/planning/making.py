@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from clew.engine import Classifier, LoadSettings
-from clew.engine.planning.hardware import Gpu, Machine
+from clew.engine.plan import Gpu, Machine
 
 LONG_RUN = 10**7  # epochs
 NEW_GPU = Gpu(name="New GPU", memory_bytes=80 * 10**9, free_bytes=79 * 10**9, capability=(9, 0))

@@ -15,10 +15,10 @@ from torch import nn
 from clew.base.cores import CoreWatch, Times
 from clew.base.errors import InputError
 from clew.engine import HardwarePlan, LoadSettings, PlanRequest, plan_hardware
+from clew.engine.bench import RealBatches
 from clew.engine.config import TrainConfig
-from clew.engine.planning.real_batches import RealBatches
+from clew.engine.feed import random_state
 from clew.engine.processes import start_fabric
-from clew.engine.seeding import random_state
 from tests.engine.children import torchrun
 from tests.engine.planning.making import (
     LONG_RUN,
@@ -291,7 +291,7 @@ def test_threads_are_chosen_by_measurement_while_others_hold_cores(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setattr("time.perf_counter", lambda: SlowTogether.now)
-    monkeypatch.setattr("clew.engine.planning.calibrate.CoreWatch", HalfBusy)
+    monkeypatch.setattr("clew.engine.planner.CoreWatch", HalfBusy)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -5,22 +5,23 @@ from typing import Any
 import pytest
 
 from clew.engine import PlanRequest
-from clew.engine.planning.calibrate import checkpointing_reason, compile_reason
-from clew.engine.planning.choices import choose_plainly
-from clew.engine.planning.plan import Timing, Way
-from clew.engine.planning.search import (
-    Room,
+from clew.engine.choices import choose_plainly
+from clew.engine.plan import StepVariant, Timing
+from clew.engine.planner import (
+    BatchMemory,
     batch_reason,
     batch_sizes,
+    checkpointing_reason,
     compare_found,
+    compile_reason,
     fastest_way,
     find_way_and_size,
 )
 from tests.engine.planning.making import NEW_GPU, OLD_GPU, machine
 
-FP32, BF16 = Way(), Way(precision="bf16")
-TF32, GRAPH = Way(precision="tf32"), Way(precision="bf16", cuda_graph=True)
-ROOMY = Room(limit_bytes=10**12, fixed_bytes=0, peak_bytes=1, size=16)
+FP32, BF16 = StepVariant(), StepVariant(precision="bf16")
+TF32, GRAPH = StepVariant(precision="tf32"), StepVariant(precision="bf16", cuda_graph=True)
+ROOMY = BatchMemory(limit_bytes=10**12, fixed_bytes=0, peak_bytes=1, size=16)
 
 
 class Table:
@@ -28,21 +29,21 @@ class Table:
 
     budget_seconds = left_seconds = 10.0
 
-    def __init__(self, seconds: dict[Way, dict[int, float]]) -> None:
+    def __init__(self, seconds: dict[StepVariant, dict[int, float]]) -> None:
         self._seconds = seconds
-        self._known: dict[tuple[Way, int], Timing] = {}
+        self._known: dict[tuple[StepVariant, int], Timing] = {}
 
-    def timing(self, way: Way, size: int) -> Timing | None:
+    def timing(self, way: StepVariant, size: int) -> Timing | None:
         return self._known.get((way, size))
 
-    def seconds(self, ways: Any, size: int) -> dict[Way, float]:
+    def seconds(self, ways: Any, size: int) -> dict[StepVariant, float]:
         known = {way: self.timing(way, size) for way in ways}
         return {way: t.seconds for way, t in known.items() if t and t.seconds}
 
-    def cost_of(self, way: Way, size: int, larger: int) -> float:
+    def cost_of(self, way: StepVariant, size: int, larger: int) -> float:
         return self._seconds[way][size] * larger / size
 
-    def time(self, ways: Any, size: int) -> dict[Way, float]:
+    def time(self, ways: Any, size: int) -> dict[StepVariant, float]:
         for way in ways:
             seconds = self._seconds[way].get(size)
             dropped = "" if seconds else "out of memory"
@@ -52,7 +53,9 @@ class Table:
         return self.seconds(ways, size)
 
 
-def find(table: dict[Way, dict[int, float]], room: Room = ROOMY) -> tuple[int, Way, str]:
+def find(
+    table: dict[StepVariant, dict[int, float]], room: BatchMemory = ROOMY
+) -> tuple[int, StepVariant, str]:
     bench: Any = Table(table)
     sizes = sorted({size for times in table.values() for size in times} | {16, 32, 64})
     found = find_way_and_size(bench, list(table), sizes, room)
@@ -72,7 +75,7 @@ def test_batch_stops_growing_when_an_epoch_would_have_too_few_steps() -> None:
 
 
 def test_batch_stops_growing_at_the_memory_limit() -> None:
-    room = Room(limit_bytes=5000, fixed_bytes=1000, peak_bytes=2600, size=16)
+    room = BatchMemory(limit_bytes=5000, fixed_bytes=1000, peak_bytes=2600, size=16)
     size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.012}}, room)
     assert (size, why) == (
         32,
@@ -131,12 +134,23 @@ def test_memory_is_shared_with_other_processes() -> None:
         ({FP32: 1.0, BF16: 0.94}, BF16),
         ({FP32: 1.0, BF16: 1.3}, FP32),
         ({BF16: 1.0}, BF16),
-        ({TF32: 1.0, Way(precision="tf32", cuda_graph=True): 0.3, BF16: 0.8, GRAPH: 0.2}, GRAPH),
-        ({TF32: 0.30, Way(precision="tf32", cuda_graph=True): 0.29, BF16: 0.6, GRAPH: 0.28}, TF32),
+        (
+            {TF32: 1.0, StepVariant(precision="tf32", cuda_graph=True): 0.3, BF16: 0.8, GRAPH: 0.2},
+            GRAPH,
+        ),
+        (
+            {
+                TF32: 0.30,
+                StepVariant(precision="tf32", cuda_graph=True): 0.29,
+                BF16: 0.6,
+                GRAPH: 0.28,
+            },
+            TF32,
+        ),
     ],
 )
 def test_plainer_variant_is_kept_unless_clearly_beaten(
-    seconds: dict[Way, float], best: Way
+    seconds: dict[StepVariant, float], best: StepVariant
 ) -> None:
     assert fastest_way(seconds) == best
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clew.base.cpu import leave_slow_kernels
-from clew.engine.planning.hardware import limit_threads
+from clew.engine.plan import limit_threads
 
 
 @pytest.fixture(autouse=True)

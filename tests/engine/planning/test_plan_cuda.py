@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from clew.engine import HardwarePlan, PlanRequest, plan_hardware
-from clew.engine.planning.hardware import look_at_machine
+from clew.engine.plan import look_at_machine
 from tests.engine.planning.making import LONG_RUN, Network, Opener, classifier
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

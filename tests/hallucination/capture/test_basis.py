@@ -7,7 +7,8 @@ import pytest
 
 from clew.base.errors import InputError, SettingsMismatchError
 from clew.hallucination.traces.basis import BASIS_NAME
-from clew.storage import read_manifest, verify_store
+from clew.storage.manifest import read_manifest
+from clew.storage.verify import verify_store
 from tests.builders import write_lines
 
 

@@ -8,7 +8,7 @@ import pytest
 from clew import TraceBatchLoader, inspect
 from clew.base.errors import SettingsMismatchError
 from clew.base.progress import Event
-from clew.storage import read_manifest
+from clew.storage.manifest import read_manifest
 from tests.builders import ask, tiny_tokenizer, write_lines
 from tests.events import notes
 

@@ -8,6 +8,7 @@ import pytest
 
 import clew
 from clew.base.errors import InputError
+from clew.base.urls import as_path
 from clew.hallucination.capture import ExtractConfig, LoadedModel
 from clew.hallucination.capture.dry_run import (
     GPUS,
@@ -28,7 +29,6 @@ from clew.hallucination.capture.dry_run import (
 )
 from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.questions import load_questions
-from clew.storage.places import as_path
 from tests.stores import one_thread, tiny_config
 
 PLAN = BatchPlan(rows=2, tokens=10**6)

@@ -25,13 +25,10 @@ from clew.base.progress import Event, StepStarted, WorkAdvanced, WorkEnded, Work
 from clew.hallucination.capture import ExtractConfig, LoadedModel, job
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.traces.schema import BY_HEAD, DIAGONALS
-from clew.storage import (
-    Part,
-    ensure_manifest,
-    read_manifest,
-    repair_store,
-    verify_store,
-)
+from clew.storage.lock import Part
+from clew.storage.manifest import read_manifest
+from clew.storage.repair import ensure_manifest, repair_store
+from clew.storage.verify import verify_store
 from tests.builders import ask, tiny_loaded, tiny_model, tiny_tokenizer, write_lines
 from tests.events import notes, pick
 from tests.hallucination.llm.reference import pass_plainly

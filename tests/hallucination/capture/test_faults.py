@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from clew.storage import read_intact_batches, read_manifest, verify_store
+from clew.storage.manifest import read_manifest
+from clew.storage.verify import verify_store
+from clew.storage.writer import read_intact_batches
 from tests import disks
 from tests.builders import write_questions
 from tests.disks import bytes_in

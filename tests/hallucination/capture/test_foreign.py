@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from clew.base.errors import StoreError
-from clew.storage import add_shard, read_manifest, repair_store, verify_store
+from clew.storage.manifest import read_manifest
+from clew.storage.repair import add_shard, repair_store
+from clew.storage.verify import verify_store
 from tests.stores import assert_same_store
 
 

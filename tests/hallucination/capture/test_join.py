@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from clew.base.errors import InputError, StoreLockedError
-from clew.storage import Part, read_intact_batches, read_manifest, verify_store, writer_lock
-from clew.storage.places import as_path, open_place
+from clew.base.urls import as_path
+from clew.storage.lock import Part, writer_lock
+from clew.storage.manifest import read_manifest
+from clew.storage.places import open_place
 from clew.storage.uploading import numbers_with_pieces
+from clew.storage.verify import verify_store
+from clew.storage.writer import read_intact_batches
 from tests.hallucination.capture.processes import ClewProcess
 from tests.object_server import ObjectServer
 from tests.stores import after_one_batch, assert_same_store

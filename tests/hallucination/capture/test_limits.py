@@ -13,7 +13,8 @@ import torch
 from clew.base.errors import ClewError, DiskFullError
 from clew.base.progress import Event
 from clew.hallucination.llm.decoder import Decoder
-from clew.storage import ShardWriter, read_manifest
+from clew.storage.manifest import read_manifest
+from clew.storage.writer import ShardWriter
 from tests.builders import ask, tiny_tokenizer, write_lines
 from tests.events import notes
 from tests.stores import assert_nearly_same_store, assert_same_store

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import SettingsMismatchError, StoreError, StoreLockedError
+from clew.base.urls import as_path
 from clew.hallucination.capture import LoadedModel, extract
-from clew.storage import Part, read_manifest, writer_lock
 from clew.storage.leases import WORK_FOLDER
-from clew.storage.manifest import start_manifest
-from clew.storage.places import AccessDeniedError, as_path, open_place
+from clew.storage.lock import Part, writer_lock
+from clew.storage.manifest import read_manifest, start_manifest
+from clew.storage.place import AccessDeniedError
+from clew.storage.places import open_place
 from clew.storage.uploading import numbers_with_pieces
 from tests.hallucination.capture.processes import ClewProcess
 from tests.hallucination.capture.test_join import SETTINGS

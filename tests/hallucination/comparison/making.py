@@ -12,7 +12,7 @@ from clew.engine import PlanRequest, TrainConfig
 from clew.hallucination.comparison import CompareConfig
 from clew.hallucination.detectors.probes.method import Outcome
 from clew.hallucination.samples.answers import AnswerFeatures
-from clew.storage import read_manifest
+from clew.storage.manifest import read_manifest
 from tests import samples
 from tests.samples import change_settings, write_samples
 

@@ -336,7 +336,7 @@ def test_a_probe_that_reads_texts_is_refused(out: Path) -> None:
 
 def test_weights_that_are_not_finite_are_refused(folder: Path) -> None:
     from clew.engine.model_files import read_model, write_model
-    from clew.storage.hashing import hash_file
+    from clew.storage.reading import hash_file
 
     saved = read_model(folder / WEIGHTS)
     tensors = saved.read(saved.kinds)

@@ -7,7 +7,7 @@ import pytest
 
 from clew.base.errors import InputError
 from clew.hallucination.labels import Scores, read_scores, require_scores
-from clew.storage.hashing import hash_file
+from clew.storage.reading import hash_file
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from clew.hallucination.traces.schema import id_fields, text_fields
-from clew.storage import Manifest, ShardWriter, add_shard
-from clew.storage.manifest import write_manifest
+from clew.storage.manifest import Manifest, write_manifest
 from clew.storage.origin import describe_in_schema
+from clew.storage.repair import add_shard
+from clew.storage.writer import ShardWriter
 
 ROWS_PER_SHARD = 4
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from clew.hallucination.traces import Trace
-from clew.storage import ShardReader, read_value
+from clew.storage.reader import ShardReader, read_value
 from tests.hallucination.legacy.old_files import load_torch_file
 
 

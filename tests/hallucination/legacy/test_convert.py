@@ -9,7 +9,8 @@ from clew.base.errors import InputError
 from clew.base.urls import as_path
 from clew.hallucination.legacy import convert_folder
 from clew.hallucination.traces import TraceBatchLoader, extract_batch_subset
-from clew.storage import read_manifest, verify_store
+from clew.storage.manifest import read_manifest
+from clew.storage.verify import verify_store
 from tests.hallucination.legacy.compare import assert_same_arrays
 from tests.hallucination.legacy.old_files import (
     ANSWER,

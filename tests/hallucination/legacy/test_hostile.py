@@ -19,7 +19,7 @@ from clew.base.errors import ClewError, InputError
 from clew.base.settings import read_size
 from clew.hallucination.legacy import convert_folder
 from clew.hallucination.legacy.reading import LEAST_BYTES, choose_limit, load_samples
-from clew.storage import read_manifest
+from clew.storage.manifest import read_manifest
 from tests.forking import HANGS_SECONDS
 from tests.hallucination.legacy.hostile import (
     PICKLES,

@@ -7,7 +7,9 @@ import pytest
 
 from clew.hallucination.legacy import convert_folder
 from clew.hallucination.traces import TraceBatchLoader
-from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
+from clew.storage.manifest import read_manifest
+from clew.storage.repair import ensure_manifest, repair_store
+from clew.storage.verify import verify_store
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
 from tests.stores import flip_byte, forget_shards, offset_of, read_rows
 

@@ -16,8 +16,10 @@ from clew.hallucination.legacy.rows import TraceFormat
 from clew.hallucination.legacy.store import ConvertedStore
 from clew.hallucination.traces import TraceBatchLoader
 from clew.hallucination.traces.schema import Keep
-from clew.storage import ShardReader, read_manifest, verify_store
+from clew.storage.manifest import read_manifest
+from clew.storage.reader import ShardReader
 from clew.storage.reading import read_json
+from clew.storage.verify import verify_store
 from clew.storage.writing import replace_json
 from tests.hallucination.legacy.old_files import write_traces
 from tests.stores import edit_json_file, read_rows

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from clew.hallucination.legacy import convert_folder
-from clew.storage import ShardReader, StoreReader, read_manifest, read_value
+from clew.storage.manifest import read_manifest
+from clew.storage.reader import ShardReader, StoreReader, read_value
 from tests.hallucination.legacy.compare import assert_graphs_equal
 from tests.hallucination.legacy.old_files import DIM, LAYERS, write_sequences
 

@@ -10,7 +10,7 @@ import torch
 
 from clew.hallucination.legacy import convert_folder
 from clew.hallucination.traces import TraceBatchLoader
-from clew.storage import ShardReader, read_value
+from clew.storage.reader import ShardReader, read_value
 from tests.hallucination.legacy.compare import assert_graphs_equal, assert_same_arrays
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "legacy"

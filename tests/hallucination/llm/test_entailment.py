@@ -10,7 +10,7 @@ from clew import TraceBatchLoader
 from clew.base.errors import InputError
 from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.llm.self_evaluation import Comparer, Entailment
-from clew.storage import read_manifest
+from clew.storage.manifest import read_manifest
 from tests.builders import make_decoder, tiny_loaded
 from tests.hallucination.llm.reference import pass_plainly
 from tests.stores import after_one_batch, assert_same_store

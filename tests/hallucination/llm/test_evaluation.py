@@ -18,7 +18,7 @@ from clew.hallucination.llm.self_evaluation import (
     SelfEvaluation,
     make_follow_up,
 )
-from clew.storage import read_manifest
+from clew.storage.manifest import read_manifest
 from tests.builders import make_decoder, ragged_prompts, tiny_loaded, tiny_tokenizer
 from tests.hallucination.llm.reference import pass_plainly
 from tests.stores import after_one_batch, assert_same_store, one_thread, read_columns, tiny_config

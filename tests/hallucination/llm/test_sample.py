@@ -15,7 +15,7 @@ from clew.hallucination.llm.decoder import SampleBatch, Sampler
 from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.llm.sampling import draw_numbers, draw_tokens
 from clew.hallucination.traces.schema import TraceShape
-from clew.storage import read_manifest
+from clew.storage.manifest import read_manifest
 from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
 from tests.hallucination.llm.reference import pass_plainly
 from tests.stores import after_one_batch, one_thread, read_columns, tiny_config

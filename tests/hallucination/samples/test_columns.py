@@ -19,7 +19,8 @@ from clew.hallucination.traces.schema import (
     check_traces,
     trace_schema,
 )
-from clew.storage import Manifest, ShardReader
+from clew.storage.manifest import Manifest
+from clew.storage.reader import ShardReader
 from tests.samples import write_samples
 from tests.stores import edit_json_file, new_manifest
 

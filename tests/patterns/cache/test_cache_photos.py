@@ -16,7 +16,8 @@ from clew.patterns.cache.contents import ImageStore
 from clew.patterns.cache.samples import ImageSamples
 from clew.patterns.photos import decode, find_classes
 from clew.patterns.photos.decode import read_photo
-from clew.storage import read_manifest, verify_store
+from clew.storage.manifest import read_manifest
+from clew.storage.verify import verify_store
 from tests.patterns.cache.pictures import (
     SIZE,
     cache,

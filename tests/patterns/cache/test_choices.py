@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError
-from clew.engine.planning.hardware import Gpu, Machine
+from clew.engine.plan import Gpu, Machine
 from clew.patterns.cache.build import choose_size
 from clew.patterns.cache.samples import choose_place
 from clew.patterns.photos import find_classes

@@ -11,7 +11,9 @@ from clew.base.errors import DiskFullError
 from clew.base.progress import Event, Reporter, WorkAdvanced
 from clew.patterns.cache import rows
 from clew.patterns.cache.contents import LEDGER_NAME, ImageStore
-from clew.storage import read_manifest, repair_store, verify_store
+from clew.storage.manifest import read_manifest
+from clew.storage.repair import repair_store
+from clew.storage.verify import verify_store
 from tests import disks
 from tests.disks import bytes_in
 from tests.patterns.cache.pictures import SIZE, cache, kinds, make_folder, names

@@ -12,12 +12,11 @@ from clew.loading.buffers import BufferPool
 from clew.patterns.cache.build import CachedPhotos
 from clew.patterns.cache.contents import LEDGER_NAME
 from clew.patterns.cache.samples import ImageSamples
-from clew.storage import read_manifest
-from clew.storage.mirror import open_folder
-from clew.storage.mirror.limits import set_limit
+from clew.storage.manifest import read_manifest
+from clew.storage.mirror import open_folder, set_limit
 from clew.storage.places import open_place
-from clew.storage.scratch import scratch_root
 from clew.storage.uploading import numbers_with_pieces
+from clew.storage.working_copy import scratch_root
 from tests.events import pick
 from tests.patterns.cache.pictures import cache, kinds, make_folder, make_photo, names
 

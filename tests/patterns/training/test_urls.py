@@ -15,7 +15,7 @@ from clew.patterns.trained.model import load_classifier
 from clew.patterns.training import train_patterns
 from clew.storage.mirror import read_limit
 from clew.storage.places import open_place
-from clew.storage.scratch import scratch_root
+from clew.storage.working_copy import scratch_root
 from tests.hallucination.capture.processes import ClewProcess
 from tests.patterns.training.making import small_run
 from tests.stores import one_thread

@@ -16,10 +16,10 @@ from clew.base.texts import counted
 from clew.hallucination.labels import read_scores, refuse_other_answers, require_scores
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.hallucination.traces.schema import check_traces
-from clew.storage import ShardReader, StoreReader, read_manifest
-from clew.storage.hashing import hash_file
-from clew.storage.manifest import MANIFEST_NAME
+from clew.storage.manifest import MANIFEST_NAME, read_manifest
 from clew.storage.range_shard import RangeShard
+from clew.storage.reader import ShardReader, StoreReader
+from clew.storage.reading import hash_file
 
 _NAMED = 5
 _SAMPLE_FOLDERS = ("sequences", "graphs", "answers", "heads")

@@ -19,9 +19,9 @@ from clew.hallucination.llm.prompts import shared_prefix
 from clew.hallucination.questions import Question
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis
 from clew.hallucination.traces.schema import TraceShape
-from clew.storage import read_manifest
+from clew.storage.manifest import read_manifest
 from clew.storage.reading import read_bounded
-from clew.storage.scratch import fetched
+from clew.storage.working_copy import fetched
 
 _BASIS_QUESTIONS = 64
 _BASIS_TOKENS_PER_COMPONENT = 16

@@ -12,7 +12,7 @@ from clew.hallucination.llm.embedded import EMBEDDED_NAME, DeviceMap, Quantize
 from clew.hallucination.llm.prompts import Cut, check_template
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
 from clew.hallucination.traces.schema import Keep
-from clew.storage import Part
+from clew.storage.lock import Part
 
 
 @dataclass(frozen=True, kw_only=True)

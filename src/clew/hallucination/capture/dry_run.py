@@ -18,6 +18,7 @@ import torch
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Event, Reporter, WorkEnded, WorkStarted, log_event
 from clew.base.texts import bytes_text, suggest
+from clew.base.urls import is_url
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.extracting import extract
 from clew.hallucination.capture.job import Job
@@ -33,9 +34,8 @@ from clew.hallucination.llm.memory import (
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.questions import QuestionSet, load_questions
 from clew.hallucination.traces import TraceBatchLoader
-from clew.storage import Part, read_manifest
-from clew.storage.manifest import MANIFEST_NAME
-from clew.storage.places import is_url
+from clew.storage.lock import Part
+from clew.storage.manifest import MANIFEST_NAME, read_manifest
 
 # The share of a GPU's free memory that rows may take.
 _GPU_MEMORY_SHARE = 0.6

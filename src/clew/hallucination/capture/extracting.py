@@ -24,8 +24,8 @@ from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.llm.device_map import explain_spread, is_spread
 from clew.hallucination.llm.models import LoadedModel, load_model, settle_threads
 from clew.hallucination.questions import QuestionSet, load_questions
-from clew.storage.disk import refuse_full_disk
-from clew.storage.scratch import scratch_root
+from clew.storage.working_copy import scratch_root
+from clew.storage.writing import refuse_full_disk
 
 # What is timed to choose the number of threads.
 _TIMED_PROMPTS = 8

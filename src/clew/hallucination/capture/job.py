@@ -46,7 +46,7 @@ from clew.hallucination.traces.schema import (
     TraceShape,
     trace_schema,
 )
-from clew.storage import Manifest
+from clew.storage.manifest import Manifest
 from clew.storage.origin import describe_in_schema
 
 # Skipped questions that are reported one by one; the manifest lists all.

@@ -33,8 +33,11 @@ from clew.hallucination.traces.schema import (
     build_record_batch,
     full_fields,
 )
-from clew.storage import ShardReader, ShardWriter, commit_shard, open_writer
-from clew.storage.claims import Claim
+from clew.storage.leases import Claim
+from clew.storage.reader import ShardReader
+from clew.storage.repair import commit_shard
+from clew.storage.uploading import open_writer
+from clew.storage.writer import ShardWriter
 
 # Bytes of full traces per record batch.
 _FULL_BATCH_BYTES = 1 << 28

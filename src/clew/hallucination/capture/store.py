@@ -14,24 +14,25 @@ from clew.hallucination.capture.basis import OtherBasis
 from clew.hallucination.llm.prompts import CHAT_TEMPLATE
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES
-from clew.storage import Part, ShardEntry, joined_lock, open_shard, shard_name, writer_lock
-from clew.storage.claims import Claim, Claims, take_all
-from clew.storage.gaps import expected_rows
-from clew.storage.leases import WORK_FOLDER, Heartbeat, Leases
+from clew.storage.leases import WORK_FOLDER, Claim, Claims, Heartbeat, Leases, take_all
+from clew.storage.lock import Part, joined_lock, writer_lock
 from clew.storage.manifest import (
     MANIFEST_NAME,
     Manifest,
+    ShardEntry,
     changing_manifest,
     has_manifest,
     read_manifest,
     refuse_other_settings,
+    shard_name,
     start_manifest,
     update_manifest,
 )
 from clew.storage.places import open_place
-from clew.storage.reader import refuse_damaged_shards
-from clew.storage.scratch import fetched
+from clew.storage.reader import open_shard, refuse_damaged_shards
 from clew.storage.uploading import remove_leftovers, write_side_file
+from clew.storage.verify import expected_rows
+from clew.storage.working_copy import fetched
 from clew.version import __version__
 
 # Describes the machine, not the traces: a resumed run may differ.

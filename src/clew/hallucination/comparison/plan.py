@@ -17,7 +17,7 @@ from clew.hallucination.detectors.training.samples import refuse_thin
 from clew.hallucination.detectors.training.settings import TrainingSettings
 from clew.hallucination.samples.mixed import MixedAnswers, Portion
 from clew.hallucination.samples.splits import assign_folds
-from clew.storage.hashing import hash_text
+from clew.storage.reading import hash_text
 
 Kind = Literal["one split", "transfer", "sets", "folds"]
 _LEFT_OUT, _PAIRS, _FOLDS, _UNION = "left_out", "trained_on", "folds", "union"

@@ -19,7 +19,7 @@ from clew.hallucination.samples.answers import AnswerFeatures, FieldMemory
 from clew.hallucination.samples.mixed import AnswerData, MixedAnswers, Portion, share_basis
 from clew.hallucination.samples.splits import Balance, group_questions
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage.hashing import hash_text
+from clew.storage.reading import hash_text
 
 _HASH_LETTERS = 16
 _MOST_SETS = 100

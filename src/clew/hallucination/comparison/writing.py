@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from clew.engine.identity import read_versions
+from clew.engine.checkpoint import read_versions
 from clew.hallucination.comparison.evaluation import Evaluation
 from clew.hallucination.comparison.findings import Where, find_sentences
 from clew.hallucination.comparison.measuring import pick_best

@@ -51,10 +51,9 @@ from clew.hallucination.samples.source import SampleShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale
-from clew.storage.hashing import hash_file, hash_text
-from clew.storage.members import Sha256
+from clew.storage.manifest import Sha256
 from clew.storage.ownership import OWN_FILE, claim
-from clew.storage.reading import read_bounded, read_json
+from clew.storage.reading import hash_file, hash_text, read_bounded, read_json
 from clew.storage.working_copy import working_copy
 from clew.storage.writing import replace_file
 from clew.version import __version__

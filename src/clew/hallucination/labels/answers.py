@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from clew.base.errors import StoreError
 from clew.hallucination.traces.schema import ANSWER_PARTS, check_traces
-from clew.storage import ShardReader, StoreReader
 from clew.storage.range_shard import RangeShard
+from clew.storage.reader import ShardReader, StoreReader
 
 # An answer that is "excluded" by a person is in no class.
 Label = Literal["correct", "hallucinated", "refused", "excluded"]

@@ -20,10 +20,8 @@ from clew.base.progress import Reporter, ignore_event
 from clew.cluster import Spread, spread
 from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
-from clew.storage.disk import disk_errors
-from clew.storage.hashing import hash_text
-from clew.storage.reading import open_regular, parse_json
-from clew.storage.writing import append_to_file, is_leftover
+from clew.storage.reading import hash_text, open_regular, parse_json
+from clew.storage.writing import append_to_file, disk_errors, is_leftover
 
 OnJudged = Callable[[int, int], None]
 

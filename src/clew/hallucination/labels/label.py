@@ -34,7 +34,7 @@ from clew.hallucination.labels.table import (
     write_rows,
     write_spans,
 )
-from clew.storage import Manifest
+from clew.storage.manifest import Manifest
 
 DEFAULT_THRESHOLD = 0.5
 # From 0 to 1, by what stands between an answer and its label.

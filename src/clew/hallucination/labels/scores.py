@@ -19,7 +19,7 @@ from clew.hallucination.labels.table import (
     ScoresTable,
     label_into,
 )
-from clew.storage.hashing import hash_file
+from clew.storage.reading import hash_file
 
 HigherIs = Literal["correct", "hallucinated"]
 SetAside = Literal["refused", "excluded"]

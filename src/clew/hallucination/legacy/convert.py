@@ -25,10 +25,9 @@ from clew.hallucination.legacy.reading import FileKind
 from clew.hallucination.legacy.store import ConvertedStore, SkippedSource, Source, printable
 from clew.hallucination.legacy.unpickling import explain_no_memory
 from clew.hallucination.traces.schema import Keep
-from clew.storage import Part, writer_lock
-from clew.storage.disk import disk_errors
-from clew.storage.hashing import hash_text
-from clew.storage.writing import lock_file, replace_json
+from clew.storage.lock import Part, writer_lock
+from clew.storage.reading import hash_text
+from clew.storage.writing import disk_errors, lock_file, replace_json
 
 logger = logging.getLogger(__name__)
 OnFile = Callable[[Path, int, int], None]

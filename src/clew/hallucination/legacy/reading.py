@@ -17,7 +17,7 @@ import psutil
 from clew.base.errors import InputError, UnsafePickleError
 from clew.base.python_processes import start_function
 from clew.base.settings import read_size
-from clew.engine.planning.hardware import read_limits
+from clew.engine.plan import read_limits
 from clew.hallucination.legacy.records import write_samples
 from clew.hallucination.legacy.unpickling import explain_errors
 from clew.storage.reading import open_regular

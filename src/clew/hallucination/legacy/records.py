@@ -5,18 +5,16 @@ a process."""
 import json
 import os
 import re
-import resource
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate, islice
 from typing import Any, BinaryIO
 
 import numpy as np
-import psutil
 
 from clew.base.errors import InputError
+from clew.base.python_processes import limit_process, own_memory
 from clew.base.texts import shortened
 from clew.hallucination.legacy.unpickling import Inert, explain_errors, read_pickle, read_torch
 
@@ -52,17 +50,12 @@ class MalformedRecordError(InputError):
 def write_samples(path: str, file_kind: str, max_memory: int, max_seconds: int) -> None:
     """Read the file that is standard input, and write to standard output: the arrays of all
     samples, one line of JSON per sample, and one about the whole file, the last."""
-    memory = psutil.Process().memory_info().vms + max_memory
-    # macOS has no limit of the address space.
-    with suppress(ValueError, OSError):
-        _limit(resource.RLIMIT_AS, memory)
-    _limit(resource.RLIMIT_CPU, max_seconds)
-    _limit(resource.RLIMIT_FSIZE, max_memory)
-    _limit(resource.RLIMIT_CORE, 0)
+    limit_process(memory_bytes=max_memory, seconds=max_seconds)
     out = sys.stdout.buffer
     try:
         with explain_errors(path, max_memory):
-            about = _write_all(sys.stdin.buffer, file_kind, out, max_memory)
+            with own_memory():
+                about = _write_all(sys.stdin.buffer, file_kind, out, max_memory)
             out.write(json.dumps(about).encode())
             out.flush()
     except InputError as error:
@@ -71,12 +64,6 @@ def write_samples(path: str, file_kind: str, max_memory: int, max_seconds: int) 
         about = {"error": type(error).__name__, "text": error.text}
         os.write(sys.stdout.fileno(), json.dumps(about).encode())
         os._exit(0)  # what is still buffered must not follow
-
-
-def _limit(resource_kind: int, most: int) -> None:
-    _, hard = resource.getrlimit(resource_kind)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource_kind, (most, hard))
 
 
 def _write_all(file: BinaryIO, file_kind: str, out: BinaryIO, limit: int) -> dict[str, Any]:

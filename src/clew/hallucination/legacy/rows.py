@@ -38,7 +38,8 @@ from clew.hallucination.traces.schema import (
     shaped,
     trace_schema,
 )
-from clew.storage import Manifest, StoreReader
+from clew.storage.manifest import Manifest
+from clew.storage.reader import StoreReader
 
 EDGES_PER_TOKEN = 16
 # Principal components are stable with this many states; more only cost time.

@@ -21,24 +21,22 @@ from clew.hallucination.legacy.rows import (
 )
 from clew.hallucination.legacy.unpickling import explain_errors
 from clew.hallucination.traces.schema import Keep
-from clew.storage import (
-    Manifest,
-    ShardEntry,
-    ShardWriter,
-    open_writer,
-    read_manifest,
-    shard_name,
-)
-from clew.storage.gaps import expected_rows
-from clew.storage.hashing import hash_file
 from clew.storage.manifest import (
     MANIFEST_NAME,
+    Manifest,
+    ShardEntry,
     has_manifest,
+    read_manifest,
+    shard_name,
     update_manifest,
     write_manifest,
 )
 from clew.storage.origin import describe_in_schema
 from clew.storage.places import open_place
+from clew.storage.reading import hash_file
+from clew.storage.uploading import open_writer
+from clew.storage.verify import expected_rows
+from clew.storage.writer import ShardWriter
 from clew.version import __version__
 
 COMMAND = "convert"

@@ -20,7 +20,7 @@ from clew.hallucination.detectors import Detector, load_detector
 from clew.hallucination.llm.embedded import EMBEDDED_NAME
 from clew.hallucination.llm.models import fingerprint
 from clew.hallucination.questions import facts_version, load_questions
-from clew.storage.hashing import hash_text
+from clew.storage.reading import hash_text
 from clew.storage.writing import lock_file, sync_folder
 from clew.version import __version__
 

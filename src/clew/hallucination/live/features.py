@@ -34,7 +34,7 @@ from clew.hallucination.traces.schema import (
     text_fields,
 )
 from clew.loading.buffers import BufferPool
-from clew.storage import read_value
+from clew.storage.reader import read_value
 
 SPLIT = "live"
 _COLUMN_OF = {

@@ -39,10 +39,10 @@ from clew.hallucination.questions.records import Row
 from clew.hallucination.samples.source import hash_traces
 from clew.hallucination.traces.schema import CONTEXT
 from clew.hallucination.traces.token_texts import split_texts
-from clew.storage import ShardReader
-from clew.storage.hashing import hash_text
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.range_shard import RangeShard
+from clew.storage.reader import ShardReader
+from clew.storage.reading import hash_text
 
 _TRACE_COLUMNS = (
     *("question_id", "question", "answer", "accepted_answers", "stop_reason"),

@@ -20,11 +20,9 @@ from clew.base.errors import InputError, SettingsMismatchError, StoreError, Stor
 from clew.base.settings import find_differences
 from clew.base.typed_json import read_as, to_json
 from clew.metrics import auroc, expected_calibration_error
-from clew.storage.disk import disk_errors
-from clew.storage.hashing import hash_file
-from clew.storage.reading import open_regular, parse_json, read_json
+from clew.storage.reading import hash_file, open_regular, parse_json, read_json
 from clew.storage.text_files import csv_text
-from clew.storage.writing import append_to_file, lock_file, replace_json, replacing
+from clew.storage.writing import append_to_file, disk_errors, lock_file, replace_json, replacing
 
 Format = Literal[".jsonl", ".csv", ".arrow"]
 FORMATS: tuple[Format, ...] = (".jsonl", ".csv", ".arrow")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from clew.base.errors import InputError
 from clew.base.texts import shortened
-from clew.storage.hashing import hash_text
+from clew.storage.reading import hash_text
 
 PLACEHOLDER = "{question}"
 CONTEXT = "{context}"

@@ -23,8 +23,7 @@ from clew.hallucination.questions.records import (
 )
 from clew.hallucination.questions.tables import read_arrow, read_parquet
 from clew.storage.arrow import ARROW_ERRORS
-from clew.storage.hashing import hash_text
-from clew.storage.reading import NotRegularFileError, open_regular, parse_json
+from clew.storage.reading import NotRegularFileError, hash_text, open_regular, parse_json
 from clew.storage.text_files import (
     MAX_RECORD_CHARACTERS,
     BoundedLines,

@@ -21,9 +21,9 @@ from clew.hallucination.traces.schema import id_fields
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.arrow import is_list
-from clew.storage.manifest import MANIFEST_NAME
+from clew.storage.manifest import MANIFEST_NAME, read_manifest
+from clew.storage.reader import ShardReader, StoreReader
 
 _READ_BYTES = 16 << 20
 _OPEN_FILES = 16

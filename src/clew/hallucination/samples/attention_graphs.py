@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float16, Int, Int32, UInt16
 
 from clew.hallucination.samples.source import MAPS, Lengths, SampleShape, as_ragged
 from clew.hallucination.traces.schema import TOKENS, shaped
-from clew.storage import read_value
+from clew.storage.reader import read_value
 
 # An edge is kept if the attention of some head is at least this.
 HEAD_THRESHOLD = 0.05

@@ -56,8 +56,8 @@ from clew.hallucination.traces.schema import (
     read_evaluation,
     shaped,
 )
-from clew.storage import Manifest
 from clew.storage.arrow import is_list
+from clew.storage.manifest import Manifest
 
 # The exponent of infinity and NaN.
 _EXPONENTS: dict[int, Any] = {2: np.uint16(0x7C00), 4: np.uint32(0x7F800000)}

@@ -12,9 +12,9 @@ from clew.hallucination.samples.source import KINDS
 from clew.hallucination.samples.splits import SPLITS_FILE, assign_splits, read_splits
 from clew.loading.samples import SampleIndex, to_strings
 from clew.loading.splits import Shares
-from clew.storage import StoreReader
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.mirror import MirrorFolder, open_folder
+from clew.storage.reader import StoreReader
 
 
 def open_samples(

@@ -26,7 +26,7 @@ from clew.hallucination.samples.splits import (
     read_splits,
 )
 from clew.hallucination.samples.store import SampleStore
-from clew.storage.scratch import fetched
+from clew.storage.working_copy import fetched
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,10 @@ from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.graph_batches import GraphSamples
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import EVALUATION, SPECTRUM
-from clew.loading.joined import JoinedReader
-from clew.loading.reader import Access, Rows, choose_access
+from clew.loading.reader import Access, JoinedReader, Rows, choose_access
 from clew.loading.samples import SampleIndex, Samples, SampleSource
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage.hashing import hash_text
+from clew.storage.reading import hash_text
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

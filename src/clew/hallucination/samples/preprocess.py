@@ -58,10 +58,10 @@ from clew.hallucination.samples.splits import (
 from clew.hallucination.samples.store import SampleStore, is_refused, is_unlabeled
 from clew.hallucination.traces.schema import BY_HEAD, DIAGONALS, EIGENVALUES
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import Part, read_manifest, writer_lock
-from clew.storage.manifest import has_manifest
+from clew.storage.lock import Part, writer_lock
+from clew.storage.manifest import has_manifest, read_manifest
 from clew.storage.mirror import open_folder
-from clew.storage.scratch import placing
+from clew.storage.working_copy import placing
 
 _NO_BASIS = (
     "{}/basis.arrow is missing or damaged: networks on graphs that are trained on these samples "

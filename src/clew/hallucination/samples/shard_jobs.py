@@ -35,9 +35,10 @@ from clew.hallucination.samples.source import (
 )
 from clew.hallucination.samples.store import SampleStore
 from clew.hallucination.traces.schema import TOKEN_ENDS
-from clew.storage import ShardEntry, ShardWriter
-from clew.storage.disk import refuse_full_disk
-from clew.storage.scratch import scratch_root
+from clew.storage.manifest import ShardEntry
+from clew.storage.working_copy import scratch_root
+from clew.storage.writer import ShardWriter
+from clew.storage.writing import refuse_full_disk
 
 RECORD_BATCH_BYTES = 16 << 20
 # Mapped pages count as this process's memory until the file is closed, so it is reopened now and

@@ -34,13 +34,12 @@ from clew.hallucination.traces.schema import (
     read_shape,
 )
 from clew.loading.splits import Shares
-from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.arrow import flatten
-from clew.storage.hashing import hash_file, hash_text
-from clew.storage.manifest import Manifest
+from clew.storage.manifest import Manifest, ShardEntry
 from clew.storage.range_shard import RangeShard
-from clew.storage.reading import read_bounded
-from clew.storage.scratch import fetched, placing
+from clew.storage.reader import ShardReader, StoreReader
+from clew.storage.reading import hash_file, hash_text, read_bounded
+from clew.storage.working_copy import fetched, placing
 from clew.storage.writing import replace_file
 
 Reader = TypeVar("Reader", ShardReader, RangeShard, ShardReader | RangeShard)

@@ -15,26 +15,23 @@ from clew.base.typed_json import Count, read_as
 from clew.base.urls import UrlPath
 from clew.hallucination.samples.columns import check_samples
 from clew.hallucination.samples.source import Kind, ShardTable
-from clew.storage import (
-    Manifest,
-    ShardEntry,
-    ShardReader,
-    ShardWriter,
-    open_shard,
-    open_writer,
-    read_manifest,
-)
 from clew.storage.manifest import (
     MANIFEST_NAME,
+    Manifest,
+    ShardEntry,
     changing_manifest,
     has_manifest,
+    read_manifest,
     refuse_other_settings,
     update_manifest,
     write_manifest,
 )
 from clew.storage.origin import describe_in_schema
 from clew.storage.places import open_place
-from clew.storage.scratch import fetched
+from clew.storage.reader import ShardReader, open_shard
+from clew.storage.uploading import open_writer
+from clew.storage.working_copy import fetched
+from clew.storage.writer import ShardWriter
 from clew.version import __version__
 
 COMMAND = "preprocess"

@@ -15,8 +15,8 @@ from clew.hallucination.samples.splits import SPLITS_FILE, Splits, read_splits
 from clew.hallucination.traces.schema import id_fields
 from clew.hallucination.traces.summary import Spread, StoreSummary, summarize_store
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import StoreReader, read_manifest
-from clew.storage.manifest import MANIFEST_NAME
+from clew.storage.manifest import MANIFEST_NAME, read_manifest
+from clew.storage.reader import StoreReader
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from torch import Tensor
 from clew.base.errors import StoreError
 from clew.hallucination.traces.schema import BASIS_NAME
 from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
-from clew.storage.hashing import hash_file
-from clew.storage.scratch import fetched
+from clew.storage.reading import hash_file
 from clew.storage.uploading import write_side_file
+from clew.storage.working_copy import fetched
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ from clew.base.errors import InputError, StoreError
 from clew.base.texts import bytes_text, counted
 from clew.hallucination.traces.schema import check_traces, resolve_shape
 from clew.hallucination.traces.token_texts import read_token_texts
-from clew.storage import ShardReader, StoreReader, read_value
 from clew.storage.mirror import open_folder
+from clew.storage.reader import ShardReader, StoreReader, read_value
 from clew.storage.writing import replacing
 
 # What legacy scripts call the generated answer.

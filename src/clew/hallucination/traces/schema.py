@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from clew.base.texts import shortened
-from clew.storage import Manifest
 from clew.storage.arrow import is_list
+from clew.storage.manifest import Manifest
 
 Keep = Literal["compact", "full"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from clew.base.texts import bytes_text, counted
 from clew.hallucination.traces.schema import CONTEXT, check_traces
-from clew.storage import StoreReader
+from clew.storage.reader import StoreReader
 
 _EXAMPLES = 5
 

@@ -200,7 +200,7 @@ def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
     from clew.hallucination.questions import collect_questions
     from clew.hallucination.traces import TraceBatchLoader
     from clew.hallucination.workflow.spreading import refuse_workers
-    from clew.storage import Part
+    from clew.storage.lock import Part
 
     model, questions = given.model, given.questions
     loaded = None if isinstance(model, str | Path) else model

@@ -41,7 +41,7 @@ def plan(given: PlanSettings) -> "Plans":
         >>> clew.plan().plans["all networks"].reasons["precision"]
     """
     from clew.engine import PlanRequest, TrainConfig, plan_hardware
-    from clew.engine.planning.hardware import look_at_machine
+    from clew.engine.plan import look_at_machine
     from clew.hallucination.workflow.results import Plans
 
     machine, config = look_at_machine(), TrainConfig(epochs=given.epochs)

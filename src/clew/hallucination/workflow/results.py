@@ -12,15 +12,16 @@ from clew.base.tables import Tabular
 from clew.base.texts import counted
 from clew.hallucination.samples.splits import SPLITS_FILE
 from clew.hallucination.traces.schema import BASIS_NAME
-from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
-from clew.storage.hashing import hash_file
+from clew.storage.manifest import read_manifest
 from clew.storage.places import open_place
-from clew.storage.scratch import fetched
-from clew.storage.verify import Problem, find_stores, way_on
+from clew.storage.reading import hash_file
+from clew.storage.repair import ensure_manifest, repair_store
+from clew.storage.verify import Problem, find_stores, verify_store, way_on
+from clew.storage.working_copy import fetched
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan
-    from clew.engine.planning.hardware import Machine
+    from clew.engine.plan import Machine
     from clew.hallucination.comparison import ComparisonResult
     from clew.hallucination.detectors import Detector
 

@@ -18,12 +18,12 @@ from clew.base.typed_json import read_as
 from clew.base.urls import UrlPath
 from clew.patterns.cache.rows import ID, RowStore
 from clew.patterns.photos.photo import Photo
-from clew.storage import StoreReader, read_manifest
-from clew.storage.disk import disk_errors
+from clew.storage.manifest import read_manifest
 from clew.storage.places import open_place
+from clew.storage.reader import StoreReader
 from clew.storage.reading import open_regular, parse_json
-from clew.storage.scratch import fetched
-from clew.storage.writing import append_to_file, is_leftover
+from clew.storage.working_copy import fetched
+from clew.storage.writing import append_to_file, disk_errors, is_leftover
 from clew.version import __version__
 
 KIND = "photos"

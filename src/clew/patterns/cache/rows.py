@@ -12,24 +12,25 @@ import pyarrow as pa
 
 from clew.base.errors import StoreError, StoreLockedError
 from clew.base.urls import UrlPath
-from clew.storage import (
+from clew.storage.lock import Part, writer_lock
+from clew.storage.manifest import (
     Manifest,
-    Part,
     ShardEntry,
-    ShardWriter,
-    StoreReader,
-    add_shard,
-    open_writer,
+    has_manifest,
     read_manifest,
-    writer_lock,
+    start_manifest,
+    update_manifest,
 )
-from clew.storage.disk import refuse_full_disk
-from clew.storage.manifest import has_manifest, start_manifest, update_manifest
 from clew.storage.mirror import open_folder
 from clew.storage.origin import describe_in_schema
-from clew.storage.places import AccessDeniedError, open_place
-from clew.storage.scratch import scratch_root
-from clew.storage.uploading import numbers_with_pieces
+from clew.storage.place import AccessDeniedError
+from clew.storage.places import open_place
+from clew.storage.reader import StoreReader
+from clew.storage.repair import add_shard
+from clew.storage.uploading import numbers_with_pieces, open_writer
+from clew.storage.working_copy import scratch_root
+from clew.storage.writer import ShardWriter
+from clew.storage.writing import refuse_full_disk
 from clew.version import __version__
 
 ID = "global_example_id"

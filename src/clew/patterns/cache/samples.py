@@ -15,7 +15,7 @@ from clew.base.errors import InputError, StoreError
 from clew.base.texts import bytes_text
 from clew.base.urls import as_path
 from clew.engine import LoadSettings
-from clew.engine.planning.hardware import Machine, look_at_machine
+from clew.engine.plan import Machine, look_at_machine
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from clew.loading.order import Rank

@@ -26,9 +26,9 @@ from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, r
 from clew.base.texts import counted, duration_text, list_some
 from clew.base.typed_json import Bounds, Count, read_as, without_nan
 from clew.engine.checkpoint import load_optimizer_state
+from clew.engine.feed import seed_epoch
 from clew.engine.model_files import ModelFile, check_about, read_model, write_model
-from clew.engine.optimizer import optimizer_tensors
-from clew.engine.seeding import seed_epoch
+from clew.engine.setup import optimizer_tensors
 from clew.patterns.augment import AugmentConfig, Mixup
 from clew.patterns.cache.build import CachedPhotos
 from clew.patterns.features.compute import compute_maps, map_bytes
@@ -37,7 +37,7 @@ from clew.patterns.features.heads import LinearHead, choose_head
 from clew.patterns.features.store import Key, PhotoSource, Views
 from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.photos.photo import SPLITS
-from clew.storage.places import AccessDeniedError
+from clew.storage.place import AccessDeniedError
 
 TUNING_FILE = "tuning.safetensors"
 # Of the time, this share is for the feature maps; a few augmented views of each photo are enough.

@@ -27,8 +27,8 @@ from clew.patterns.cache.build import CachedPhotos
 from clew.patterns.cache.rows import ID, RowStore
 from clew.patterns.cache.samples import ImageSamples
 from clew.patterns.features.frozen import FORMS, Form
-from clew.storage import StoreReader, read_manifest
-from clew.storage.manifest import has_manifest
+from clew.storage.manifest import has_manifest, read_manifest
+from clew.storage.reader import StoreReader
 
 _ADVICE = "Free some space and run the same command again."
 

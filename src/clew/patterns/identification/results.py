@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from clew.base.errors import InputError, StoreError
 from clew.base.typed_json import Bounds, read_as, to_json, wrong
 from clew.base.urls import resolved
-from clew.engine.planning.hardware import look_at_machine
+from clew.engine.plan import look_at_machine
 from clew.patterns.photos.photo import Fault
 from clew.patterns.trained.unknown import USUAL_UNKNOWN
 from clew.storage.reading import open_regular, parse_json, read_json

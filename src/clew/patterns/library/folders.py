@@ -56,7 +56,7 @@ def is_started(run: Path) -> bool:
 
 def read_results(run: Path) -> dict[str, Any]:
     """What results.json holds, of a folder or at a URL; empty if it is missing or damaged."""
-    from clew.storage.scratch import fetched
+    from clew.storage.working_copy import fetched
 
     try:
         with fetched(run, RESULTS) as path:

@@ -37,8 +37,7 @@ from clew.patterns.library.placing import (
 from clew.patterns.photos.find import PhotoFolder, find_classes, find_photos, walk
 from clew.patterns.photos.opening import PhotoError
 from clew.patterns.photos.photo import class_name
-from clew.storage.disk import refuse_full_disk
-from clew.storage.writing import sync_folder
+from clew.storage.writing import refuse_full_disk, sync_folder
 
 _COPYING = 8  # photos copied in parallel
 

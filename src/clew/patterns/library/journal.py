@@ -17,10 +17,9 @@ from clew.base.typed_json import Bounds, Count, read_as, wrong
 from clew.patterns.library.placing import lies_inside
 from clew.patterns.photos.decode import read_square
 from clew.patterns.photos.photo import class_name, natural_order
-from clew.storage.disk import disk_errors
 from clew.storage.reading import open_regular, parse_json
 from clew.storage.text_files import write_csv
-from clew.storage.writing import append_to_file
+from clew.storage.writing import append_to_file, disk_errors
 
 PathText = Annotated[str, Bounds(most=4_096)]
 JOURNAL, LISTING = "photos.jsonl", "import.csv"

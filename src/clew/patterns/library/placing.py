@@ -18,8 +18,7 @@ import psutil
 from clew.base.errors import InputError, StoreLockedError
 from clew.base.texts import for_terminal
 from clew.patterns.photos.photo import SUFFIXES
-from clew.storage.disk import disk_errors
-from clew.storage.writing import create_file, lock_file, sync_folder
+from clew.storage.writing import create_file, disk_errors, lock_file, sync_folder
 
 # File systems allow 255 bytes; a number and a temporary suffix must still fit.
 _MAX_BYTES = 180

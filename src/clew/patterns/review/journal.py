@@ -27,9 +27,8 @@ from clew.patterns.library.placing import (
 )
 from clew.patterns.photos.find import walk
 from clew.patterns.photos.photo import SUFFIXES, class_name, natural_order
-from clew.storage.disk import disk_errors
 from clew.storage.reading import open_regular, parse_json, read_json
-from clew.storage.writing import append_to_file, replace_file, sync_folder
+from clew.storage.writing import append_to_file, disk_errors, replace_file, sync_folder
 
 logger = logging.getLogger(__name__)
 

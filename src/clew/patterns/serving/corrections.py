@@ -21,8 +21,7 @@ from clew.patterns.identification.results import (
 from clew.patterns.library.placing import check_class_name, only_one, safe_file_name
 from clew.patterns.photos.opening import HEAD_BYTES, describe_format
 from clew.patterns.review.session import find_label
-from clew.storage.disk import disk_errors
-from clew.storage.writing import replace_file, replacing
+from clew.storage.writing import disk_errors, replace_file, replacing
 
 _SERVED = "served"
 _DIGEST_BYTES = 8

@@ -12,9 +12,9 @@ import numpy as np
 from clew.base.errors import InputError, TrainingStoppedError
 from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.base.texts import counted, list_some
+from clew.engine.checkpoint import read_versions
 from clew.engine.folders import make_folder
-from clew.engine.identity import read_versions
-from clew.engine.planning.hardware import look_at_machine
+from clew.engine.plan import look_at_machine
 from clew.patterns.photos import Fault, PhotoFolder, find_classes
 from clew.patterns.photos.photo import refuse_equals
 from clew.patterns.results_file import RESULTS, read_results_file, refuse_other_results

@@ -14,7 +14,7 @@ from jaxtyping import Int64, UInt8
 from clew.base.errors import InputError
 from clew.base.progress import Reporter
 from clew.engine import OpenBatches
-from clew.engine.planning.hardware import look_at_machine
+from clew.engine.plan import look_at_machine
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
 from clew.patterns.cache.samples import ImageSamples, Place, open_images
@@ -22,7 +22,7 @@ from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits
 from clew.patterns.trained.tables import RunTables, SplitRow
 from clew.patterns.training.config import PatternsConfig, TrainingChoice
 from clew.patterns.training.start import Start
-from clew.storage.hashing import hash_text
+from clew.storage.reading import hash_text
 
 _HASH_LETTERS = 16
 

@@ -38,8 +38,8 @@ from clew.patterns.trained.tables import (
 )
 from clew.patterns.trained.unknown import UNKNOWN_FILE
 from clew.patterns.training.config import USUAL_MINUTES, PatternsConfig
-from clew.storage.hashing import hash_file
 from clew.storage.ownership import OWN_FILE
+from clew.storage.reading import hash_file
 
 _HASH_LETTERS = 16
 

@@ -12,7 +12,7 @@ from clew.base.progress import Note
 from clew.engine import CategoricalLoss, FitResult, PlanRequest, Reporter, TrainConfig, fit
 from clew.engine.folders import LAST
 from clew.engine.processes import count_processes
-from clew.engine.recorded import record_fit
+from clew.engine.trainer import record_fit
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.augment.operations import decide_flip
 from clew.patterns.cache.samples import choose_place

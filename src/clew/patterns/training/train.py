@@ -14,10 +14,9 @@ from clew.base.progress import Note, Reporter, log_event
 from clew.base.settings import offer_overwrite
 from clew.base.urls import resolved
 from clew.engine import FitResult, ModelMeasured
-from clew.engine.folders import CURVES
-from clew.engine.identity import read_versions
-from clew.engine.logs import draw_curves
-from clew.engine.planning.planner import connect
+from clew.engine.checkpoint import read_versions
+from clew.engine.folders import CURVES, draw_curves
+from clew.engine.planner import connect
 from clew.engine.processes import first_does, is_first_process
 from clew.patterns.networks import usual_sizes
 from clew.patterns.networks.classifier import PatternClassifier

@@ -217,7 +217,7 @@ def export(
     from clew.patterns.trained import model as trained
     from clew.patterns.trained.export import PROGRAM_SUFFIX, export_onnx, export_program
     from clew.storage.places import open_place
-    from clew.storage.scratch import placing
+    from clew.storage.working_copy import placing
 
     chosen = choose_model(name, model=as_path(model), library=Path(library))
     if web is not None and out is not None:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from clew.base.errors import InputError, StoreError
 from clew.datasets import Loader, PreprocessedGNNMapDataset
-from clew.engine.evaluate import score_metrics
+from clew.engine.classifier import score_metrics
 from clew.hallucination.detectors.detector_folder import load_detector
 from tests.hallucination.detectors.training.test_train import read_results
 

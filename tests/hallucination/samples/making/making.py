@@ -11,10 +11,12 @@ import pyarrow as pa
 from clew.hallucination.labels.label import label_store
 from clew.hallucination.samples.source import PreprocessConfig
 from clew.hallucination.traces import Trace
-from clew.storage import ShardReader, ShardWriter, StoreReader, add_shard, read_manifest, read_value
-from clew.storage.manifest import write_manifest
+from clew.storage.manifest import read_manifest, write_manifest
 from clew.storage.origin import describe_in_schema
+from clew.storage.reader import ShardReader, StoreReader, read_value
+from clew.storage.repair import add_shard
 from clew.storage.text_files import csv_text, read_csv
+from clew.storage.writer import ShardWriter
 
 KINDS = ("sequences", "graphs", "answers")
 

@@ -14,8 +14,8 @@ from clew.hallucination.labels.label import label_store
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.splits import read_splits
-from clew.storage import read_manifest, verify_store
-from clew.storage.manifest import write_manifest
+from clew.storage.manifest import read_manifest, write_manifest
+from clew.storage.verify import verify_store
 from tests.hallucination.samples.making.making import (
     KINDS,
     overwrite_value,

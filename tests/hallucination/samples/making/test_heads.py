@@ -7,8 +7,8 @@ import pytest
 
 from clew.hallucination.samples.attention_graphs import build_heads_graph
 from clew.hallucination.samples.preprocess import preprocess_store
-from clew.storage import verify_store
 from clew.storage.manifest import MANIFEST_NAME
+from clew.storage.verify import verify_store
 from tests.hallucination.samples.making.making import read_samples, read_traces, tiny_preprocess
 
 

@@ -16,8 +16,9 @@ from clew.base.errors import (
 from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.splits import read_splits
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import Part, StoreReader, writer_lock
+from clew.storage.lock import Part, writer_lock
 from clew.storage.manifest import write_manifest
+from clew.storage.reader import StoreReader
 from tests.hallucination.capture.processes import ClewProcess
 from tests.hallucination.samples.making.making import (
     KINDS,

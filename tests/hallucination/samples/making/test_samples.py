@@ -10,7 +10,8 @@ from clew.base.errors import InputError
 from clew.hallucination.samples.attention_graphs import Edges, strongest_edges
 from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.splits import read_splits
-from clew.storage import ShardReader, StoreReader, verify_store
+from clew.storage.reader import ShardReader, StoreReader
+from clew.storage.verify import verify_store
 from tests.hallucination.samples.making.making import (
     KINDS,
     read_samples,

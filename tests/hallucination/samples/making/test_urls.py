@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError
+from clew.base.urls import as_path
 from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.traces.schema import BASIS_NAME
-from clew.storage import read_manifest
-from clew.storage.manifest import start_manifest, update_manifest
-from clew.storage.places import Place, as_path, open_place
+from clew.storage.manifest import read_manifest, start_manifest, update_manifest
+from clew.storage.place import Place
+from clew.storage.places import open_place
 from tests.hallucination.samples.making.making import tiny_preprocess
 from tests.hallucination.samples.making.test_resume import assert_same_samples
 from tests.object_server import upload

@@ -15,7 +15,7 @@ import numpy as np
 
 from clew.base.errors import InputError, MethodError
 from clew.hallucination.detectors.probes.method import Features, Fitted, Method, Scorer, Scores
-from clew.storage.hashing import hash_text
+from clew.storage.reading import hash_text
 
 OwnFamily = Literal["baseline", "no training", "probe"]
 # Method names are also names of files and columns.

@@ -19,7 +19,7 @@ from clew.base.errors import InputError, StoreError
 from clew.base.texts import bytes_text
 from clew.base.urls import is_url
 from clew.engine import LoadSettings, OpenBatches, plan_hardware
-from clew.engine.batches import move
+from clew.engine.feed import move
 from clew.engine.processes import first_does
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import load_detector
@@ -39,9 +39,8 @@ from clew.loading.order import Rank
 from clew.loading.reader import SampleReader
 from clew.loading.samples import LazyDataset, SampleSource
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import read_manifest
-from clew.storage.hashing import hash_text
-from clew.storage.manifest import MANIFEST_NAME
+from clew.storage.manifest import MANIFEST_NAME, read_manifest
+from clew.storage.reading import hash_text
 
 logger = logging.getLogger(__name__)
 

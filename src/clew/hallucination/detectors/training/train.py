@@ -31,11 +31,10 @@ from clew.engine import (
     fit,
     plan_hardware,
 )
+from clew.engine.checkpoint import read_versions
 from clew.engine.feed import load_settings
-from clew.engine.folders import CURVES, LAST, RESULT, clear_run, make_folder, only_one
-from clew.engine.identity import read_versions
-from clew.engine.logs import draw_curves
-from clew.engine.planning.planner import connect
+from clew.engine.folders import CURVES, LAST, RESULT, clear_run, draw_curves, make_folder, only_one
+from clew.engine.planner import connect
 from clew.engine.processes import count_restarts, first_does
 from clew.hallucination.detectors.companions import Companions, make_detector
 from clew.hallucination.detectors.detector import Detector, unfold
@@ -61,7 +60,7 @@ from clew.hallucination.detectors.training.settings import (
 )
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.metrics import PlattScale, best_threshold, measure_scores
-from clew.storage.places import ChangedError
+from clew.storage.place import ChangedError
 from clew.storage.reading import read_json
 from clew.storage.working_copy import working_copy
 from clew.storage.writing import lock_file, replace_json

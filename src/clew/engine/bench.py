@@ -1,28 +1,26 @@
-"""Times variants of a step against each other on copies of the model, and records every timing;
-afterwards all state is restored."""
+"""Times variants of a step against each other, on copies of the model and a few of the run's own
+batches, and records every timing; afterwards all state is restored."""
 
 import copy
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from statistics import median
+from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from clew.base.memory import free_memory, is_out_of_memory
-from clew.engine.batches import move
-from clew.engine.config import TrainConfig
-from clew.engine.memory import measure_peak_bytes
-from clew.engine.optimizer import build_optimizer
-from clew.engine.placement import place_model
-from clew.engine.planning.plan import Timing, Way
-from clew.engine.planning.real_batches import RealBatches
-from clew.engine.seeding import same_random_numbers
-from clew.engine.step import RUNS_BEFORE, build_step
+from clew.base.errors import InputError
+from clew.base.memory import free_memory, is_out_of_memory, measure_peak_bytes
+from clew.engine.config import Batches, LoadSettings, OpenBatches, TrainConfig
+from clew.engine.feed import count_samples, move, named_tensors, same_random_numbers
+from clew.engine.plan import StepVariant, Timing
+from clew.engine.setup import build_optimizer, place_model
+from clew.engine.step import RUNS_BEFORE, build_step, shapes_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -38,11 +36,18 @@ _BLOCK_SECONDS = 0.02
 _MAX_BLOCK_STEPS = 50
 
 
+_TIMED_BATCHES = 3
+_SHAPE_BATCHES = 8
+_ENOUGH_BYTES = 1 << 28
+
+
 class Trial:
     """Times one variant of a step on a copy of the model. Its weights never change, because the
     learning rate is 0. The optimizer's other settings do not affect the time."""
 
-    def __init__(self, model: nn.Module, way: Way, batches: list[Any], fabric: "Fabric") -> None:
+    def __init__(
+        self, model: nn.Module, way: StepVariant, batches: list[Any], fabric: "Fabric"
+    ) -> None:
         model = place_model(
             copy.deepcopy(model).train(),
             fabric.device,
@@ -87,19 +92,14 @@ class Trial:
 
 
 class Footprint:
-    """Estimates from the GPU memory of the first trial whether another one fits next to it. On the
-    CPU an idle trial takes little memory."""
+    """Estimates from the GPU memory that trials have taken since now whether another one fits next
+    to them. On the CPU an idle trial takes little memory."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._before = device, 0
-
-    def __enter__(self) -> "Footprint":
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self._before = torch.cuda.memory_allocated(self._device)
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
+        self._device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self._before = torch.cuda.memory_allocated(device)
 
     def fits_again(self) -> bool:
         if self._device.type != "cuda":
@@ -111,7 +111,7 @@ class Footprint:
 
 
 @contextmanager
-def left_as_it_was(device: torch.device) -> Iterator[None]:
+def restored_state(device: torch.device) -> Iterator[None]:
     """Restores the random state and PyTorch's float32 matmul precision afterwards."""
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
@@ -134,15 +134,15 @@ class Bench:
     def __init__(
         self,
         model: nn.Module,
-        batches: RealBatches,
+        batches: "RealBatches",
         *,
-        plain: Way,
+        plain: StepVariant,
         device: torch.device,
     ) -> None:
         self._model, self._batches = model, batches
         self._plain, self._device = plain, device
         self._fabric = _one_process(device)
-        self._results: dict[tuple[Way, int], Timing] = {}
+        self._results: dict[tuple[StepVariant, int], Timing] = {}
         self._started = time.perf_counter()
         self.allow(_FIRST_SECONDS)
 
@@ -163,21 +163,21 @@ class Bench:
     def left_seconds(self) -> float:
         return self._deadline - time.perf_counter()
 
-    def cost_of(self, way: Way, size: int, larger: int) -> float:
+    def cost_of(self, way: StepVariant, size: int, larger: int) -> float:
         """The likely time to measure a larger batch, given the timings of a smaller one."""
         reading = self._batches.read(size)
         steps = _STEPS_A_TRIAL * self.seconds([way], size)[way]
         return (steps + len(reading.batches) * reading.seconds) * larger / size
 
-    def timing(self, way: Way, size: int) -> Timing | None:
+    def timing(self, way: StepVariant, size: int) -> Timing | None:
         return self._results.get((way, size))
 
-    def seconds(self, ways: Sequence[Way], size: int) -> dict[Way, float]:
+    def seconds(self, ways: Sequence[StepVariant], size: int) -> dict[StepVariant, float]:
         """What is known about these variants, in their order."""
         known = {way: self.timing(way, size) for way in ways}
         return {way: t.seconds for way, t in known.items() if t is not None and t.seconds}
 
-    def time(self, ways: Sequence[Way], size: int) -> dict[Way, float]:
+    def time(self, ways: Sequence[StepVariant], size: int) -> dict[StepVariant, float]:
         """Seconds of a step in each variant that works.
 
         The one with every optimization comes right after the plainest: if time is short, those in
@@ -193,11 +193,11 @@ class Bench:
             torch.compiler.reset()
         return self.seconds(ways, size)
 
-    def _race(self, trials: dict[Way, Trial], size: int) -> None:
+    def _race(self, trials: dict[StepVariant, Trial], size: int) -> None:
         """Time the trials in turns, so that other load on the machine slows all of them equally."""
         blocks = {way: _block_steps(trial.guess) for way, trial in trials.items()}
         round_seconds = sum(trials[way].guess * steps for way, steps in blocks.items())
-        times: dict[Way, list[float]] = {way: [] for way in trials}
+        times: dict[StepVariant, list[float]] = {way: [] for way in trials}
         for number in range(self._count_rounds(round_seconds)):
             if number and self.left_seconds < 0:
                 break
@@ -206,7 +206,7 @@ class Bench:
         for way, values in times.items():
             self._note(way, size, seconds=median(values), compiling=trials[way].first_seconds)
 
-    def measure_peak(self, way: Way, size: int) -> int | None:
+    def measure_peak(self, way: StepVariant, size: int) -> int | None:
         """Peak bytes of a step beyond weights and optimizer; None if it does not fit."""
         try:
             trial = self.make_trial(replace(way, cuda_graph=False, compile=False), size)
@@ -219,29 +219,29 @@ class Bench:
         finally:
             self._free_memory()
 
-    def _build(self, waiting: list[Way], size: int) -> dict[Way, Trial]:
+    def _build(self, waiting: list[StepVariant], size: int) -> dict[StepVariant, Trial]:
         """Trials of the first waiting variants, as many as a GPU holds side by side. When time is
         up, the others are not tried."""
-        trials: dict[Way, Trial] = {}
-        with Footprint(self._device) as footprint:
-            while waiting and (not trials or footprint.fits_again()):
-                if trials and self.left_seconds < 0:
-                    waiting.clear()
-                    break
-                way = waiting.pop(0)
-                try:
-                    trial = self.make_trial(way, size)
-                    trial.warm_up()
-                    trials[way] = trial
-                except Exception as error:  # a variant may fail where the plain one works
-                    if way == self._plain and not is_out_of_memory(error):
-                        raise
-                    self._note(way, size, dropped=_why(error))
-                if way not in trials:
-                    self._free_memory()  # only now: the error itself kept memory alive
+        trials: dict[StepVariant, Trial] = {}
+        footprint = Footprint(self._device)
+        while waiting and (not trials or footprint.fits_again()):
+            if trials and self.left_seconds < 0:
+                waiting.clear()
+                break
+            way = waiting.pop(0)
+            try:
+                trial = self.make_trial(way, size)
+                trial.warm_up()
+                trials[way] = trial
+            except Exception as error:  # a variant may fail where the plain one works
+                if way == self._plain and not is_out_of_memory(error):
+                    raise
+                self._note(way, size, dropped=_why(error))
+            if way not in trials:
+                self._free_memory()  # only now: the error itself kept memory alive
         return trials
 
-    def make_trial(self, way: Way, size: int) -> Trial:
+    def make_trial(self, way: StepVariant, size: int) -> Trial:
         batches = [
             move(batch, self._device, channels_last=way.channels_last)
             for batch in self._batches.read(size).batches
@@ -259,7 +259,7 @@ class Bench:
 
     def _note(
         self,
-        way: Way,
+        way: StepVariant,
         size: int,
         *,
         seconds: float | None = None,
@@ -296,3 +296,107 @@ def _one_process(device: torch.device) -> "Fabric":
 
     devices: Any = 1 if device.type == "cpu" else [device.index or 0]
     return Fabric(accelerator=device.type, devices=devices, plugins=[LightningEnvironment()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Whole batches as they were read, and how long one took."""
+
+    batches: list[Any]
+    seconds: float
+
+
+class RealBatches:
+    """Reads from loaders that it opens itself, or from a ready-made one, whose position it
+    restores.
+
+    `settings` open them, except for the batch size. `own_size` is the ready-made loader's batch
+    size over all processes, None if any is possible; `samples` are those of an epoch.
+    """
+
+    def __init__(
+        self,
+        batches: OpenBatches | Batches,
+        settings: LoadSettings,
+        *,
+        processes: int = 1,
+        samples: int | None = None,
+    ) -> None:
+        self._batches, self._settings, self._processes = batches, settings, processes
+        self._readings: dict[int, Reading] = {}
+        self.own_size: int | None = None
+        if not callable(batches):
+            self.own_size = count_samples(self.read(0).batches[0]) * processes
+            self._readings = {self.own_size: self._readings[0]}
+        self.samples = self._count_samples() if samples is None else samples
+
+    def read(self, size: int) -> Reading:
+        """Up to three batches that all have `size` samples over all processes; only those of the
+        last requested size are kept."""
+        if size not in self._readings:
+            self._readings = {size: self._read(size, _TIMED_BATCHES)}
+        return self._readings[size]
+
+    def shapes_differ(self, size: int, pad: Callable[[Any], Any] | None) -> bool:
+        """Whether no two of the first batches have the same shape, padded as the model pads them: a
+        recorded step would then hardly ever be reused."""
+        batches = self._read(size, _SHAPE_BATCHES).batches
+        shapes = {shapes_of(pad(batch) if pad else batch) for batch in batches}
+        return len(batches) == _SHAPE_BATCHES and len(shapes) == _SHAPE_BATCHES
+
+    def _read(self, size: int, count: int) -> Reading:
+        with self._opened(size) as batches:
+            timed = _take(_timed(batches), count)
+        if not timed:
+            raise InputError("the training data contains no batches: check the data and its split.")
+        most = max(count_samples(batch) for batch, _ in timed)
+        whole = [batch for batch, _ in timed if count_samples(batch) == most]
+        # The mean: a loader may read several batches at once and then give them out.
+        return Reading(batches=whole, seconds=mean(seconds for _, seconds in timed))
+
+    @contextmanager
+    def _opened(self, size: int) -> Iterator[Batches]:
+        if not callable(self._batches):
+            with _same_place(self._batches):
+                yield self._batches
+            return
+        share = max(1, size // self._processes)
+        yield self._batches(replace(self._settings, batch_size=share))
+
+    def _count_samples(self) -> int:
+        size = self.own_size or self._settings.batch_size * self._processes
+        with self._opened(size) as batches:
+            return len(batches) * size
+
+
+def _timed(batches: Batches) -> Iterator[tuple[Any, float]]:
+    iterator = iter(batches)
+    while True:
+        started = time.perf_counter()
+        batch = next(iterator, None)
+        if batch is None:
+            return
+        yield batch, time.perf_counter() - started
+
+
+def _take(timed: Iterator[tuple[Any, float]], count: int) -> list[tuple[Any, float]]:
+    """The first ones; two are enough for large batches."""
+    taken, size = [], 0
+    for batch, seconds in islice(timed, count):
+        taken.append((batch, seconds))
+        size += sum(tensor.nbytes for _, tensor in named_tensors(batch))
+        if len(taken) >= 2 and size > _ENOUGH_BYTES:
+            break
+    return taken
+
+
+@contextmanager
+def _same_place(batches: Any) -> Iterator[None]:
+    """Restores the position of a loader that knows its position in an epoch."""
+    keeps = hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict")
+    state = batches.state_dict() if keeps else None
+    try:
+        yield
+    finally:
+        if keeps:
+            batches.load_state_dict(state)

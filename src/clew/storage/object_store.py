@@ -1,45 +1,59 @@
 """A place under a prefix of an object store: S3 and what speaks its protocol, Google Cloud Storage,
-Azure Blob Storage. All of it through obstore."""
+Azure Blob Storage. All of it through obstore. Of a refusal, only the HTTP status and the provider's
+own code are shown: the rest of an answer may contain signed URLs."""
 
 import mmap
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.base.cores import map_ahead
-from clew.base.errors import InputError
+from clew.base.errors import InputError, StoreError, without_settings
 from clew.base.texts import bytes_text
-from clew.storage.places.place import ChangedError, Content, Entry, Place, Range
+from clew.storage.place import (
+    AccessDeniedError,
+    ChangedError,
+    Content,
+    Entry,
+    Place,
+    Range,
+    UnreachableError,
+)
 from clew.storage.reading import open_regular
 from clew.storage.writing import create_file
 
+if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
+
+
 try:
+    import botocore.session
     import obstore
+    from botocore.exceptions import BotoCoreError
     from obstore.exceptions import (
         AlreadyExistsError,
         BaseError,
         GenericError,
+        NotSupportedError,
+        PermissionDeniedError,
         PreconditionError,
+        UnauthenticatedError,
+        UnknownConfigurationKeyError,
     )
-
-    from clew.storage.places.credentials import aws_access
 except ImportError as error:
     raise InputError(
         f"stores at URLs need the package {error.name}, which is not installed. Install it with: "
         'pip install "clew[cloud]"'
     ) from None
 
-if TYPE_CHECKING:
-    from obstore import PutMode, UpdateVersion
-
-from clew.storage.places.failures import explain, is_bucket_missing, is_transient
 
 # How long a request is tried again: longer than a server needs to restart, shorter than the five
 # minutes after which a signed request is refused.
@@ -57,6 +71,40 @@ _TRIES = 3
 # Each write carries a random mark, which tells the answer to our own repeated request from
 # another writer's success.
 _MARK = "clewmark"
+
+
+# obstore passes on the server's answer only as text. Both patterns are of the protocol, not of
+# obstore's wording: the element of an XML error document, and a status line.
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_STATUS = re.compile(r"\b([45]\d\d) [A-Z][a-z]+")
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+# Codes that say what is wrong, and what to do.
+_MEANINGS: tuple[tuple[set[str], type[StoreError], str], ...] = (
+    (_NO_BUCKET, StoreError, "the bucket does not exist. Check its name, or create it."),
+    (
+        {"ExpiredToken", "TokenRefreshRequired", "RequestExpired"},
+        AccessDeniedError,
+        "the credentials have expired ({shown}). Renew them, then run the same command again to "
+        "resume.",
+    ),
+    (
+        {"RequestTimeTooSkewed"},
+        AccessDeniedError,
+        "this machine's clock differs too much from the server's ({shown}). Set it, then run the "
+        "same command again.",
+    ),
+    (
+        {"PermanentRedirect", "AuthorizationHeaderMalformed"},
+        StoreError,
+        "the bucket is in another region ({shown}). Set AWS_REGION to it.",
+    ),
+)
+# Azure has one code for a wrong key and for an expired token.
+_UNKNOWN_KEY = {
+    *("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed"),
+}
+# botocore renews credentials that expire; asking again is cheap.
+_ASK_AGAIN = timedelta(minutes=1)
 
 
 class _Bucket:
@@ -282,3 +330,84 @@ def _mapped(path: Path) -> Iterator[memoryview]:
                 yield view
             finally:
                 view.release()
+
+
+def is_bucket_missing(error: Exception) -> bool:
+    return _code_of(error) in _NO_BUCKET
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same request may succeed later: the server did not answer, or not as it should.
+    An answer of 4xx is about the request."""
+    status = _status_of(error)
+    return status is None or status.startswith("5")
+
+
+def explain(error: Exception, url: str, what: str) -> StoreError:
+    """The error to raise when `url` could not be `what` ("read", "written to")."""
+    code, status = _code_of(error), _status_of(error)
+    shown = " ".join(filter(None, (status, code)))
+    start = f'"{url}" cannot be {what}'
+    for codes, kind, sentence in _MEANINGS:
+        if code in codes:
+            return kind(f"{start}: {sentence.format(shown=shown)}")
+    # When it lists, obstore has one kind of error for every answer.
+    if code in _UNKNOWN_KEY or isinstance(error, UnauthenticatedError) or status == "401":
+        return AccessDeniedError(
+            f"{start}: the server does not accept these credentials ({shown or 'unauthorized'}). "
+            "Check them in the environment or the provider's own files."
+        )
+    if isinstance(error, PermissionDeniedError) or status == "403":
+        return AccessDeniedError(
+            f"{start}: access is denied ({shown or 'forbidden'}). Check that there are credentials "
+            "and that they allow it."
+        )
+    if isinstance(error, NotSupportedError | UnknownConfigurationKeyError | ValueError):
+        return StoreError(f"{start}: the object store does not support it. Check the URL.")
+    answer = f"it answers {shown}" if shown else "it does not answer"
+    return UnreachableError(
+        f"{start}: {answer}, also after repeated tries. Check the endpoint and the network, then "
+        "run the same command again."
+    )
+
+
+def _code_of(error: Exception) -> str | None:
+    match = _CODE.search(str(error))
+    return match[1] if match else None
+
+
+def _status_of(error: Exception) -> str | None:
+    match = _STATUS.search(str(error))
+    return match[1] if match else None
+
+
+class _Provider:
+    def __init__(self, found: Any, region: str | None) -> None:
+        self._found = found
+        self.config = {"region": region} if region else {}
+
+    def __call__(self) -> dict[str, Any]:
+        now = self._found.get_frozen_credentials()
+        return {
+            "access_key_id": now.access_key,
+            "secret_access_key": now.secret_key,
+            "token": now.token,
+            "expires_at": datetime.now(UTC) + _ASK_AGAIN,
+        }
+
+
+def aws_access() -> dict[str, Any]:
+    """Keyword arguments for obstore's S3 store. Without credentials requests are not signed, as a
+    public bucket needs."""
+    session = botocore.session.get_session()
+    try:
+        found = session.get_credentials()
+        region = os.environ.get("AWS_REGION") or session.get_config_variable("region")
+    except BotoCoreError as error:
+        raise AccessDeniedError(
+            f"the AWS credentials cannot be read ({without_settings(str(error))}): check "
+            "AWS_PROFILE and the files in ~/.aws."
+        ) from None
+    if found is None:
+        return {"config": {"skip_signature": True, **({"region": region} if region else {})}}
+    return {"credential_provider": _Provider(found, region)}

@@ -1,4 +1,4 @@
-"""A Parquet file is measured by its own headers before anything is decoded."""
+"""A Parquet file is decoded in a process of its own, with limited memory and time."""
 
 import random
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import pytest
 
 from clew.base.errors import InputError
 from clew.hallucination.questions import load_questions
-from clew.hallucination.questions.tables import measure_parquet, read_parquet
+from clew.hallucination.questions.tables import read_parquet
 
 ROWS = 300
 TABLE = pa.table(
@@ -52,8 +52,6 @@ def write_aliases(path: Path, aliases: pa.Array) -> Path:
 )
 def test_parquet_is_read_however_it_is_written(tmp_path: Path, options: Mapping[str, Any]) -> None:
     pq.write_table(TABLE, tmp_path / "q.parquet", **options)
-    size = measure_parquet(tmp_path / "q.parquet", 1 << 30)
-    assert (size.rows, size.list_values) == (ROWS, ROWS // 3 * 5)
     questions = load_questions(str(tmp_path / "q.parquet")).questions
     assert [one.question for one in questions] == TABLE["question"].to_pylist()
     assert questions[1].answers == ("1", "same")
@@ -69,7 +67,7 @@ def test_parquet_that_polars_writes_is_read(tmp_path: Path, compression: Any) ->
 
 def test_empty_parquet_is_read_as_such(tmp_path: Path) -> None:
     pq.write_table(TABLE.slice(0, 0), tmp_path / "q.parquet")
-    assert measure_parquet(tmp_path / "q.parquet", 1 << 30).rows == 0
+    assert list(read_parquet(tmp_path / "q.parquet")) == []
 
 
 @pytest.mark.slow
@@ -80,22 +78,26 @@ def test_repeated_accepted_answers_are_no_bomb(tmp_path: Path) -> None:
     aliases = aliases.cast(pa.list_(pa.string()))
     table = pa.table({"question": questions, "aliases": aliases})
     pq.write_table(table, tmp_path / "q.parquet", compression="zstd")
-    assert measure_parquet(tmp_path / "q.parquet", 1 << 30).list_values == 20 * rows
     assert next(read_parquet(tmp_path / "q.parquet")).number == 0
 
 
 @pytest.mark.parametrize(
     "aliases",
     [
-        list_of(pa.nulls(2_000_000, pa.string())),
-        list_of(pa.array([[]] * 2_000_000, pa.list_(pa.string()))),
+        list_of(pa.nulls(20_000, pa.string())),
         pa.nulls(1, pa.list_(pa.bool_(), 2_000_000)),
         pa.nulls(1, pa.list_(pa.list_(pa.bool_(), 2000), 1000)),
     ],
 )
-def test_one_row_with_millions_of_values_is_refused(tmp_path: Path, aliases: pa.Array) -> None:
+def test_millions_of_missing_values_are_no_answers(tmp_path: Path, aliases: pa.Array) -> None:
     path = write_aliases(tmp_path / "q.parquet", aliases)
-    with pytest.raises(InputError, match=r"2,000,000 values in lists, .*JSON Lines \(\.jsonl\)"):
+    assert load_questions(str(path)).questions[0].answers == ()
+
+
+def test_row_with_millions_of_lists_is_refused(tmp_path: Path) -> None:
+    aliases = list_of(pa.array([[]] * 2_000_000, pa.list_(pa.string())))
+    path = write_aliases(tmp_path / "q.parquet", aliases)
+    with pytest.raises(InputError, match=r"more than 200 times its size .*to 128 MB"):
         load_questions(str(path))
 
 
@@ -106,31 +108,34 @@ def test_page_that_contradicts_the_footer_is_refused(tmp_path: Path, number: int
     place = content.index(COUNT + bytes([2 * 20])) + len(COUNT)
     content[place] = number
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"its footer says 20|a header is damaged"):
+    with pytest.raises(InputError, match=r"cannot be read as \.parquet"):
         load_questions(str(path))
 
 
 @pytest.mark.slow
-def test_flipped_bytes_of_the_headers_are_refused_or_read(tmp_path: Path) -> None:
+def test_flipped_bytes_are_refused_or_read(tmp_path: Path) -> None:
     path = tmp_path / "q.parquet"
     pq.write_table(TABLE.slice(0, 9), path, compression="none", store_schema=False)
     content, chance = path.read_bytes(), random.Random(0)
-    for _ in range(120):
+    for _ in range(8):
         broken = bytearray(content)
         broken[chance.randrange(len(broken))] = chance.randrange(256)
         path.write_bytes(broken)
         try:
-            assert measure_parquet(path, 1 << 30).rows == 9
+            assert len(list(read_parquet(path))) == 9
         except (InputError, ValueError) as error:
             assert str(error)
 
 
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip", "brotli", "lz4"])
-def test_long_text_that_a_list_repeats_is_measured_whole(tmp_path: Path, compression: str) -> None:
-    table = pa.table({"question": ["who?"], "aliases": [["x" * 200_000] * 500]})
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_text_that_a_list_repeats_beyond_memory_is_refused(
+    tmp_path: Path, compression: str
+) -> None:
+    """The file has it once; decoded, it takes 2 GB."""
+    table = pa.table({"question": ["who?"], "aliases": [["x" * 200_000] * 10_000]})
     pq.write_table(table, tmp_path / "q.parquet", compression=compression)
-    size = measure_parquet(tmp_path / "q.parquet", 1 << 27)
-    assert 100_000_000 <= size.unpacked_bytes < 102_000_000
+    with pytest.raises(InputError, match="decompresses to more than 200 times its size"):
+        load_questions(str(tmp_path / "q.parquet"))
 
 
 def test_long_text_that_many_rows_repeat_is_refused(
@@ -144,13 +149,10 @@ def test_long_text_that_many_rows_repeat_is_refused(
 
 
 @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
-@pytest.mark.parametrize("page", ["1.0", "2.0"])
-def test_texts_whose_size_no_header_says_are_refused(
-    tmp_path: Path, encoding: str, page: Any
-) -> None:
+def test_delta_encoded_texts_are_refused(tmp_path: Path, encoding: str) -> None:
     options: Any = {"use_dictionary": False, "column_encoding": {"question": encoding}}
-    pq.write_table(TABLE, tmp_path / "q.parquet", data_page_version=page, **options)
-    with pytest.raises(InputError, match="delta-encoded texts in column 'question'.*jsonl"):
+    pq.write_table(TABLE, tmp_path / "q.parquet", **options)
+    with pytest.raises(InputError, match=r"q\.parquet has delta-encoded texts.*jsonl"):
         load_questions(str(tmp_path / "q.parquet"))
 
 

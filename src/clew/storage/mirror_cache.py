@@ -1,29 +1,32 @@
-"""The shards of stores at URLs that lie on this machine: downloaded once for all its processes,
-checked, and the least recently used removed first. What a process holds, and what was not
-downloaded, is never removed."""
+"""The shards of stores at URLs that lie on this machine: downloaded once for all its processes, and
+ahead; checked; the least recently used removed first. What a process holds is never removed."""
 
 import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypedDict
 
-from clew.base.errors import DiskFullError, InputError, StoreError
+from clew.base.cores import map_ahead
+from clew.base.errors import ClewError, StoreError
 from clew.base.texts import bytes_text
 from clew.base.typed_json import Bounds, read_as
-from clew.storage.hashing import hash_file
-from clew.storage.manifest import ShardEntry
-from clew.storage.members import Sha256
-from clew.storage.mirror.download import download
-from clew.storage.mirror.limits import read_limit
-from clew.storage.mirror.path import MirrorFolder
-from clew.storage.reading import read_json
+from clew.storage.manifest import Sha256, ShardEntry
+from clew.storage.mirror import _REFUSED, MirrorFolder, read_limit, writing_to
+from clew.storage.place import Place
+from clew.storage.reading import hash_file, read_json
 from clew.storage.writing import lock_file
 
 logger = logging.getLogger(__name__)
@@ -35,9 +38,15 @@ _PART = ".part"
 _SHARD_NAME = re.compile(r"batch_\d{4,12}\.arrow", re.ASCII)
 _PART_NAME = re.compile(rf"\.{_SHARD_NAME.pattern}{re.escape(_PART)}", re.ASCII)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG)
 _Number = Annotated[int, Bounds(least=0, most=(1 << 63) - 1)]
+
+
+# One connection to an object store gives 50 to 100 MB/s; 16 fill a link of 10 Gbit/s.
+_CONNECTIONS = 16
+_PART_BYTES = 4 << 20
+# While the end of one shard is hashed, the next one is on its way.
+_SHARDS_AT_ONCE = 2
+_SHARE_OF_CACHE = 0.25
 
 
 class CacheFullError(StoreError):
@@ -326,21 +335,112 @@ def _full(cache_dir: Path, reason: str) -> CacheFullError:
     )
 
 
-@contextmanager
-def writing_to(cache_dir: Path) -> Iterator[None]:
-    """Turns what the operating system says about the cache into an error that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise DiskFullError(
-                f'the disk that holds the cache "{cache_dir}" is full: free some space, or give a '
-                "`cache_dir` on another disk or a smaller `cache_size`."
-            ) from None
-        if error.errno in _REFUSED:
-            raise InputError(
-                f"the cache cannot be written ({error.strerror}): give another folder.",
-                setting="cache_dir",
-                value=str(cache_dir),
-            ) from None
-        raise
+@cache
+def connections() -> ThreadPoolExecutor:
+    """The threads of this process that wait for answers. Only they call the place: at the end of
+    the program they are waited for, however the work that they do was stopped."""
+    return ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="clew-fetch")
+
+
+os.register_at_fork(after_in_child=connections.cache_clear)
+
+
+def download(place: Place, name: str, size: int, descriptor: int) -> str:
+    """Writes the file into an open one and returns its SHA-256; at most 17 parts of 4 MiB are in
+    memory. Raises FileNotFoundError, EOFError if it is shorter than `size`, and OSError."""
+
+    def fetch(start: int) -> memoryview:
+        [part] = place.read_ranges(name, [(start, min(_PART_BYTES, size - start))])
+        _write(descriptor, part, start)
+        return part
+
+    digest = hashlib.sha256()
+    starts = range(0, size, _PART_BYTES)
+    for part in map_ahead(fetch, starts, connections(), ahead=_CONNECTIONS):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _write(descriptor: int, part: memoryview, start: int) -> None:
+    done = 0
+    while done < len(part):
+        done += os.pwrite(descriptor, part[done:], start + done)
+
+
+def read_ahead(store: Path, shards: Sequence[ShardEntry]) -> "ReadAhead | None":
+    """Starts to download the shards in this order; None if the store is on this machine."""
+    if not isinstance(store, MirrorFolder) or not shards:
+        return None
+    return ReadAhead(store, shards)
+
+
+class ReadAhead:
+    """Stays at most a quarter of the cache ahead of the last shard that was `reached`, so that
+    nothing is removed before it was used. Errors are left to the reader, who needs the shard. Ends
+    with the last reference to it."""
+
+    def __init__(self, store: MirrorFolder, shards: Sequence[ShardEntry]) -> None:
+        budget = int(_SHARE_OF_CACHE * read_limit(store.cache_dir))
+        queue = _Queue([shard.bytes for shard in shards], budget)
+        self._queue, self._place = queue, {shard.file: at for at, shard in enumerate(shards)}
+        weakref.finalize(self, queue.stop).atexit = False
+        for _ in range(_SHARDS_AT_ONCE):
+            # Daemons only wait: the requests run in threads that end in order.
+            threading.Thread(target=_work, args=(queue, store, shards), daemon=True).start()
+
+    def reached(self, files: Iterable[str]) -> None:
+        """Called with the shards that are needed now."""
+        places = [self._place[file] for file in files if file in self._place]
+        if places:
+            self._queue.reach(max(places))
+
+
+class _Queue:
+    """The next shard to download, and when."""
+
+    def __init__(self, sizes: Sequence[int], budget: int) -> None:
+        self._starts = [0, *accumulate(sizes)]
+        self._budget, self._next, self._reached, self._ended = budget, 0, 0, False
+        self._change = threading.Condition()
+
+    def take(self) -> int | None:
+        """The place of the next shard, as soon as it is near enough; None at the end."""
+        with self._change:
+            self._change.wait_for(self._may_go_on)
+            if self._ended or self._next + 1 >= len(self._starts):
+                return None
+            self._next += 1
+            return self._next - 1
+
+    def _may_go_on(self) -> bool:
+        if self._ended or self._next + 1 >= len(self._starts) or self._next <= self._reached:
+            return True
+        return self._starts[self._next + 1] <= self._starts[self._reached] + self._budget
+
+    def reach(self, place: int) -> None:
+        with self._change:
+            if place > self._reached:
+                self._reached = place
+                self._change.notify_all()
+
+    def wait_for_reader(self, place: int) -> bool:
+        """Waits until the reader has come to this shard; False if it never will."""
+        with self._change:
+            self._change.wait_for(lambda: self._ended or self._reached >= place)
+            return not self._ended
+
+    def stop(self) -> None:
+        with self._change:
+            self._ended = True
+            self._change.notify_all()
+
+
+def _work(queue: _Queue, store: MirrorFolder, shards: Sequence[ShardEntry]) -> None:
+    while (place := queue.take()) is not None:
+        try:
+            hold_shard(store, shards[place], None)
+        except CacheFullError:
+            if not queue.wait_for_reader(place):
+                return
+        except (ClewError, OSError):
+            return

@@ -1,4 +1,4 @@
-"""What every place can do, and the errors that it raises."""
+"""What every place can do, a folder or a prefix of an object store, and the errors it raises."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

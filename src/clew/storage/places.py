@@ -1,4 +1,5 @@
-"""A place on this machine's disk, or on a file system that several machines have mounted."""
+"""A folder of files at a path or at a URL, behind one small interface. What never leaves the disk
+keeps using `Path`s."""
 
 import os
 import shutil
@@ -7,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from clew.storage.places.place import AccessDeniedError, ChangedError, Content, Entry, Range
+from clew.base.urls import UrlPath, as_path
+from clew.storage.place import AccessDeniedError, ChangedError, Content, Entry, Place, Range
 from clew.storage.reading import irregular_kind, open_regular, read_open_file
 from clew.storage.writing import create_file, is_temporary, lock_file, remove_abandoned, replacing
 
@@ -132,3 +134,14 @@ def _describe(found: os.stat_result) -> Entry:
 
 def _is_hidden(name: str) -> bool:
     return name == _LOCK_NAME or is_temporary(name)
+
+
+def open_place(where: str | os.PathLike[str]) -> Place:
+    """The place at a path or URL (`s3://bucket/prefix`, `gs://`, `az://`, `file://`). Nothing is
+    read yet. Raises InputError if it is no such URL, or obstore is not installed."""
+    path = as_path(where)
+    if not isinstance(path, UrlPath):
+        return FolderPlace(path)
+    from clew.storage.object_store import ObjectPlace  # obstore is optional
+
+    return ObjectPlace(str(path))

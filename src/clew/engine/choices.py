@@ -1,20 +1,25 @@
 """What follows from the request and the machine alone: the plain plan, what is impossible here, and
 what calibration has to measure. Nothing after this looks at the request again."""
 
+import math
 from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
 
 from clew.base.errors import InputError
-from clew.base.texts import bytes_text, counted
+from clew.base.texts import bytes_text, counted, step_text
 from clew.engine.config import PlanRequest, Precision
-from clew.engine.planning.hardware import Machine
-from clew.engine.planning.loading import Loading
-from clew.engine.planning.plan import Choice, HardwarePlan, Way
+from clew.engine.plan import Choice, HardwarePlan, Machine, StepVariant
 
 DEFAULT_BATCH = 32
 _GPU_SHARE, _RAM_SHARE = 0.6, 0.5
+
+
+_MAX_WORKERS = 8
+_SPARED_CORES = 2  # for the loop itself and for whatever else the machine does
+# Threads that read while a GPU is busy share the GIL with the loop: count on half speed.
+_SLOWER_BESIDE_A_STEP = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +32,13 @@ class OpenChoices:
     that a step may use.
     """
 
-    ways: tuple[Way, ...]
+    ways: tuple[StepVariant, ...]
     layout: bool
     compile: bool
     batch_size: int | None
     threads: bool
     memory_bytes: int
-    loading: Loading
+    loading: "Loading"
 
 
 def choose_plainly(
@@ -42,30 +47,24 @@ def choose_plainly(
     """An unmeasured plan, and what could be measured; raises InputError for what is impossible
     here."""
     together = "as many as torchrun started" if processes > 1 else "not under torchrun"
+    checkpointing = "not requested; `gradient_checkpointing=True` trades time for memory"
     plan = HardwarePlan().change_all(
         {
             "device": _choose_device(request.device, machine),
             "processes": (processes, together),
-            "gradient_checkpointing": _checkpointing(request.gradient_checkpointing),
+            "gradient_checkpointing": _asked(request, "gradient_checkpointing")
+            if request.gradient_checkpointing
+            else (False, checkpointing),
         }
     )
     _refuse_impossible(request, plan, machine)
     is_cuda = plan.device != "cpu"
     cores = max(1, machine.cores // processes)
     loading = Loading(asked=request.num_workers, cores=cores, is_cuda=is_cuda)
-    plan = plan.change_all(
-        {
-            "precision": _precision(request, plan, machine),
-            "compile": _compile(request.compile, machine),
-            "cuda_graph": _cuda_graph(request.cuda_graph, plan),
-            "channels_last": _channels_last(request.channels_last),
-            "batch_size": _batch_size(request.batch_size, processes),
-            "grad_accum": _grad_accum(request.grad_accum),
-            "max_cache_batches": _max_cache(request.max_cache_batches),
-            "threads": _threads(request.threads, cores),
-            **loading.choose(),
-        }
-    )
+    plain = _plain_choices(plan, machine, cores)
+    fixed = {name: _asked(request, name) for name in plain if getattr(request, name) is not None}
+    precision = _precision(request, plan, machine)
+    plan = plan.change_all({"precision": precision, **plain, **fixed, **loading.choose()})
     plan = replace(plan, reasons={**plan.reasons, **request.reasons})
     return plan, OpenChoices(
         ways=_open_ways(request, plan, machine),
@@ -78,13 +77,53 @@ def choose_plainly(
     )
 
 
-def _open_ways(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> tuple[Way, ...]:
+def _asked(request: PlanRequest, name: str) -> Choice:
+    value = getattr(request, name)
+    return value, f"requested with `{name}={value}`"
+
+
+def _plain_choices(plan: HardwarePlan, machine: Machine, cores: int) -> dict[str, Choice]:
+    """What is chosen where nothing is requested, before anything is measured."""
+    most = torch.get_num_threads()
+    long_enough = "not measured: tried on the actual network if the run is long enough"
+    return {
+        "compile": (False, machine.cannot_compile or long_enough),
+        "cuda_graph": (
+            False,
+            _why_no_graph(plan) or "not measured: tried on the actual network when a run starts",
+        ),
+        "channels_last": (
+            False,
+            "not measured: tried on networks with 2-D convolutions when a run starts",
+        ),
+        "batch_size": (
+            -(-DEFAULT_BATCH // plan.processes) * plan.processes,
+            "not measured: the fastest batch size is found on the actual network when a run starts",
+        ),
+        "grad_accum": (
+            1,
+            "every batch is one optimizer step; `grad_accum=N` accumulates N of them",
+        ),
+        "max_cache_batches": (
+            None,
+            "shards are memory-mapped: the operating system caches as much of them as fits in "
+            "memory",
+        ),
+        "threads": (
+            (cores, "one per core") if most >= cores else (most, "as many as PyTorch was given")
+        ),
+    }
+
+
+def _open_ways(
+    request: PlanRequest, plan: HardwarePlan, machine: Machine
+) -> tuple[StepVariant, ...]:
     layouts = (False, True) if request.channels_last is None else (plan.channels_last,)
-    graphs_open = request.cuda_graph is None and _can_graph(plan)
+    graphs_open = request.cuda_graph is None and not _why_no_graph(plan)
     launches = (False, True) if graphs_open else (plan.cuda_graph,)
     precisions = _open_precisions(request, plan, machine)
     return tuple(
-        Way(
+        StepVariant(
             precision=precision,
             channels_last=channels_last,
             cuda_graph=cuda_graph,
@@ -110,10 +149,15 @@ def _mixed_precision(device: str, machine: Machine) -> Precision:
     return "bf16" if device == "cpu" or machine.gpu(device).has_bf16 else "fp16"
 
 
-def _can_graph(plan: HardwarePlan) -> bool:
-    """Whether the step can be a CUDA graph, which can contain neither communication between
-    processes nor a recomputed forward pass."""
-    return plan.device != "cpu" and plan.processes == 1 and not plan.gradient_checkpointing
+def _why_no_graph(plan: HardwarePlan) -> str:
+    """Why the step cannot be a CUDA graph, "" if it can."""
+    if plan.device == "cpu":
+        return "it is only available on a GPU"
+    if plan.processes > 1:
+        return f"a CUDA graph cannot capture the communication between {plan.processes} processes"
+    if plan.gradient_checkpointing:
+        return "a CUDA graph cannot capture gradient checkpointing"
+    return ""
 
 
 def _memory_limit(plan: HardwarePlan, machine: Machine) -> int:
@@ -136,92 +180,21 @@ def _choose_device(wanted: str | None, machine: Machine) -> Choice:
     return device, f"{asked or 'PyTorch sees no GPU; '}{here}"
 
 
-def _checkpointing(asked: bool) -> Choice:
-    if asked:
-        return True, "requested with `gradient_checkpointing=True`"
-    return False, "not requested; `gradient_checkpointing=True` trades time for memory"
-
-
 def _precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> Choice:
     if request.precision is not None:
         return request.precision, "as requested"
     mixed = _mixed_precision(plan.device, machine)
-    plain = _full_precision(plan, machine)
+    has_tf32 = plan.device != "cpu" and machine.gpu(plan.device).has_bf16
+    plain: Precision = "tf32" if has_tf32 else "fp32"
+    slow = plan.device == "cpu" and not machine.bf16_instructions
     if request.amp:
-        slow = plan.device == "cpu" and not machine.bf16_instructions
         but = "; this CPU has no instructions for it, so it will be slow" if slow else ""
         return mixed, f"requested with `amp=True`{but}"
     if request.amp is False:
         return plain, "requested with `amp=False`"
-    if plan.device == "cpu" and not machine.bf16_instructions:
+    if slow:
         return plain, "this CPU has no bf16 instructions"
     return plain, f"not measured: {mixed} is tried on the actual network when a run starts"
-
-
-def _full_precision(plan: HardwarePlan, machine: Machine) -> Precision:
-    """tf32 on a GPU that supports it, otherwise fp32."""
-    return "tf32" if plan.device != "cpu" and machine.gpu(plan.device).has_bf16 else "fp32"
-
-
-def _compile(asked: bool | None, machine: Machine) -> Choice:
-    if asked is not None:
-        return asked, f"requested with `compile={asked}`"
-    if machine.cannot_compile:
-        return False, machine.cannot_compile
-    return False, "not measured: tried on the actual network if the run is long enough"
-
-
-def _cuda_graph(asked: bool | None, plan: HardwarePlan) -> Choice:
-    if asked is not None:
-        return asked, f"requested with `cuda_graph={asked}`"
-    if plan.device == "cpu":
-        return False, "only available on a GPU"
-    if _can_graph(plan):
-        return False, "not measured: tried on the actual network when a run starts"
-    if plan.processes > 1:
-        return (
-            False,
-            f"a CUDA graph cannot capture the communication between {plan.processes} processes",
-        )
-    return False, "a CUDA graph cannot capture gradient checkpointing"
-
-
-def _channels_last(asked: bool | None) -> Choice:
-    if asked is not None:
-        return asked, "as requested" if asked else "requested with `channels_last=False`"
-    return False, "not measured: tried on networks with 2-D convolutions when a run starts"
-
-
-def _batch_size(asked: int | None, processes: int) -> Choice:
-    if asked is not None:
-        return asked, f"requested with `batch_size={asked}`"
-    size = -(-DEFAULT_BATCH // processes) * processes
-    return (
-        size,
-        "not measured: the fastest batch size is found on the actual network when a run starts",
-    )
-
-
-def _grad_accum(asked: int | None) -> Choice:
-    if asked is not None:
-        return asked, f"requested with `grad_accum={asked}`"
-    return 1, "every batch is one optimizer step; `grad_accum=N` accumulates N of them"
-
-
-def _max_cache(count: int | None) -> Choice:
-    if count is not None:
-        return count, f"requested with `max_cache_batches={count}`"
-    return (
-        None,
-        "shards are memory-mapped: the operating system caches as much of them as fits in memory",
-    )
-
-
-def _threads(asked: int | None, cores: int) -> Choice:
-    if asked is not None:
-        return asked, f"requested with `threads={asked}`"
-    most = torch.get_num_threads()
-    return (cores, "one per core") if most >= cores else (most, "as many as PyTorch was given")
 
 
 def _refuse_missing_gpu(device: str, machine: Machine) -> None:
@@ -248,8 +221,9 @@ def _refuse_impossible(request: PlanRequest, plan: HardwarePlan, machine: Machin
             f"`compile=True` was given, but {machine.cannot_compile}: install what is missing, or "
             "omit `compile=True`."
         )
-    if request.cuda_graph:
-        _refuse_graph(request, plan)
+    why = _why_no_graph(plan)
+    if request.cuda_graph and why:
+        raise InputError(f"`cuda_graph=True` was given, but {why}: omit `cuda_graph=True`.")
     if request.batch_size is not None and request.batch_size % plan.processes:
         share = max(1, request.batch_size // plan.processes) * plan.processes
         raise InputError(
@@ -261,35 +235,59 @@ def _refuse_impossible(request: PlanRequest, plan: HardwarePlan, machine: Machin
 
 
 def _refuse_precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> None:
+    why = ""
     if request.precision in ("fp16", "tf32") and plan.device == "cpu":
-        raise InputError(
-            "it is only supported on GPUs. On the CPU, use bf16 (`amp=True`) or fp32 "
-            "(`amp=False`).",
-            setting="precision",
-            value=request.precision,
-        )
-    if request.precision != "bf16" or plan.device == "cpu":
-        return
-    gpu = machine.gpu(plan.device)
-    if not gpu.has_bf16:
-        raise InputError(
-            f"{gpu.name} does not support it. Use fp16 (`amp=True` chooses it) or fp32 "
-            "(`amp=False`).",
-            setting="precision",
-            value="bf16",
-        )
+        why = "it is only supported on GPUs. On the CPU, use bf16 (`amp=True`) or fp32"
+    elif request.precision == "bf16" and plan.device != "cpu":
+        gpu = machine.gpu(plan.device)
+        if not gpu.has_bf16:
+            why = f"{gpu.name} does not support it. Use fp16 (`amp=True` chooses it) or fp32"
+    if why:
+        raise InputError(f"{why} (`amp=False`).", setting="precision", value=request.precision)
 
 
-def _refuse_graph(request: PlanRequest, plan: HardwarePlan) -> None:
-    problem = ""
-    if plan.device == "cpu":
-        problem = "the run is on the CPU"
-    elif plan.processes > 1:
-        problem = (
-            f"{plan.processes} processes train together, and a CUDA graph cannot capture their "
-            "communication"
-        )
-    elif request.gradient_checkpointing:
-        problem = "`gradient_checkpointing=True` was given too, which a CUDA graph cannot capture"
-    if problem:
-        raise InputError(f"`cuda_graph=True` was given, but {problem}: omit `cuda_graph=True`.")
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """Chooses how batches are loaded. `asked` is the requested number of threads; `cores` are those
+    of this process."""
+
+    asked: int | None
+    cores: int
+    is_cuda: bool
+
+    def choose(
+        self, *, read_seconds: float | None = None, step_seconds: float | None = None
+    ) -> dict[str, Choice]:
+        """Choose the number of threads: enough to keep up with training if the times to read a
+        batch and to train on it are known, otherwise as many as the cores allow."""
+        workers, why = self._workers(read_seconds, step_seconds)
+        kept, ahead = "workers are kept between epochs", "batches prefetched by each worker"
+        none = "there are no workers"
+        copied = "copies to the GPU overlap with the step"
+        pinned = copied if self.is_cuda else "there is no GPU to copy to"
+        return {
+            "num_workers": (workers, why),
+            "persistent_workers": (workers > 0, kept if workers else none),
+            "prefetch_factor": (2, ahead if workers else none),
+            "pin_memory": (self.is_cuda, pinned),
+            "non_blocking": (self.is_cuda, pinned),
+        }
+
+    def _workers(self, read_seconds: float | None, step_seconds: float | None) -> tuple[int, str]:
+        if self.asked is not None:
+            when = "; batches are read on demand" if self.asked == 0 else ""
+            return self.asked, f"requested with `num_workers={self.asked}`{when}"
+        cores = counted(self.cores, "core")
+        if read_seconds is None or step_seconds is None:
+            if not self.is_cuda:
+                return 1, f"one worker prefetches; the training step itself needs the {cores}"
+            return self._most, f"as many as {cores} allow"
+        ratio = read_seconds / step_seconds
+        wanted = math.ceil(_SLOWER_BESIDE_A_STEP * ratio) + 1 if self.is_cuda else math.ceil(ratio)
+        read, step = step_text(read_seconds), step_text(step_seconds)
+        took = f"a batch takes {read} to read and {step} to train on"
+        return max(1, min(wanted, self._most)), f"{took}; {cores}"
+
+    @property
+    def _most(self) -> int:
+        return max(1, min(self.cores - _SPARED_CORES, _MAX_WORKERS)) if self.is_cuda else self.cores

@@ -27,7 +27,7 @@ from clew.hallucination.llm.device_map import explain_spread, is_spread
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.models import LoadedModel, describe_model, load_model
 from clew.hallucination.llm.observe import ModelObserver
-from clew.hallucination.llm.prompts import AnswerEnd
+from clew.hallucination.llm.recording import Recording
 from clew.hallucination.llm.requests import Request
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
@@ -57,15 +57,10 @@ def record(loaded, prompts, graphs=False):
         mean=torch.zeros(shape.layers, shape.dim),
         components=torch.randn(shape.layers, shape.dim, node_dim) / shape.dim**0.5,
     )
-    decoder = Decoder(
-        model=loaded.model,
-        observer=observer,
-        shape=shape,
-        basis=basis,
-        answer_end=AnswerEnd(loaded.tokenizer, "none", []),
-        max_new_tokens=16,
-        graphs=graphs,
-    )
+    decoder = Decoder(loaded, Recording(shape=shape, basis=basis), max_new_tokens=16)
+    decoder.answer_end.end_tokens = []
+    if decoder.uses_graphs and not graphs:
+        decoder.simplify()
     for _ in range(2):
         started = time.perf_counter()
         answers, reduced = decoder.answer(prompts)

@@ -19,10 +19,12 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from clew.hallucination.llm.decoder import Decoder
-from clew.hallucination.llm.models import LoadedModel, end_tokens
+from clew.hallucination.llm.decoder import MAX_ROWS, Decoder
+from clew.hallucination.llm.graphs import GraphPasses
+from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import ModelObserver
-from clew.hallucination.llm.prompts import AnswerEnd, Cut
+from clew.hallucination.llm.prompts import Cut
+from clew.hallucination.llm.recording import Recording
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 
@@ -121,7 +123,6 @@ def save_tiny_model(folder: Path, family: str = "llama", **options: Any) -> Path
 def make_decoder(
     loaded: LoadedModel,
     *,
-    prefix: list[int] | tuple[int, ...] = (),
     max_new_tokens: int = 8,
     cut: Cut = "none",
     basis: Basis | None = None,
@@ -131,24 +132,25 @@ def make_decoder(
     layers, dim = observer.num_layers, observer.dim
     node_dim = basis.node_dim if basis else 6
     torch.manual_seed(1)
-    return Decoder(
-        model=loaded.model,
-        observer=observer,
-        shape=TraceShape(
-            layers=layers,
-            dim=dim,
-            heads=observer.heads,
-            node_dim=node_dim,
-            edges_per_token=edges,
-        ),
-        basis=basis
-        or Basis(
-            mean=torch.randn(layers, dim), components=torch.randn(layers, dim, node_dim) / dim**0.5
-        ),
-        answer_end=AnswerEnd(loaded.tokenizer, cut, end_tokens(*loaded)),
-        max_new_tokens=max_new_tokens,
-        prefix=prefix,
+    shape = TraceShape(
+        layers=layers,
+        dim=dim,
+        heads=observer.heads,
+        node_dim=node_dim,
+        edges_per_token=edges,
     )
+    basis = basis or Basis(
+        mean=torch.randn(layers, dim), components=torch.randn(layers, dim, node_dim) / dim**0.5
+    )
+    recording = Recording(shape=shape, basis=basis)
+    return Decoder(loaded, recording, cut=cut, max_new_tokens=max_new_tokens)
+
+
+def pass_as_on_gpu(decoder: Decoder) -> Decoder:
+    """Passes of fixed shapes, launched before the one before them is read."""
+    batch = decoder.batch
+    batch._passes = GraphPasses(decoder.packed, batch._record, MAX_ROWS, is_exact=True)
+    return decoder
 
 
 def ragged_prompts(count: int, prefix: list[int] | None = None, seed: int = 0) -> list[list[int]]:

@@ -91,15 +91,13 @@ def test_what_is_captured_already_is_not_predicted(
 
 def test_answers_leave_their_batch_when_they_end() -> None:
     questions = [AskedQuestion(prompt=10, answer=n) for n in (1, 5, 2, 2)]
-    dropped = count_work(questions, PLAN, 8, drops_rows=True)
-    assert dropped == CaptureWork(prompt_tokens=40, steps=5 + 2, row_steps=1 + 5 + 2 + 2)
-    kept = count_work(questions, PLAN, 8, drops_rows=False)
-    assert kept == CaptureWork(prompt_tokens=40, steps=5 + 2, row_steps=2 * 5 + 2 * 2)
+    work = count_work(questions, PLAN, 8)
+    assert work == CaptureWork(prompt_tokens=40, steps=5 + 2, row_steps=1 + 5 + 2 + 2)
 
 
 def test_a_shard_has_the_mean_of_the_sample() -> None:
     sample = [AskedQuestion(prompt=10, answer=4), AskedQuestion(prompt=30, answer=8)]
-    work = typical_shard(sample, 500, BatchPlan(rows=50, tokens=10**6), 8, drops_rows=True)
+    work = typical_shard(sample, 500, BatchPlan(rows=50, tokens=10**6), 8)
     assert work.prompt_tokens == pytest.approx(500 * 20, rel=0.05)
     assert work.row_steps == pytest.approx(500 * 6, rel=0.05)
 
@@ -133,7 +131,7 @@ def test_a_model_that_a_gpu_has_no_memory_for_is_refused(
 ) -> None:
     large = replace(measured, size=LLAMA_7B)
     assert plan_capture(config, large, 70, 1, find_gpu("t4")).gpu == "T4"
-    large = replace(measured, size=replace(LLAMA_7B, weight_bytes=140 * 10**9))
+    large = replace(measured, size=LLAMA_7B._replace(weight_bytes=140 * 10**9))
     with pytest.raises(InputError, match="weights take 140 GB, and it has 16 GB"):
         plan_capture(config, large, 70, 1, find_gpu("t4"))
 

@@ -62,7 +62,7 @@ def test_out_of_memory_during_estimate_halves_the_batch(
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("clew.hallucination.llm.check.batching_error", "a batch of three prompts"),
+        ("clew.hallucination.llm.decoder.batching_error", "a batch of three prompts"),
         ("clew.hallucination.llm.decoder.Decoder.time_batch", "a single prompt"),
         ("clew.hallucination.llm.observe.listen_to_whole", "the full trace of [0-9]+ tokens"),
     ],

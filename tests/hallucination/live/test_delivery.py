@@ -84,8 +84,8 @@ def test_the_record_of_an_answer_is_freed_with_its_delivery(
     records: list[weakref.ref[RowCopy]] = []
     copy = RowRecord.copy
 
-    def note(self: RowRecord, row: int, length: int, answer: int) -> RowCopy:
-        copied = copy(self, row, length, answer)
+    def note(*arguments: Any, **named: Any) -> RowCopy:
+        copied = copy(*arguments, **named)
         records.append(weakref.ref(copied))
         return copied
 

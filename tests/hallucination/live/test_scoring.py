@@ -165,10 +165,10 @@ def test_an_answer_that_does_not_fit_in_memory_does_not_end_the_others(
 ) -> None:
     score_all = AnswerScorer._pass
 
-    def run_out(scorer: AnswerScorer, answers: Sequence[ToScore], prefix: list[int]) -> Any:
+    def run_out(scorer: AnswerScorer, answers: Sequence[ToScore]) -> Any:
         if any(answer.length > 50 for answer in answers):
             raise torch.OutOfMemoryError("out of memory")
-        return score_all(scorer, answers, prefix)
+        return score_all(scorer, answers)
 
     monkeypatch.setattr(AnswerScorer, "_pass", run_out)
     given = [ToScore(prompt=[5, 6, 7], tokens=[8] * n, text="words") for n in (2, 60, 3)]

@@ -8,7 +8,7 @@ import pytest
 from clew.hallucination.capture import LoadedModel, load_model
 from clew.hallucination.llm.embedded import embedded_model_folder
 from clew.hallucination.llm.models import fingerprint
-from clew.hallucination.llm.prompts import PromptTokenizer, choose_prompt, shared_prefix
+from clew.hallucination.llm.prompts import PromptTokenizer, choose_prompt
 from tests.builders import make_decoder
 from tests.hallucination.detectors.probes.test_attention import eigenvalues
 from tests.hallucination.llm.reference import answer_mean, laplacian_diagonal, pass_plainly
@@ -44,9 +44,7 @@ def test_states_beyond_single_precision_are_recorded_faithfully(embedded: Loaded
     questions = [f"What is the capital of {'the old ' * (i % 4)}country {i}?" for i in range(6)]
     prompt = choose_prompt(embedded.tokenizer, None, None)
     prompts = list(PromptTokenizer(embedded.tokenizer, prompt, 8192).tokenize(questions))
-    decoder = make_decoder(
-        embedded, prefix=shared_prefix(prompts), max_new_tokens=6, cut="sentence"
-    )
+    decoder = make_decoder(embedded, max_new_tokens=6, cut="sentence")
     answers, reduced = decoder.answer(prompts)
     checked = (0, 5)
     tokens = {row: [*prompts[row], *answers[row].tokens] for row in checked}

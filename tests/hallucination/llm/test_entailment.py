@@ -32,20 +32,19 @@ def plainly(loaded: Any, question: str, first: str, second: str) -> float:
 @pytest.mark.parametrize("same_length", [False, True])
 def test_entailment_equals_plain_passes(family: str, same_length: bool) -> None:
     loaded = tiny_loaded(family)
-    model = make_decoder(loaded, prefix=[40, 41]).batch_model
+    model = make_decoder(loaded).packed
     plan = BatchPlan(rows=4, tokens=2000, same_length=same_length)
     found = Comparer(SHORT, loaded, chat=False).compare(model, "Where is it?", ANSWERS, plan)
     for row, first in enumerate(ANSWERS):
         for column, second in enumerate(ANSWERS):
             expected = 1 if first == second else plainly(loaded, "Where is it?", first, second)
             assert found[row, column] == pytest.approx(expected, abs=1e-4)
-    assert model.prefix.tokens == [40, 41]
 
 
 def test_a_pair_that_does_not_fit_is_not_entailed() -> None:
     loaded = tiny_loaded(context=64)
     comparer = Comparer(SHORT, loaded, chat=False)
-    model = make_decoder(loaded).batch_model
+    model = make_decoder(loaded).packed
     found = comparer.compare(model, "Where?", ["Lyon", "in Paris " * 20], PLAN)
     assert found.tolist() == [[1, 0], [0, 1]]
     assert comparer.compare(model, "Where?", ["Lyon", "Lyon"], PLAN).tolist() == [[1, 1], [1, 1]]

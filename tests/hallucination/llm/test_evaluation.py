@@ -50,9 +50,9 @@ def evaluated(
 def test_evaluation_equals_plain_passes(family: str, same_length: bool) -> None:
     loaded, prefix = tiny_loaded(family), [40, 41]
     sequences = ragged_prompts(5, prefix)
-    evaluator = Evaluator(SelfEvaluation.of_model(3), loaded.tokenizer, chat=False)
+    evaluator = Evaluator(SelfEvaluation.of_model(3), loaded, chat=False)
     plan = BatchPlan(rows=3, tokens=1000, same_length=same_length)
-    model = make_decoder(loaded, prefix=prefix).batch_model
+    model = make_decoder(loaded).packed
     found = evaluator.evaluate(model, sequences, plan)
     layers = list(evaluator.evaluation.layers)
     for row, sequence in enumerate(sequences):

@@ -1,19 +1,20 @@
 """What is recorded equals a plain pass over the same tokens, at every batch size."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 
-from clew.hallucination.llm.check import batching_error
-from clew.hallucination.llm.decoder import Decoder, GeneratedAnswer, answer_with_beams
+from clew.hallucination.llm.decoder import Decoder, answer_with_beams, batching_error
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import record_fully
 from clew.hallucination.llm.prompts import Cut
+from clew.hallucination.llm.requests import Finished
+from clew.hallucination.llm.scheduler import BATCH_CHUNK
 from clew.hallucination.traces.compact import COLUMNS, Reduced
-from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
+from tests.builders import VOCABULARY, make_decoder, pass_as_on_gpu, ragged_prompts, tiny_loaded
 from tests.hallucination.llm.reference import (
     PlainPass,
     answer_mean,
@@ -24,7 +25,7 @@ from tests.hallucination.llm.reference import (
 
 TOLERANCE = 1e-4
 BATCH_SIZES = (1, 2, 7, 32)
-LARGE = 130  # passed in groups of rows
+LARGE = 130  # passed in several parts
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2", "qwen2", "opt"])
@@ -38,7 +39,7 @@ def loaded(request: pytest.FixtureRequest) -> LoadedModel:
 def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_length: int) -> None:
     prefix = list(range(40, 40 + prefix_length))
     prompts = ragged_prompts(size, prefix)
-    decoder = make_decoder(loaded, prefix=prefix)
+    decoder = make_decoder(loaded)
     answers, reduced = decoder.answer(prompts)
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
@@ -47,10 +48,9 @@ def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_lengt
 @pytest.mark.parametrize("cut", ["none", "sentence"])
 def test_fixed_shape_passes_of_a_gpu_equal_plain_passes(loaded: LoadedModel, cut: Cut) -> None:
     prompts = ragged_prompts(9, [40, 41])
-    decoder = make_decoder(loaded, prefix=[40, 41], cut=cut, max_new_tokens=20)
+    decoder = make_decoder(loaded, cut=cut, max_new_tokens=20)
     expected = [answer.tokens for answer in decoder.answer(prompts)[0]]
-    decoder.batch_model.graphs = True
-    answers, reduced = decoder.answer(prompts)
+    answers, reduced = pass_as_on_gpu(decoder).answer(prompts)
     assert [answer.tokens for answer in answers] == expected
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
@@ -59,9 +59,10 @@ def test_fixed_shape_passes_of_a_gpu_equal_plain_passes(loaded: LoadedModel, cut
 @pytest.mark.parametrize("graphs", [False, True])
 def test_answers_of_different_lengths_equal_plain_passes(loaded: LoadedModel, graphs: bool) -> None:
     prompts = ragged_prompts(9, [40, 41])
-    decoder = make_decoder(loaded, prefix=[40, 41], max_new_tokens=20)
+    decoder = make_decoder(loaded, max_new_tokens=20)
     decoder.answer_end.end_tokens = list(range(0, VOCABULARY, 5))
-    decoder.batch_model.graphs = graphs
+    if graphs:
+        pass_as_on_gpu(decoder)
     answers, reduced = decoder.answer(prompts)
     assert len({len(answer.tokens) for answer in answers}) > 2
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
@@ -70,7 +71,7 @@ def test_answers_of_different_lengths_equal_plain_passes(loaded: LoadedModel, gr
 def test_long_prompts_are_passed_in_chunks(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.hallucination.llm.decoder.MAX_BLOCK", 3000)
+    monkeypatch.setitem(BATCH_CHUNK, "cpu", 7)
     prompts = ragged_prompts(7)
     decoder = make_decoder(loaded)
     answers, reduced = decoder.answer(prompts)
@@ -79,7 +80,7 @@ def test_long_prompts_are_passed_in_chunks(
 
 def test_beam_search_answers_equal_plain_passes(loaded: LoadedModel) -> None:
     prompts = ragged_prompts(5, [40, 41, 42])
-    decoder = make_decoder(loaded, prefix=[40, 41, 42])
+    decoder = make_decoder(loaded)
     answers, reduced = answer_with_beams(decoder, prompts, 3)
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
@@ -89,9 +90,9 @@ def test_cut_answers_are_recorded_as_cut() -> None:
     """This random model soon repeats itself; repetitions are not part of the trace."""
     loaded = tiny_loaded("llama")
     prompts = ragged_prompts(12, [40, 41])
-    decoder = make_decoder(loaded, prefix=[40, 41], cut="sentence", max_new_tokens=40)
+    decoder = make_decoder(loaded, cut="sentence", max_new_tokens=40)
     answers, reduced = decoder.answer(prompts)
-    assert "repetition" in {answer.stop_reason for answer in answers}
+    assert "repetition" in {answer.ended for answer in answers}
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
@@ -104,11 +105,11 @@ def test_full_traces_equal_plain_passes(loaded: LoadedModel) -> None:
         assert np.abs(record.attentions(row).numpy() - plain.attention).max() < TOLERANCE
 
 
-def test_check_before_a_run_detects_a_model_changed_by_padding(loaded: LoadedModel) -> None:
+def test_check_before_a_run_detects_wrong_positions(loaded: LoadedModel) -> None:
     decoder = make_decoder(loaded)
     prompts = ragged_prompts(3)
     assert batching_error(decoder, prompts) < 1e-4
-    decoder.batch_model.arguments = lambda positions, keep: {  # positions as if nothing were padded
+    decoder.packed._arguments = lambda positions, keep: {  # positions as if it were one sequence
         "position_ids": torch.arange(positions.shape[1]).expand_as(positions),
         "logits_to_keep": keep,
     }
@@ -116,7 +117,7 @@ def test_check_before_a_run_detects_a_model_changed_by_padding(loaded: LoadedMod
 
 
 def worst_error(
-    decoder: Decoder, prompts: list[list[int]], answers: list[GeneratedAnswer], reduced: Reduced
+    decoder: Decoder, prompts: list[list[int]], answers: list[Finished], reduced: Reduced
 ) -> float:
     """The largest absolute difference of any recorded number from its definition."""
     worst = 0.0
@@ -157,7 +158,7 @@ def differences(decoder: Decoder, trace: dict, plain: PlainPass) -> Iterator[tup
 
 
 def split(
-    decoder: Decoder, prompts: list[list[int]], answers: list[GeneratedAnswer], reduced: Reduced
+    decoder: Decoder, prompts: list[list[int]], answers: list[Finished], reduced: Reduced
 ) -> Iterator[dict]:
     """The flat fields of a batch as one dict per trace."""
     layers, heads, start = decoder.shape.layers, decoder.shape.heads, 0
@@ -191,8 +192,7 @@ def test_recording_one_column_gives_the_same_values(column: str) -> None:
     prompts = ragged_prompts(3, prefix=[5, 6, 7])
     answers = [[9, 8, 7], [4], []]
     _, whole = decoder.record(prompts, answers)
-    decoder.columns = frozenset([column])
-    decoder.share_prefix([5, 6, 7])
+    decoder.recording = replace(decoder.recording, columns=frozenset([column]))
     scores, some = decoder.record(prompts, answers)
     for name in names:
         assert torch.allclose(getattr(some, name), getattr(whole, name), atol=1e-5), name

@@ -30,13 +30,13 @@ def test_no_captured_pass_outlives_its_rows(
 ) -> None:
     monkeypatch.setattr(scheduler, "choose_passes", GraphPasses)
     with Engine(loaded, max_rows=2) as engine:
-        its_room, passes = engine._batch._room, engine._batch._passes
+        pool, passes = engine._batch._pool, engine._batch._passes
         assert isinstance(passes, GraphPasses)
         answer = finish(ask(engine, BEGINNING))
-        before, cache = passes._captured.copy(), its_room._model.cache
+        before, cache = passes._captured.copy(), pool._model.cache
         rows, capacity = cache.rows, cache.capacity
         for sizes in ((0, 0), (rows, capacity)):
-            engine.call(lambda sizes=sizes: its_room._resize(*sizes))
+            engine.call(lambda sizes=sizes: pool._resize(*sizes))
         assert finish(ask(engine, BEGINNING)).tokens == answer.tokens
     assert not set(before.values()) & set(passes._captured.values())
 
@@ -59,7 +59,7 @@ def test_a_long_prompt_has_room_after_many_short_ones(
     with Engine(loaded, max_rows=4) as engine:
         alone = finish(ask(engine, BEGINNING * 15, max_new_tokens=3)).tokens
     with Engine(loaded, max_rows=4) as engine:
-        monkeypatch.setattr(engine._batch._room, "_max_cells", 5 * 128)
+        monkeypatch.setattr(engine._batch._pool, "_max_cells", 5 * 128)
         prompts = [*([BEGINNING] * 4), BEGINNING * 15, BEGINNING]
         tickets = [ask(engine, prompt, max_new_tokens=3) for prompt in prompts]
         answers = [finish(ticket).tokens for ticket in tickets]
@@ -73,7 +73,7 @@ def test_a_long_prompt_that_waits_for_room_holds_up_no_short_one(
     monkeypatch.setattr(scheduler, "_LONG", {"cpu": 100, "cuda": 100})
     ended: list[int] = []
     with Engine(loaded, max_rows=4) as engine:
-        monkeypatch.setattr(engine._batch._room, "_max_cells", 3 * 256)
+        monkeypatch.setattr(engine._batch._pool, "_max_cells", 3 * 256)
 
         def submit() -> list[Ticket]:
             prompts = [[5, *BEGINNING * 15], [6, *BEGINNING * 15], [7, *BEGINNING * 15], BEGINNING]
@@ -109,7 +109,7 @@ def test_a_prompt_that_one_row_has_no_room_for_is_refused(
 
 
 PLACES = {
-    "admitting": ("_room", "take_row"),
+    "admitting": ("_pool", "take_row"),
     "starting": ("_record", "start"),
     "keeping the beginning": ("_record", "copy_tokens"),
     "finishing": ("_record", "copy"),
@@ -125,10 +125,10 @@ def test_memory_that_runs_out_ends_no_more_than_a_request(
         owner = getattr(engine._batch, part)
         healthy, left = getattr(owner, method), [1]
 
-        def fail_once(*arguments: Any) -> Any:
+        def fail_once(*arguments: Any, **named: Any) -> Any:
             if left.pop() if left else 0:
                 raise MemoryError
-            return healthy(*arguments)
+            return healthy(*arguments, **named)
 
         monkeypatch.setattr(owner, method, fail_once)
         prompts = [[*BEGINNING, number] for number in (1, 2)]

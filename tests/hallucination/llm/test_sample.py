@@ -10,14 +10,15 @@ import torch
 from clew import TraceBatchLoader
 from clew.base.errors import InputError, SettingsMismatchError
 from clew.hallucination.capture import ExtractConfig, ExtractResult, LoadedModel, extract
-from clew.hallucination.capture.plan import trace_bytes
-from clew.hallucination.llm.decoder import SampleBatch, Sampler
+from clew.hallucination.capture.job import trace_bytes
+from clew.hallucination.llm.generation import draw_numbers, draw_tokens
 from clew.hallucination.llm.memory import BatchPlan
-from clew.hallucination.llm.sampling import draw_numbers, draw_tokens
+from clew.hallucination.llm.scheduler import Scheduler
 from clew.hallucination.traces.schema import TraceShape
 from clew.storage.manifest import read_manifest
 from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
 from tests.hallucination.llm.reference import pass_plainly
+from tests.hallucination.llm.test_faithful import pass_as_on_gpu
 from tests.stores import after_one_batch, one_thread, read_columns, tiny_config
 
 PLAN = BatchPlan(rows=12, tokens=10_000)
@@ -77,13 +78,14 @@ def test_draws_do_not_change_the_rest_of_the_capture(
 @pytest.mark.parametrize("graphs", [False, True])
 def test_draws_equal_those_of_plain_passes(family: str, graphs: bool) -> None:
     """One token at a time, with the whole sequence passed again for each; `graphs`: as on a GPU."""
-    loaded, prefix = tiny_loaded(family), [40, 41]
-    prompts = ragged_prompts(5, prefix)
-    decoder = make_decoder(loaded, prefix=prefix, max_new_tokens=9)
+    prompts = ragged_prompts(5, [40, 41])
+    decoder = make_decoder(tiny_loaded(family), max_new_tokens=9)
     decoder.answer_end.end_tokens = list(range(0, VOCABULARY, 9))
-    decoder.batch_model.graphs = graphs
+    if graphs:
+        pass_as_on_gpu(decoder)
     ids = [f"q{i}" for i in range(5)]
-    found = Sampler(decoder, count=4, temperature=0.7).sample(prompts, ids, PLAN)
+    drawn = decoder.draw(prompts, ids, PLAN, count=4, temperature=0.7)
+    found = [[list(one.tokens) for one in some] for some in drawn]
     assert len({len(answer) for samples in found for answer in samples}) > 2
     for prompt, question_id, samples in zip(prompts, ids, found, strict=True):
         numbers = draw_numbers(question_id, 4, 9)
@@ -145,14 +147,14 @@ def test_out_of_device_memory_while_drawing_halves_the_batch(
     capture: Any, plain_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So little that not even the three draws of one question fit together."""
-    generate = SampleBatch.generate
+    run = Scheduler.run
 
-    def limited(batch: SampleBatch) -> Any:
-        if len(batch._numbers) > 2:
+    def limited(batch: Scheduler, requests: Any, on_pass: Any) -> Any:
+        if len(requests) > 2 and not requests[0].is_scored:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return generate(batch)
+        return run(batch, requests, on_pass)
 
-    monkeypatch.setattr(SampleBatch, "generate", limited)
+    monkeypatch.setattr(Scheduler, "run", limited)
     assert capture().finished
     assert any("2 prompts at a time" in note for note in read_manifest(tmp_path / "new").notes)
     assert samples_of(tmp_path / "new") == samples_of(plain_store)

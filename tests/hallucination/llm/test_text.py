@@ -2,7 +2,8 @@
 
 import pytest
 
-from clew.hallucination.llm.drafts import GrowingText, Pieces, StopTexts
+from clew.hallucination.llm.generation import GrowingText, StopTexts
+from clew.hallucination.llm.prompts import Pieces
 from tests.builders import tiny_tokenizer
 
 

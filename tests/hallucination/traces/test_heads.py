@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from clew.hallucination.capture.plan import trace_bytes
+from clew.hallucination.capture.job import trace_bytes
 from clew.hallucination.traces.compact import Reduced
 from clew.hallucination.traces.heads import reduce_heads
 from clew.hallucination.traces.schema import TraceShape

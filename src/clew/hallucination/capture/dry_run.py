@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,9 +21,7 @@ from clew.base.texts import bytes_text, suggest
 from clew.base.urls import is_url
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.extracting import extract
-from clew.hallucination.capture.job import Job
-from clew.hallucination.capture.plan import MAX_ROWS, plan_batches
-from clew.hallucination.llm.device_map import model_device
+from clew.hallucination.capture.job import MAX_ROWS, Job, plan_batches
 from clew.hallucination.llm.memory import (
     BatchPlan,
     cache_bytes,
@@ -37,6 +35,14 @@ from clew.hallucination.traces import TraceBatchLoader
 from clew.storage.lock import Part
 from clew.storage.manifest import MANIFEST_NAME, read_manifest
 
+SAMPLE = 50
+_STEPS = 4
+# Of each prompt, where only steps are timed and passing prompts takes long.
+_SHORT = 8
+# Shards that are put together from the sample to average over.
+_SHARDS = 8
+# What a weight takes on a GPU, for a model that is measured on a CPU in float32.
+_GPU_WEIGHT_BYTES = 2
 # The share of a GPU's free memory that rows may take.
 _GPU_MEMORY_SHARE = 0.6
 # Of each shard at a URL: list the leases, create one and delete it; list, put and delete what is
@@ -48,6 +54,9 @@ _PUT_PART_BYTES = 5 << 20
 _COMMIT_SECONDS, _ENTRY_SECONDS = 0.12, 28e-6
 # Of the time, in which it can be replaced before most attempts are too late.
 _MANIFEST_SHARE = 0.5
+# The share of both limits together that a capture reaches: 290 traces/s at Llama-2-7B's shape on an
+# H200 (docs/benchmarks.md, "Capture"), where the limits alone would allow about 850.
+_REACHED = 0.34
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,36 +115,22 @@ def predict_run(
     return plan_capture(config, measured, len(questions.questions), workers, target)
 
 
-def _captured(out: Path) -> int:
-    return read_manifest(out).rows if (out / MANIFEST_NAME).exists() else 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskedQuestion:
+class AskedQuestion(NamedTuple):
     """The tokens of a prompt that are passed for it alone, and of its answer."""
 
     prompt: int
     answer: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaptureWork:
+class CaptureWork(NamedTuple):
     """What some questions take: tokens of prompts, steps, and rows in all of these steps."""
 
     prompt_tokens: float
     steps: float
     row_steps: float
 
-    def scaled(self, factor: float) -> "CaptureWork":
-        return CaptureWork(
-            prompt_tokens=self.prompt_tokens * factor,
-            steps=self.steps * factor,
-            row_steps=self.row_steps * factor,
-        )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Costs:
+class Costs(NamedTuple):
     """Seconds per token of a prompt, per step, and per row in it. `factor` is what a capture takes
     besides: the record, further answers, writing."""
 
@@ -144,23 +139,61 @@ class Costs:
     row: float
     factor: float = 1.0
 
-    def prompt_seconds(self, work: CaptureWork) -> float:
-        return self.factor * self.prompt_token * work.prompt_tokens
-
     def step_seconds(self, work: CaptureWork) -> float:
         return self.factor * (self.step * work.steps + self.row * work.row_steps)
 
     def seconds(self, work: CaptureWork) -> float:
-        return self.prompt_seconds(work) + self.step_seconds(work)
+        return self.factor * self.prompt_token * work.prompt_tokens + self.step_seconds(work)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelSize:
+class ModelSize(NamedTuple):
     """What a pass computes and reads: the weights, and the keys and values of one token."""
 
     parameters: int
     weight_bytes: int
     cache_bytes: int
+
+
+class Gpu(NamedTuple):
+    """A GPU by NVIDIA's data sheet of the SXM module, or of the PCIe card where there is none:
+    dense BF16 or FP16 Tensor Core (half of what is given "with sparsity"), memory bandwidth,
+    memory."""
+
+    name: str
+    teraflops: float
+    gigabytes_per_second: float
+    gigabytes: int
+
+
+GPUS = {
+    "t4": Gpu("T4", 65, 320, 16),
+    "v100": Gpu("V100", 125, 900, 32),
+    "a10": Gpu("A10", 125, 600, 24),
+    "a100": Gpu("A100 80GB", 312, 2039, 80),
+    "a100-40gb": Gpu("A100 40GB", 312, 1555, 40),
+    "l4": Gpu("L4", 121, 300, 24),
+    "l40s": Gpu("L40S", 362, 864, 48),
+    "rtx4090": Gpu("GeForce RTX 4090", 165, 1008, 24),
+    "h100": Gpu("H100", 989, 3350, 80),
+    "h100-pcie": Gpu("H100 PCIe", 756, 2000, 80),
+    "h200": Gpu("H200", 989, 4800, 141),
+    "b200": Gpu("B200", 2250, 8000, 180),
+}
+
+
+def find_gpu(name: str) -> Gpu:
+    """Raises InputError for one that is not in the table."""
+    if name.lower() not in GPUS:
+        known = f"unknown GPU{suggest(name, [*GPUS])}. Choose from: {', '.join(GPUS)}."
+        raise InputError(known, setting="gpu", value=name)
+    return GPUS[name.lower()]
+
+
+def recognize_gpu(device_name: str) -> Gpu | None:
+    """The GPU of the table that the driver calls "NVIDIA H100 80GB HBM3"; None if it is none."""
+    words = device_name.lower().replace("-", " ").replace("rtx ", "rtx").split()
+    fitting = [key for key in GPUS if {*key.split("-")} <= {*words}]
+    return GPUS[max(fitting, key=len)] if fitting else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,21 +210,15 @@ class MeasuredSample:
     costs: Costs
     plan: BatchPlan
     max_new_tokens: int
-    drops_rows: bool
     size: ModelSize
     row_bytes: int
     device: torch.device
 
-
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """A GPU: dense 16-bit matrix products per second (without sparsity), bytes per second from its
-    memory, and the size of that memory."""
-
-    name: str
-    flops: float
-    bandwidth: float
-    memory_bytes: int
+    @property
+    def gpu(self) -> Gpu | None:
+        """The one that it was measured on, if its data sheet is known."""
+        is_gpu = self.device.type == "cuda"
+        return recognize_gpu(torch.cuda.get_device_name(self.device)) if is_gpu else None
 
 
 def plan_capture(
@@ -202,21 +229,26 @@ def plan_capture(
     target: Gpu | None = None,
 ) -> CapturePlan:
     """Scale what a sample took to all questions that are not captured yet."""
-    remaining = max(0, questions - _captured(config.out))
+    out = config.out
+    captured = read_manifest(out).rows if (out / MANIFEST_NAME).exists() else 0
+    remaining = max(0, questions - captured)
     sizes, size = measured.questions, min(config.shard_size, max(1, remaining))
-    mean = statistics.fmean(one.prompt + one.answer for one in sizes) + measured.shared_tokens
-    plan, drops_rows, costs = measured.plan, measured.drops_rows, measured.costs
-    cached = mean - statistics.fmean(one.answer for one in sizes) / 2
+    mean = statistics.fmean(map(sum, sizes)) + measured.shared_tokens
+    plan = measured.plan if target is None else _plan_on(target, measured, size)
+    work, costs = typical_shard(sizes, size, plan, measured.max_new_tokens), measured.costs
+    notes: tuple[str, ...] = ()
     if target is not None:
-        plan, drops_rows = _plan_on(target, measured, size), False
-    work = typical_shard(sizes, size, plan, measured.max_new_tokens, drops_rows=drops_rows)
-    if target is not None:
-        here = _gpu_here(measured.device)
-        costs = costs_on(target, measured.size, cached, costs, here, work)
+        cached = mean - statistics.fmean(one.answer for one in sizes) / 2
+        costs = costs_on(target, measured.size, cached, costs, measured.gpu, work)
+        notes = (_explain_costs(target, measured.gpu),)
     shard_seconds, shards = costs.seconds(work), -(-remaining // config.shard_size)
     alone = shard_seconds * remaining / size
     seconds = alone if workers == 1 else shard_seconds * -(-shards // workers)
     total = int(remaining * measured.bytes_per_trace)
+    gpu_memory = None
+    if target is not None or measured.device.type != "cpu":
+        planned = measured.size.weight_bytes + plan.rows * measured.row_bytes
+        gpu_memory = max(planned, measured.gpu_memory_bytes or 0)
     return CapturePlan(
         questions=questions,
         captured=questions - remaining,
@@ -226,52 +258,42 @@ def plan_capture(
         bytes=total,
         requests=_requests(config, shards, plan.rows, total, shard_seconds),
         memory_bytes=measured.memory_bytes,
-        gpu_memory_bytes=_gpu_memory(measured, plan, target),
+        gpu_memory_bytes=gpu_memory,
         rows=plan.rows,
         workers=workers,
         gpu=None if target is None else target.name,
         seconds=measured.startup_seconds + seconds if remaining else 0.0,
         startup_seconds=measured.startup_seconds,
         shard_seconds=shard_seconds,
-        error=_relative_error(sizes),
-        bottleneck=_find_bottleneck(costs, work, shards, workers, shard_seconds, measured),
+        error=_relative_error([sum(one) for one in sizes]),
+        bottleneck=_find_bottleneck(
+            costs, work, shards, workers, shard_seconds, measured.startup_seconds
+        ),
         sample=len(sizes),
         sample_seconds=measured.seconds,
         device=str(measured.device),
-        notes=_notes(target, measured),
+        notes=notes,
     )
 
 
 def _plan_on(gpu: Gpu, measured: MeasuredSample, size: int) -> BatchPlan:
     """As many rows as fit on the GPU. Raises InputError if the model does not."""
-    room = gpu.memory_bytes - measured.size.weight_bytes
-    if room <= 0:
+    memory, weights = gpu.gigabytes * 10**9, measured.size.weight_bytes
+    if weights >= memory:
         raise InputError(
-            f"the model's weights take {bytes_text(measured.size.weight_bytes)}, and it has "
-            f"{bytes_text(gpu.memory_bytes)}. Choose a larger one, or use `quantize`.",
+            f"the model's weights take {bytes_text(weights)}, and it has {bytes_text(memory)}. "
+            "Choose a larger one, or use `quantize`.",
             setting="gpu",
             value=gpu.name,
         )
-    rows = int(room * _GPU_MEMORY_SHARE) // measured.row_bytes
+    rows = int((memory - weights) * _GPU_MEMORY_SHARE) // measured.row_bytes
     rows = max(1, min(MAX_ROWS, rows, size))
     rows = -(-size // -(-size // rows))
     return replace(measured.plan, rows=rows, tokens=2 * rows * 4096)
 
 
-def _gpu_here(device: torch.device) -> Gpu | None:
-    return recognize_gpu(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-
-
-def _gpu_memory(measured: MeasuredSample, plan: BatchPlan, target: Gpu | None) -> int | None:
-    if target is None and measured.device.type == "cpu":
-        return None
-    planned = measured.size.weight_bytes + plan.rows * measured.row_bytes
-    return max(planned, measured.gpu_memory_bytes or 0)
-
-
-def _relative_error(questions: Sequence[AskedQuestion]) -> float:
+def _relative_error(tokens: Sequence[int]) -> float:
     """The 95% interval of the mean work per question."""
-    tokens = [one.prompt + one.answer for one in questions]
     if len(tokens) < 2:
         return math.inf
     return 1.96 * statistics.stdev(tokens) / math.sqrt(len(tokens)) / statistics.fmean(tokens)
@@ -290,7 +312,7 @@ def _find_bottleneck(
     shards: int,
     workers: int,
     shard_seconds: float,
-    measured: MeasuredSample,
+    startup_seconds: float,
 ) -> str:
     if shards < workers:
         return (
@@ -306,7 +328,7 @@ def _find_bottleneck(
     rounds = -(-shards // workers)
     if workers > 1 and (idle := 1 - shards / (rounds * workers)) > 0.2:
         return f"the last shards: workers are idle for {idle:.0%} of the time at the end"
-    if measured.startup_seconds > rounds * shard_seconds:
+    if startup_seconds > rounds * shard_seconds:
         return "loading and checking the model, which takes longer than the capture"
     steps = costs.step_seconds(work) / costs.seconds(work)
     if steps < 0.5:
@@ -316,24 +338,13 @@ def _find_bottleneck(
     return f"generating tokens: {steps:.0%} of the time, most of it {what}"
 
 
-def _notes(target: Gpu | None, measured: MeasuredSample) -> tuple[str, ...]:
-    if target is None:
-        return ()
-    here = _gpu_here(measured.device)
+def _explain_costs(target: Gpu, here: Gpu | None) -> str:
     if here is not None:
-        return (f"scaled from the {here.name} here by the data sheets of both",)
+        return f"scaled from the {here.name} here by the data sheets of both"
     return (
         f"from the data sheet of the {target.name} and the share of it that captures reach on an "
-        "H200; measure a few questions there to be sure",
+        "H200; measure a few questions there to be sure"
     )
-
-
-SAMPLE = 50
-_STEPS = 4
-# Of each prompt, where only steps are timed and passing prompts takes long.
-_SHORT = 8
-# What a weight takes on a GPU, for a model that is measured on a CPU in float32.
-_GPU_WEIGHT_BYTES = 2
 
 
 def measure_sample(
@@ -344,7 +355,10 @@ def measure_sample(
     loaded: LoadedModel | None = None,
 ) -> MeasuredSample:
     """Capture some of the questions into a temporary folder. Raises ClewError as `extract` does."""
-    some = _spread(questions.questions, SAMPLE)
+    count = min(SAMPLE, len(questions.questions))
+    # From all over the set: files are often sorted by subject.
+    places = [i * len(questions.questions) // count for i in range(count)]
+    some = [questions.questions[place] for place in places]
     with tempfile.TemporaryDirectory(prefix="clew-dry-run-") as scratch:
         out = Path(scratch) / "traces"
         watch = _Watch(reporter or log_event, config)
@@ -359,12 +373,6 @@ def measure_sample(
         if should_stop():
             raise StoppedError("stopped; nothing was captured.", is_resumable=False)
         return watch.finish(out)
-
-
-def _spread(questions: Sequence[Any], count: int) -> list[Any]:
-    """Questions from all over the set: files are often sorted by subject."""
-    count = min(count, len(questions))
-    return [questions[i * len(questions) // count] for i in range(count)]
 
 
 class _Watch:
@@ -402,37 +410,30 @@ class _Watch:
 
     def finish(self, out: Path) -> MeasuredSample:
         job, decoder, manifest = self._job, self._job.decoder, read_manifest(out)
-        shared = len(decoder.batch_model.prefix.tokens)
         sizes = [
             (trace["prompt_length"], len(trace["tokens"]) - trace["prompt_length"])
             for trace in TraceBatchLoader(out).iter_traces()
         ]
-        asked = tuple(AskedQuestion(prompt=p - shared, answer=max(1, a)) for p, a in sizes)
-        drops_rows = not decoder.batch_model.graphs
-        work = count_work(asked, job.plan, decoder.max_new_tokens, drops_rows=drops_rows)
-        factor = self._seconds / self._costs.seconds(work)
+        asked = tuple(AskedQuestion(p - job.shared_tokens, max(1, a)) for p, a in sizes)
+        work = count_work(asked, job.plan, decoder.max_new_tokens)
         width = max(p for p, _ in sizes) + decoder.max_new_tokens
         more_rows = max(0, self._plan.rows - min(job.plan.rows, len(asked)))
-        model, device = decoder.model, model_device(decoder.model)
-        item = _GPU_WEIGHT_BYTES if device.type == "cpu" else next(model.parameters()).itemsize
+        model, device = decoder.model, decoder.device
+        is_gpu, stored = device.type == "cuda", next(model.parameters()).itemsize
+        item = stored if is_gpu else _GPU_WEIGHT_BYTES
         parameters = sum(weight.numel() for weight in model.parameters())
         return MeasuredSample(
             questions=asked,
-            shared_tokens=shared,
+            shared_tokens=job.shared_tokens,
             bytes_per_trace=manifest.bytes / manifest.rows,
             seconds=self._seconds,
             startup_seconds=self._startup,
             memory_bytes=_peak_memory() + 3 * more_rows * record_bytes(decoder.shape, width),
-            gpu_memory_bytes=_peak_gpu_memory(device),
-            costs=replace(self._costs, factor=factor),
+            gpu_memory_bytes=torch.cuda.max_memory_reserved(device) if is_gpu else None,
+            costs=self._costs._replace(factor=self._seconds / self._costs.seconds(work)),
             plan=self._plan,
             max_new_tokens=decoder.max_new_tokens,
-            drops_rows=drops_rows,
-            size=ModelSize(
-                parameters=parameters,
-                weight_bytes=parameters * item,
-                cache_bytes=cache_bytes(model) * item // next(model.parameters()).itemsize,
-            ),
+            size=ModelSize(parameters, parameters * item, cache_bytes(model) * item // stored),
             row_bytes=row_bytes(model, decoder.shape, width),
             device=device,
         )
@@ -449,7 +450,7 @@ def _time_steps(job: Job, rows: int) -> Costs:
         _, fast = _time(job, few)
         prompt_token, slow = _time(job, rows)
     step, row = fit_steps((few, fast), (rows, slow))
-    return Costs(prompt_token=prompt_token, step=step, row=row)
+    return Costs(prompt_token, step, row)
 
 
 def _time(
@@ -459,7 +460,7 @@ def _time(
     most_tokens: int | None = None,
 ) -> tuple[float, float]:
     """Seconds per token of a prompt, and per step, of a batch of `rows`."""
-    shared = len(job.decoder.batch_model.prefix.tokens)
+    shared = job.shared_tokens
     end = None if most_tokens is None else shared + most_tokens
     prompts = [job.prompts[i % len(job.prompts)][:end] for i in range(rows)]
     tokens = sum(len(prompt) - shared for prompt in prompts)
@@ -473,45 +474,24 @@ def _peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _peak_gpu_memory(device: torch.device) -> int | None:
-    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
-
-
-# Shards that are put together from the sample to average over.
-_SHARDS = 8
-
-
 def count_work(
-    questions: Sequence[AskedQuestion], plan: BatchPlan, max_new_tokens: int, *, drops_rows: bool
+    questions: Sequence[AskedQuestion], plan: BatchPlan, max_new_tokens: int
 ) -> CaptureWork:
-    """What a shard takes. `drops_rows`: a finished answer leaves its batch."""
+    """What a shard takes; a finished answer leaves its batch."""
     batches = make_batches([question.prompt for question in questions], plan, max_new_tokens)
-    steps = row_steps = 0
-    for batch in batches:
-        lengths = [questions[i].answer for i in batch]
-        steps += max(lengths)
-        row_steps += sum(lengths) if drops_rows else len(batch) * max(lengths)
-    prompts = sum(question.prompt for question in questions)
-    return CaptureWork(prompt_tokens=prompts, steps=steps, row_steps=row_steps)
+    steps = sum(max(questions[i].answer for i in batch) for batch in batches)
+    prompts, answers = (sum(sizes) for sizes in zip(*questions, strict=True))
+    return CaptureWork(prompts, steps, answers)
 
 
 def typical_shard(
-    sample: Sequence[AskedQuestion],
-    size: int,
-    plan: BatchPlan,
-    max_new_tokens: int,
-    *,
-    drops_rows: bool,
+    sample: Sequence[AskedQuestion], size: int, plan: BatchPlan, max_new_tokens: int
 ) -> CaptureWork:
     """What a shard of `size` questions like those of the sample takes on average."""
     draw = random.Random(0)
     shards = [draw.choices(sample, k=size) for _ in range(_SHARDS)]
-    works = [count_work(one, plan, max_new_tokens, drops_rows=drops_rows) for one in shards]
-    return CaptureWork(
-        prompt_tokens=sum(work.prompt_tokens for work in works) / _SHARDS,
-        steps=sum(work.steps for work in works) / _SHARDS,
-        row_steps=sum(work.row_steps for work in works) / _SHARDS,
-    )
+    works = [count_work(one, plan, max_new_tokens) for one in shards]
+    return CaptureWork(*(sum(parts) / _SHARDS for parts in zip(*works, strict=True)))
 
 
 def fit_steps(few: tuple[int, float], many: tuple[int, float]) -> tuple[float, float]:
@@ -524,12 +504,10 @@ def fit_steps(few: tuple[int, float], many: tuple[int, float]) -> tuple[float, f
 
 def limit_costs(size: ModelSize, gpu: Gpu, tokens: float) -> Costs:
     """The least that a GPU needs, with `tokens` in the cache of a row."""
-    computed = 2 * size.parameters / gpu.flops
-    return Costs(
-        prompt_token=computed,
-        step=size.weight_bytes / gpu.bandwidth,
-        row=computed + tokens * size.cache_bytes / gpu.bandwidth,
-    )
+    bandwidth = gpu.gigabytes_per_second * 1e9
+    computed = 2 * size.parameters / (gpu.teraflops * 1e12)
+    row = computed + tokens * size.cache_bytes / bandwidth
+    return Costs(computed, size.weight_bytes / bandwidth, row)
 
 
 def costs_on(
@@ -537,58 +515,7 @@ def costs_on(
 ) -> Costs:
     """The costs on another GPU: those measured on the one that is `here`, in the ratio of what both
     need at least; or, without one, the share of the limits that captures reach."""
-    limit = limit_costs(size, gpu, tokens)
-    factor = 1 / REACHED
+    factor = 1 / _REACHED
     if here is not None:
         factor = measured.seconds(work) / limit_costs(size, here, tokens).seconds(work)
-    return Costs(prompt_token=limit.prompt_token, step=limit.step, row=limit.row, factor=factor)
-
-
-# The share of both limits together that a capture reaches: 290 traces/s at Llama-2-7B's shape on an
-# H200 (docs/benchmarks.md, "Capture"), where the limits alone would allow about 850.
-REACHED = 0.34
-
-
-def _gpu(name: str, teraflops: float, gigabytes_per_second: float, gigabytes: int) -> Gpu:
-    return Gpu(
-        name=name,
-        flops=teraflops * 1e12,
-        bandwidth=gigabytes_per_second * 1e9,
-        memory_bytes=gigabytes * 10**9,
-    )
-
-
-# NVIDIA's data sheets of the SXM modules, or of the PCIe card where there is no module: BF16 or
-# FP16 Tensor Core (half of what is given "with sparsity"), memory bandwidth, memory.
-GPUS = {
-    "t4": _gpu("T4", 65, 320, 16),
-    "v100": _gpu("V100", 125, 900, 32),
-    "a10": _gpu("A10", 125, 600, 24),
-    "a100": _gpu("A100 80GB", 312, 2039, 80),
-    "a100-40gb": _gpu("A100 40GB", 312, 1555, 40),
-    "l4": _gpu("L4", 121, 300, 24),
-    "l40s": _gpu("L40S", 362, 864, 48),
-    "rtx4090": _gpu("GeForce RTX 4090", 165, 1008, 24),
-    "h100": _gpu("H100", 989, 3350, 80),
-    "h100-pcie": _gpu("H100 PCIe", 756, 2000, 80),
-    "h200": _gpu("H200", 989, 4800, 141),
-    "b200": _gpu("B200", 2250, 8000, 180),
-}
-
-
-def find_gpu(name: str) -> Gpu:
-    """Raises InputError for one that is not in the table."""
-    gpu = GPUS.get(name.lower())
-    if gpu is None:
-        known = ", ".join(GPUS)
-        raise InputError(
-            f"unknown GPU{suggest(name, [*GPUS])}. Choose from: {known}.", setting="gpu", value=name
-        )
-    return gpu
-
-
-def recognize_gpu(device_name: str) -> Gpu | None:
-    """The GPU of the table that the driver calls "NVIDIA H100 80GB HBM3"; None if it is none."""
-    words = device_name.lower().replace("-", " ").replace("rtx ", "rtx").split()
-    fitting = [key for key in GPUS if {*key.split("-")} <= {*words}]
-    return GPUS[max(fitting, key=len)] if fitting else None
+    return limit_costs(size, gpu, tokens)._replace(factor=factor)

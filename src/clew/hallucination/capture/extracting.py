@@ -17,8 +17,13 @@ from clew.base.progress import (
 )
 from clew.base.urls import UrlPath
 from clew.hallucination.capture.config import ExtractConfig, ExtractResult
-from clew.hallucination.capture.job import Job, prepare_job
-from clew.hallucination.capture.plan import Estimate, estimate_run, explained_out_of_memory
+from clew.hallucination.capture.job import (
+    Estimate,
+    Job,
+    estimate_run,
+    explained_out_of_memory,
+    prepare_job,
+)
 from clew.hallucination.capture.shard import Background, ShardCapture
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.llm.device_map import explain_spread, is_spread

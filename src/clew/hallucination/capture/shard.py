@@ -1,4 +1,5 @@
-"""Capture one shard: answer its questions batch by batch and pass the records to the writer."""
+"""Capture one shard: answer its questions batch by batch; a thread in the background converts them
+to Arrow, hashes and writes them."""
 
 import functools
 from collections import deque
@@ -16,13 +17,13 @@ from clew.base.errors import ClewError
 from clew.base.memory import free_memory, is_out_of_memory
 from clew.base.progress import Meter, Note, Reporter, WorkAdvanced, WorkKept
 from clew.base.texts import counted
-from clew.hallucination.capture.job import Job
-from clew.hallucination.capture.plan import explained_out_of_memory, full_bytes
+from clew.hallucination.capture.job import Job, explained_out_of_memory, full_bytes
 from clew.hallucination.capture.store import TraceStore
-from clew.hallucination.llm.decoder import GeneratedAnswer, Sampler, answer_with_beams
+from clew.hallucination.llm.decoder import answer_with_beams
 from clew.hallucination.llm.memory import make_batches
 from clew.hallucination.llm.observe import FullRecord, full_columns, record_fully
 from clew.hallucination.llm.prompts import find_token_ends
+from clew.hallucination.llm.requests import Finished
 from clew.hallucination.traces.compact import Reduced, reduced_columns
 from clew.hallucination.traces.heads import reduce_heads
 from clew.hallucination.traces.schema import (
@@ -44,11 +45,11 @@ _FULL_BATCH_BYTES = 1 << 28
 
 
 class _Answered(NamedTuple):
-    """Some answers: tokens of drawn ones per question, the record, and further columns."""
+    """Some answers: texts of drawn ones per question, the record, and further columns."""
 
     ids: list[int]
-    answers: list[GeneratedAnswer]
-    samples: list[list[list[int]]]
+    answers: list[Finished]
+    samples: list[list[str]]
     reduced: Reduced
     evaluated: dict[str, np.ndarray]
 
@@ -178,7 +179,7 @@ class ShardCapture:
                 yield lambda batch=some: batch  # type: ignore[misc]
 
     def _reduce(
-        self, ids: list[int], answers: list[GeneratedAnswer], reduced: Reduced
+        self, ids: list[int], answers: list[Finished], reduced: Reduced
     ) -> dict[str, np.ndarray]:
         """The columns of the record, on the host."""
         if not self.job.eigenvalues:
@@ -193,7 +194,7 @@ class ShardCapture:
         if len(ids) <= self.job.plan.rows:
             try:
                 meter = self._meter(ids)
-                with self.job.decoder.batch_model.watched(meter.add):
+                with self.job.decoder.watched(meter.add):
                     # Draws first, so that the record of the answers does not have to wait in
                     # device memory.
                     samples = self._sample(ids)
@@ -217,42 +218,41 @@ class ShardCapture:
         """What is passed for a batch: the prompts, for drawn answers once more, all tokens of the
         answers, and what else they take."""
         decoder, draws = self.job.decoder, self.job.generation.draws
-        shared = len(decoder.batch_model.prefix.tokens)
-        prompt = max(len(self.job.prompts[i]) for i in ids) - shared
+        prompt = max(len(self.job.prompts[i]) for i in ids) - self.job.shared_tokens
         tokens = prompt * (2 if draws else 1) + decoder.max_new_tokens * (1 + draws)
         for one in self.job.extra_work:
-            tokens += one.repeats * (prompt + decoder.max_new_tokens) + one.tokens
+            tokens += prompt + decoder.max_new_tokens + one.tokens
         return Meter(self.reporter, count=len(ids), units=len(ids) * tokens)
 
-    def _decode(self, ids: list[int]) -> tuple[list[GeneratedAnswer], Reduced]:
+    def _decode(self, ids: list[int]) -> tuple[list[Finished], Reduced]:
         prompts = [self.job.prompts[i] for i in ids]
         if self.job.generation.num_beams > 1:
             return answer_with_beams(self.job.decoder, prompts, self.job.generation.num_beams)
         return self.job.decoder.answer(prompts)
 
-    def _sample(self, ids: list[int]) -> list[list[list[int]]]:
-        """The tokens of each question's drawn answers, empty if none are requested."""
+    def _sample(self, ids: list[int]) -> list[list[str]]:
+        """The texts of each question's drawn answers, empty if none are requested."""
         job, drawn = self.job, self.job.generation
         if not drawn.draws:
             return []
-        sampler = Sampler(job.decoder, count=drawn.draws, temperature=drawn.draw_temperature)
-        question_ids = [job.questions[i].id for i in ids]
-        return sampler.sample([job.prompts[i] for i in ids], question_ids, job.plan)
+        found = job.decoder.draw(
+            [job.prompts[i] for i in ids],
+            [job.questions[i].id for i in ids],
+            job.plan,
+            count=drawn.draws,
+            temperature=drawn.draw_temperature,
+        )
+        return [[one.text.strip() for one in some] for some in found]
 
-    def _compare(
-        self, ids: list[int], samples: Sequence[Sequence[list[int]]]
-    ) -> dict[str, np.ndarray]:
+    def _compare(self, ids: list[int], samples: list[list[str]]) -> dict[str, np.ndarray]:
         job = self.job
         questions = [job.questions[i].question for i in ids]
-        texts = [self._texts(tokens) for tokens in samples]
-        return job.checks.compare(job.decoder.batch_model, questions, texts, job.plan)
+        return job.checks.compare(job.decoder.packed, questions, samples, job.plan)
 
-    def _evaluate(
-        self, ids: list[int], answers: Sequence[GeneratedAnswer]
-    ) -> dict[str, np.ndarray]:
+    def _evaluate(self, ids: list[int], answers: Sequence[Finished]) -> dict[str, np.ndarray]:
         job = self.job
         sequences = [[*job.prompts[i], *a.tokens] for i, a in zip(ids, answers, strict=True)]
-        return job.checks.evaluate(job.decoder.batch_model, sequences, job.plan)
+        return job.checks.evaluate(job.decoder.packed, sequences, job.plan)
 
     def _shrink(self, ids: list[int], error: RuntimeError) -> None:
         """Use smaller batches from now on; raises ClewError if not even one prompt fits."""
@@ -271,8 +271,8 @@ class ShardCapture:
     def _compact_batch(
         self,
         ids: list[int],
-        answers: Sequence[GeneratedAnswer],
-        samples: Sequence[Sequence[list[int]]],
+        answers: Sequence[Finished],
+        samples: list[list[str]],
         arrays: dict[str, np.ndarray],
     ) -> pa.RecordBatch:
         job = self.job
@@ -286,8 +286,8 @@ class ShardCapture:
             "question": [q.question for q in questions],
             "category": [q.category for q in questions],
             "accepted_answers": [list(q.answers) for q in questions],
-            "answer": self._texts([a.tokens for a in answers]),
-            "stop_reason": [a.stop_reason for a in answers],
+            "answer": [a.text.strip() for a in answers],
+            "stop_reason": [a.ended for a in answers],
             "tokens": [[*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)],
             "prompt_length": [len(p) for p in prompts],
             "token_logprobs": [a.logprobs for a in answers],
@@ -301,15 +301,11 @@ class ShardCapture:
             ends = [find_token_ends(job.tokenizer, a.tokens) for a in answers]
             columns[TOKEN_ENDS] = np.array([end for one in ends for end in one], np.int32)
         if samples:
-            columns["samples"] = [self._texts(tokens) for tokens in samples]
+            columns["samples"] = samples
         answer_counts = [len(a.tokens) for a in answers]
         token_counts = [len(tokens) for tokens in columns["tokens"]]
         schema = pa.schema([field for field in job.schema if field.name in columns])
         return build_record_batch(schema, columns, token_counts, answer_counts)
-
-    def _texts(self, tokens: Sequence[list[int]]) -> list[str]:
-        texts = self.job.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return [text.strip() for text in texts]
 
     def _add_full(
         self, sequences: Sequence[Sequence[int]], compact: pa.RecordBatch

@@ -18,9 +18,8 @@ from clew.base.texts import shortened
 from clew.hallucination.legacy.records import MAX_NOTES, NODE_DIM, MalformedRecordError
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
 from clew.hallucination.traces.compact import (
-    CompactRecord,
     Reduced,
-    Slots,
+    reduce_whole,
     reduced_columns,
     to_float16,
 )
@@ -344,19 +343,8 @@ def _reduce(trace: Mapping[str, Any], shape: TraceShape, basis: Basis) -> Reduce
     """What capture would have kept, had it seen these states and this attention."""
     tokens = len(trace["tokens"])
     prompt = tokens if trace["prompt_length"] is None else trace["prompt_length"]
-    slots = Slots(
-        prefix=0,
-        width=tokens,
-        room=0,
-        padding=torch.zeros(1, dtype=torch.long),
-        prompt_end=torch.tensor([prompt]),
-    )
-    record = CompactRecord(shape, basis, slots, torch.float32)
-    record.expect(torch.arange(1), 0, torch.ones(1, tokens, dtype=torch.bool))
-    for layer in range(shape.layers):
-        record.on_hidden(layer, _as_float32(trace["hidden_states"][layer])[None])
-        record.on_attention(layer, _as_float32(trace["attentions"][layer])[None])
-    return record.finish(torch.tensor([tokens]), torch.tensor([tokens - prompt]))
+    both = (map(_as_float32, trace[name]) for name in ("hidden_states", "attentions"))
+    return reduce_whole(zip(*both, strict=True), prompt, basis, shape.edges_per_token)
 
 
 def as_float16(array: np.ndarray) -> np.ndarray:

@@ -146,16 +146,9 @@ class LiveFeatures:
     def batch(self, kind: SampleKind) -> Any:
         """The batch that a network on this kind of samples reads, on the device of the record."""
         device = self.record.last_hidden.device
-        traced = TracedAnswers(
-            record=self.record,
-            tokens=[[*answer.prompt, *answer.tokens] for answer in self.answers],
-            prompts=[len(answer.prompt) for answer in self.answers],
-            pass_maps=self._pass_maps,
-        )
-        batch = build_batch(kind, traced, self.shape)
         return {
             name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in batch.items()
+            for name, value in self._build_batch(kind).items()
         }
 
     def token_nodes(self, layers: Sequence[int]) -> Float[Tensor, "tokens layers node_dim"]:
@@ -198,6 +191,61 @@ class LiveFeatures:
             evaluate=self._evaluate,
             is_laid_out=self._is_laid_out,
         )
+
+    def _build_batch(self, kind: SampleKind) -> dict[str, Any]:
+        """In the same steps as a store of traces becomes samples, and samples become batches; on
+        the CPU, but sequences stay on their device."""
+        shape, sequences = self.shape, {"sequence": to_float16(self.record.last_hidden)}
+        if kind == "sequences":
+            return sequences
+        traces = self._build_traces(kind)
+        if kind == "heads":
+            columns = _read_columns(_build("heads", traces, shape), HEAD_COLUMNS)
+            return lay_heads(columns, BufferPool())
+        if kind == "grids":
+            return _build_grids(traces, shape)
+        columns = _read_columns(_build("graphs", traces, shape), GRAPH_COLUMNS)
+        parts = [
+            GraphParts(
+                nodes=nodes,
+                edges=(source, target),
+                edge_attr=attr,
+                node_counts=node_counts[0],
+                edge_counts=edge_counts[0],
+            )
+            for nodes, source, target, attr, node_counts, edge_counts in zip(
+                *(columns[name] for name in GRAPH_COLUMNS), strict=True
+            )
+        ]
+        return lay_flat(parts, shape.top_k, BufferPool()) | sequences
+
+    def _build_traces(self, kind: SampleKind) -> pa.RecordBatch:
+        """The traces as a store holds them, with the columns that this kind of samples needs."""
+        source = self.shape.source
+        sizes = TraceShape(
+            layers=source.layers,
+            dim=source.dim,
+            heads=source.heads or 0,
+            node_dim=source.node_dim,
+            edges_per_token=source.edges_per_token,
+        )
+        names = {"grids": {"nodes"}, "graphs": {*ARRAY_COLUMNS}}.get(kind, set())
+        tokens = [[*answer.prompt, *answer.tokens] for answer in self.answers]
+        columns: dict[str, Any] = {
+            "tokens": tokens,
+            "prompt_length": [len(answer.prompt) for answer in self.answers],
+            **(reduced_columns(self.record) if names else {}),
+        }
+        rows = list(range(len(tokens)))
+        columns |= {field.name: rows for field in id_fields() if field.name != "question_id"}
+        if kind == "heads" or (kind == "graphs" and self.shape.from_maps):
+            assert self._pass_maps is not None  # whoever scores with such a network gives it
+            columns[MAPS] = self._pass_maps(tokens)
+        fields = [*id_fields(), *text_fields(), *reduced_fields(sizes), *full_fields(sizes)]
+        known = {*columns} - {*(field.name for field in reduced_fields(sizes))} | names
+        counts = [len(one) for one in tokens]
+        schema = pa.schema([f for f in fields if f.name in known or f.name == "question_id"])
+        return build_record_batch(schema, columns, counts, [0] * len(counts))
 
     def _ask(self) -> dict[str, Tensor]:
         assert self._evaluate is not None
@@ -302,77 +350,11 @@ def _sum_answers(values: Float16[Tensor, "rows layers ..."]) -> Float[Tensor, " 
     return values.sum(dim=tuple(range(1, values.dim())), dtype=torch.float32)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TracedAnswers:
-    """Answers with their record: all tokens, and how many of them are the prompt's. `pass_maps`
-    returns the full attention maps of sequences, flat, as stored."""
-
-    record: Reduced
-    tokens: Sequence[Sequence[int]]
-    prompts: Sequence[int]
-    pass_maps: Callable[[Sequence[Sequence[int]]], np.ndarray] | None = None
-
-
-def build_batch(kind: SampleKind, answers: TracedAnswers, shape: SampleShape) -> dict[str, Any]:
-    """The batch that a network on this kind of samples reads, on the CPU; sequences stay on their
-    device."""
-    if kind == "sequences":
-        return {"sequence": to_float16(answers.record.last_hidden)}
-    traces = _build_traces(kind, answers, shape)
-    if kind == "heads":
-        return lay_heads(_read_columns(_build("heads", traces, shape), HEAD_COLUMNS), BufferPool())
-    if kind == "grids":
-        return _build_grids(traces, shape)
-    columns = _read_columns(_build("graphs", traces, shape), GRAPH_COLUMNS)
-    parts = [
-        GraphParts(
-            nodes=nodes,
-            edges=(source, target),
-            edge_attr=attr,
-            node_counts=node_counts[0],
-            edge_counts=edge_counts[0],
-        )
-        for nodes, source, target, attr, node_counts, edge_counts in zip(
-            *(columns[name] for name in GRAPH_COLUMNS), strict=True
-        )
-    ]
-    graphs = lay_flat(parts, shape.top_k, BufferPool())
-    return {**graphs, "sequence": to_float16(answers.record.last_hidden)}
-
-
 def _build_grids(traces: pa.RecordBatch, shape: SampleShape) -> dict[str, Any]:
     size, tokens = shape.source.node_dim, lengths(traces.column("tokens"))
     rows = (read_value(traces.column("nodes"), row) for row in range(len(tokens)))
     nodes = [row.reshape(-1, size)[:, : shape.features] for row in rows]
     return lay_grids(nodes, tokens, BufferPool())
-
-
-def _build_traces(kind: SampleKind, answers: TracedAnswers, shape: SampleShape) -> pa.RecordBatch:
-    """The traces as a store holds them, with the columns that this kind of samples needs."""
-    source = shape.source
-    sizes = TraceShape(
-        layers=source.layers,
-        dim=source.dim,
-        heads=source.heads or 0,
-        node_dim=source.node_dim,
-        edges_per_token=source.edges_per_token,
-    )
-    names = {"grids": {"nodes"}, "graphs": {*ARRAY_COLUMNS}}.get(kind, set())
-    columns: dict[str, Any] = {
-        "tokens": [list(tokens) for tokens in answers.tokens],
-        "prompt_length": list(answers.prompts),
-        **(reduced_columns(answers.record) if names else {}),
-    }
-    rows = range(len(answers.tokens))
-    columns |= {field.name: list(rows) for field in id_fields() if field.name != "question_id"}
-    if kind == "heads" or (kind == "graphs" and shape.from_maps):
-        assert answers.pass_maps is not None  # whoever scores with such a network gives it
-        columns[MAPS] = answers.pass_maps(answers.tokens)
-    fields = [*id_fields(), *text_fields(), *reduced_fields(sizes), *full_fields(sizes)]
-    known = {*columns} - {*(field.name for field in reduced_fields(sizes))} | names
-    counts = [len(tokens) for tokens in answers.tokens]
-    schema = pa.schema([f for f in fields if f.name in known or f.name == "question_id"])
-    return build_record_batch(schema, columns, counts, [0] * len(counts))
 
 
 def _build(kind: Kind, traces: pa.RecordBatch, shape: SampleShape) -> pa.RecordBatch:

@@ -1,5 +1,5 @@
-"""Answers that exist already, from a file, a list or a trace store, read a few at a time, and as
-token ids."""
+"""Answers that exist already, from a file, a list or a trace store, read a few at a time, as token
+ids, and windows of them with their risks, in this process or on the workers of a cluster."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -49,6 +49,7 @@ _TRACE_COLUMNS = (
     *("tokens", "prompt_length"),
 )
 _CORRECT_SCORE = 0.5
+_DIGITS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,24 +72,7 @@ class GivenAnswer:
         return None if match.is_refused else match.score < _CORRECT_SCORE
 
 
-class GivenAnswers(Protocol):
-    """Answers in a fixed order; `identity` changes with any of them."""
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def identity(self) -> dict[str, Any]: ...
-
-    @property
-    def is_training_data(self) -> bool:
-        """Whether the detector is known to have been fitted on them."""
-
-    def read(self, first: int) -> Iterator[GivenAnswer]:
-        """The answers from number `first` on."""
-
-
-def open_given(answers: Any, detector: Detector) -> GivenAnswers:
+def open_given(answers: Any, detector: Detector) -> "GivenAnswers":
     """The answers of a file, a Hugging Face dataset, a trace store, or of a list or DataFrame.
     Raises InputError if there are none, or if the traces are another model's."""
     if not isinstance(answers, str | Path):
@@ -100,7 +84,9 @@ def open_given(answers: Any, detector: Detector) -> GivenAnswers:
 
 
 class RowAnswers:
-    """Answers from records. They are read once to count them, then again to be scored."""
+    """Answers from records. They are read once to count them, then again to be scored. `identity`
+    changes with any of them; `is_training_data`: the detector is known to have been fitted on
+    them."""
 
     is_training_data = False
 
@@ -120,6 +106,7 @@ class RowAnswers:
         self.identity = {"name": name, "sha256": digest.hexdigest()}
 
     def read(self, first: int) -> Iterator[GivenAnswer]:
+        """The answers from number `first` on."""
         stem, rows = self._rows()
         for row in islice(rows, first, None):
             yield GivenAnswer(about=read_answered(row, stem))
@@ -156,6 +143,9 @@ class TraceAnswers:
                 continue
             yield from islice(_read_shard(self._store.peek(index)), first, None)
             first = 0
+
+
+GivenAnswers = RowAnswers | TraceAnswers
 
 
 def _read_shard(shard: ShardReader | RangeShard) -> Iterator[GivenAnswer]:
@@ -235,7 +225,6 @@ def _encode_one(
 
 
 RiskRow = dict[str, Any]
-_DIGITS = 6
 
 
 @dataclass(frozen=True, kw_only=True)

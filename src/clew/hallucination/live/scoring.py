@@ -1,11 +1,11 @@
-"""Score answers that exist already: their tokens pass through the model once, and a detector
-assesses what was recorded."""
+"""Score answers: a detector assesses what was recorded of their tokens. Those that exist already
+are passed through the model once."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from itertools import islice, pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,33 +18,33 @@ from clew.hallucination.capture.config import Generation
 from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.features import SPLIT, LiveFeatures, PassedAnswer, needed_columns
-from clew.hallucination.llm.check import settle_decoder
-from clew.hallucination.llm.decoder import BatchModel, Decoder, Sampler, record_dtype
+from clew.hallucination.llm.decoder import Decoder, settle_decoder
 from clew.hallucination.llm.memory import BatchPlan, make_batches
-from clew.hallucination.llm.models import LoadedModel, context_tokens, end_tokens, sliding_window
-from clew.hallucination.llm.observe import (
-    ModelObserver,
-    accepted_arguments,
-    full_columns,
-    record_fully,
-)
-from clew.hallucination.llm.prompts import AnswerEnd, shared_prefix
+from clew.hallucination.llm.models import LoadedModel, context_tokens
+from clew.hallucination.llm.observe import ModelObserver, full_columns, record_fully
+from clew.hallucination.llm.passes import PackedModel
+from clew.hallucination.llm.recording import Recording
 from clew.hallucination.llm.self_evaluation import (
     ENTAILMENT_KEY,
     EVALUATION_KEY,
-    Comparer,
     Entailment,
-    Evaluator,
+    SelfChecks,
     SelfEvaluation,
 )
 from clew.hallucination.traces.compact import Reduced
 from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION
 
-Result = TypeVar("Result")
 # Rows of a batch, and batches that are sorted by length together.
 GPU_ROWS, CPU_ROWS = 64, 16
 WINDOW_BATCHES = 8
 _BATCH_TOKENS = 256  # slots per row, on average
+_CHECK_COLUMNS = frozenset(("last_hidden", "attention_log_diagonal"))
+_CHECK_TOKENS = 2
+_LONGEST_CHECKED = 256
+_MOST_TOKENS, _MOST_DRAWS = 1 << 16, 100
+_CUT_OFF = "the answer was cut off at its maximum length, so what it would have said is unknown"
+_NOT_COMPARED = "the detector compares answers to a question, but none were drawn for this one"
+_PLAN = BatchPlan(rows=64, tokens=1 << 14)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +75,6 @@ class Scored:
     token_risks: tuple[float, ...] | None = None
 
 
-class Call(Protocol):
-    """Calls a function while nothing else uses the model."""
-
-    def __call__(self, function: Callable[[], Result], /) -> Result: ...
-
-
-def call_now(function: Callable[[], Result], /) -> Result:
-    return function()
-
-
 class GivenPasses:
     """One decoder for all scorers of a session. Call its methods only while nothing else uses the
     model. `same_length` says, once settled, whether only answers of equal length may be passed
@@ -97,7 +87,6 @@ class GivenPasses:
         self.generation = read_generation(detector)
         self.draws = "samples" in detector.fields and self.generation.draws > 0
         self.same_length = False
-        self._window = sliding_window(loaded.model)
         self._decoder: Decoder | None = None
 
     def settle(self, prompt: Sequence[int]) -> None:
@@ -107,48 +96,27 @@ class GivenPasses:
         prompt = prompt[:_LONGEST_CHECKED]
         parts = [prompt[: max(1, len(prompt) * part // 3)] for part in (1, 2, 3)]
         events: list[Event] = []
-        name = self.loaded.name or "the model"
-        decoder, self.same_length = settle_decoder(
-            lambda share: self._make(parts if share and self._window is None else []),
-            parts,
-            events.append,
-            name=name,
+        decoder = Decoder(
+            self.loaded,
+            self._recording(_CHECK_COLUMNS),
+            cut=self.generation.cut,
+            max_new_tokens=self.generation.max_new_tokens if self.draws else _CHECK_TOKENS,
         )
+        name = self.loaded.name or "the model"
+        self.same_length = settle_decoder(decoder, parts, events.append, name=name)
         for event in events if self.same_length else ():
             if isinstance(event, Note):
                 self._reporter(event)
         self._decoder = decoder
 
-    def shared_prefix(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """The tokens that need to be passed only once for these prompts and answers."""
-        longest = max(len(prompt) + len(answer) for prompt, answer in sequences)
-        # Padding after a shared prefix would shift what a sliding window sees.
-        if self.same_length or (self._window is not None and longest > self._window):
-            return []
-        return shared_prefix([prompt for prompt, _ in sequences])
+    def decoder(self, columns: frozenset[str]) -> Decoder:
+        """The decoder that records these columns of given answers."""
+        assert self._decoder is not None
+        self._decoder.recording = self._recording(columns)
+        return self._decoder
 
-    def decoder(self, prefix: list[int], columns: frozenset[str]) -> Decoder:
-        """The decoder for prompts that start with the prefix, which records these columns."""
-        decoder = self._decoder
-        assert decoder is not None
-        if decoder.columns != columns or decoder.batch_model.prefix.tokens != prefix:
-            decoder.columns = columns
-            decoder.share_prefix(prefix)
-        return decoder
-
-    def _make(self, prompts: Sequence[Sequence[int]]) -> Decoder:
-        model, tokenizer = self.loaded
-        ends = end_tokens(model, tokenizer)
-        return Decoder(
-            model=model,
-            observer=ModelObserver(model),
-            shape=self.detector.shape,
-            basis=self.detector.basis,
-            answer_end=AnswerEnd(tokenizer, self.generation.cut, ends),
-            max_new_tokens=self.generation.max_new_tokens if self.draws else _CHECK_TOKENS,
-            prefix=shared_prefix(prompts),
-            columns=_CHECK_COLUMNS,
-        )
+    def _recording(self, columns: frozenset[str]) -> Recording:
+        return Recording(shape=self.detector.shape, basis=self.detector.basis, columns=columns)
 
 
 class AnswerScorer:
@@ -162,7 +130,7 @@ class AnswerScorer:
         *,
         rows: int | None = None,
         tokens: bool = False,
-        call: Call = call_now,
+        call: Callable[[Callable[[], Any]], Any] = lambda function: function(),
     ) -> None:
         self.loaded, self.detector = passes.loaded, passes.detector
         self._passes, self._call, self._tokens = passes, call, tokens
@@ -194,13 +162,10 @@ class AnswerScorer:
         on_scored(len(answers) - len(passed))
         if passed:
             self._call(partial(self._passes.settle, answers[passed[0]].prompt))
-            prefix = self._passes.shared_prefix(
-                [(answers[row].prompt, answers[row].tokens) for row in passed]
-            )
         for batch in self._make_batches([answers[row] for row in passed]):
             rows = [passed[place] for place in batch]
             some = [answers[row] for row in rows]
-            found = self._call(partial(self._score_batch, some, prefix))
+            found = self._call(partial(self._score_batch, some))
             for row, one in zip(rows, found, strict=True):
                 scored[row] = one
             on_scored(len(rows))
@@ -227,10 +192,10 @@ class AnswerScorer:
             return None
         return Scored(risk=unavailable(reason, method=self.detector.name))
 
-    def _score_batch(self, answers: Sequence[ToScore], prefix: list[int]) -> list[Scored]:
+    def _score_batch(self, answers: Sequence[ToScore]) -> list[Scored]:
         """Score a batch; if it does not fit in device memory, in halves."""
         try:
-            return self._pass(answers, prefix)
+            return self._pass(answers)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -242,14 +207,11 @@ class AnswerScorer:
                 return [Scored(risk=unavailable(reason, method=self.detector.name))]
         free_memory()
         half = -(-len(answers) // 2)
-        return [
-            *self._score_batch(answers[:half], prefix),
-            *self._score_batch(answers[half:], prefix),
-        ]
+        return [*self._score_batch(answers[:half]), *self._score_batch(answers[half:])]
 
     @torch.inference_mode()
-    def _pass(self, answers: Sequence[ToScore], prefix: list[int]) -> list[Scored]:
-        decoder = self._passes.decoder(prefix, self._columns)
+    def _pass(self, answers: Sequence[ToScore]) -> list[Scored]:
+        decoder = self._passes.decoder(self._columns)
         numbers, record = decoder.record(
             [answer.prompt for answer in answers], [answer.tokens for answer in answers]
         )
@@ -272,9 +234,7 @@ class AnswerScorer:
     def _assess(
         self, record: Reduced, passed: Sequence[PassedAnswer], decoder: Decoder
     ) -> list[Scored]:
-        evaluate = partial(
-            self._evaluation.evaluate, model=decoder.batch_model, plan=self._batch_plan
-        )
+        evaluate = partial(self._evaluation.evaluate, model=decoder.packed, plan=self._batch_plan)
         features = LiveFeatures(
             record,
             passed,
@@ -301,22 +261,14 @@ class AnswerScorer:
         if not self._passes.draws:
             return [None] * len(answers)
         made = self._passes.generation
-        sampler = Sampler(decoder, count=made.draws, temperature=made.draw_temperature)
-        plan = BatchPlan(rows=self._rows, tokens=self._rows * _BATCH_TOKENS)
-        drawn = sampler.sample([a.prompt for a in answers], [a.name for a in answers], plan)
-        decode = self.loaded.tokenizer.batch_decode
-        return [[text.strip() for text in decode(one, skip_special_tokens=True)] for one in drawn]
-
-
-_CHECK_COLUMNS = frozenset(("last_hidden", "attention_log_diagonal"))
-_CHECK_TOKENS = 2
-_LONGEST_CHECKED = 256
-
-
-_MOST_TOKENS, _MOST_DRAWS = 1 << 16, 100
-_CUT_OFF = "the answer was cut off at its maximum length, so what it would have said is unknown"
-
-_NOT_COMPARED = "the detector compares answers to a question, but none were drawn for this one"
+        drawn = decoder.draw(
+            [answer.prompt for answer in answers],
+            [answer.name for answer in answers],
+            self._batch_plan,
+            count=made.draws,
+            temperature=made.draw_temperature,
+        )
+        return [[one.text.strip() for one in some] for some in drawn]
 
 
 def why_unavailable(tokens: Sequence[int], text: str, stop_reason: str) -> str | None:
@@ -395,9 +347,6 @@ def read_maps(loaded: LoadedModel, sequences: Sequence[Sequence[int]]) -> np.nda
 
 
 Asked = TypeVar("Asked")
-# Where nobody has compared padded batches with single passes, nothing is padded.
-_UNPADDED = BatchPlan(rows=64, tokens=1 << 14, same_length=True)
-_OF_ANSWERS = frozenset(EVALUATION) - {ENTAILMENT}
 
 
 class LiveEvaluation:
@@ -407,59 +356,43 @@ class LiveEvaluation:
     def __init__(self, loaded: LoadedModel, detector: Detector) -> None:
         self.fields = detector.fields & {*EVALUATION}
         self._loaded, self._detector = loaded, detector
-        self._max_tokens = context_tokens(loaded.model)
 
     @property
     def room(self) -> int:
         """The tokens that it needs behind an answer."""
-        return self._evaluator.room if self.fields & _OF_ANSWERS else 0
+        return self._checks.room if self.fields else 0
 
     def evaluate(
         self,
         answers: Sequence[PassedAnswer],
-        model: BatchModel | None = None,
-        plan: BatchPlan = _UNPADDED,
+        model: PackedModel | None = None,
+        plan: BatchPlan = _PLAN,
     ) -> dict[str, np.ndarray]:
         """The columns of `fields`, one row per answer; NaN for one that the model has no room to
         be asked about. `model` is one whose batches were compared with single passes."""
         model = model or self._plain_model
-        found: dict[str, np.ndarray] = {}
-        if self.fields & _OF_ANSWERS:
-            found |= self._ask_about(answers, model, plan)
-        if ENTAILMENT in self.fields:
-            found[ENTAILMENT] = self._compare_drawn(answers, model, plan)
-        return found
-
-    def _ask_about(
-        self, answers: Sequence[PassedAnswer], model: BatchModel, plan: BatchPlan
-    ) -> dict[str, np.ndarray]:
-        most = self._max_tokens - self.room
         sequences = [[*answer.prompt, *answer.tokens] for answer in answers]
-        is_cut = [len(sequence) > most for sequence in sequences]
-        cut = [sequence[:most] for sequence in sequences]
-        found = self._evaluator.evaluate(model, cut, plan)
-        for values in found.values():
-            values[is_cut] = np.nan
-        return found
-
-    def _compare_drawn(
-        self, answers: Sequence[PassedAnswer], model: BatchModel, plan: BatchPlan
-    ) -> np.ndarray:
         # One without drawn answers gets no risk, whatever is said of it.
-        none = [""] * read_generation(self._detector).draws
-        compare = self._comparer.compare
-        return np.stack([compare(model, a.question, a.samples or none, plan) for a in answers])
+        samples = [answer.samples or [""] * self._checks.draws for answer in answers]
+        questions = [answer.question for answer in answers]
+        found = self._checks.evaluate(model, sequences, plan)
+        return found | self._checks.compare(model, questions, samples, plan)
 
     @cached_property
-    def _evaluator(self) -> Evaluator:
-        read = partial(SelfEvaluation.read, num_layers=self._detector.shape.layers)
-        evaluation = self._read(EVALUATION_KEY, read)
-        return Evaluator(evaluation, self._loaded.tokenizer, chat=self._detector.prompt.chat)
-
-    @cached_property
-    def _comparer(self) -> Comparer:
-        entailment = self._read(ENTAILMENT_KEY, Entailment.read)
-        return Comparer(entailment, self._loaded, chat=self._detector.prompt.chat)
+    def _checks(self) -> SelfChecks:
+        read, evaluation, entailment = self._read, None, None
+        if self.fields - {ENTAILMENT}:
+            layers = self._detector.shape.layers
+            evaluation = read(EVALUATION_KEY, partial(SelfEvaluation.read, num_layers=layers))
+        if ENTAILMENT in self.fields:
+            entailment = read(ENTAILMENT_KEY, Entailment.read)
+        return SelfChecks(
+            self._loaded,
+            chat=self._detector.prompt.chat,
+            evaluation=evaluation,
+            entailment=entailment,
+            draws=read_generation(self._detector).draws,
+        )
 
     def _read(self, key: str, read: Callable[[Mapping[str, Any]], Asked]) -> Asked:
         """How the model was asked, as the detector says. Raises InputError if it does not."""
@@ -472,11 +405,5 @@ class LiveEvaluation:
             ) from None
 
     @cached_property
-    def _plain_model(self) -> BatchModel:
-        model = self._loaded.model
-        return BatchModel(
-            model=model,
-            observer=ModelObserver(model),
-            dtype=record_dtype(model),
-            arguments=accepted_arguments(model),
-        )
+    def _plain_model(self) -> PackedModel:
+        return PackedModel(self._loaded.model)

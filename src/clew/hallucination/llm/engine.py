@@ -1,9 +1,5 @@
-"""Generate answers to many requests at once, in one continuous batch.
-
-One thread owns the model. Each of its passes takes the next token of every running answer together
-with a part of the prompts that are new: a request joins at the next pass, and leaves the batch as
-soon as its answer ends.
-"""
+"""The engine: answers many requests at once, in one continuous batch. One thread owns the model; a
+request joins at the next pass, and leaves the batch as soon as its answer ends."""
 
 import gc
 import threading
@@ -21,7 +17,7 @@ from clew.base.memory import freeze_objects
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.recording import Recording
 from clew.hallucination.llm.requests import Request, Ticket
-from clew.hallucination.llm.scheduler import RunningBatch
+from clew.hallucination.llm.scheduler import Scheduler
 
 Result = TypeVar("Result")
 
@@ -59,7 +55,7 @@ class Engine:
         for setting, value in (("max_rows", max_rows), ("max_waiting", max_waiting)):
             if value < 1:
                 raise InputError("give 1 or more.", setting=setting, value=value)
-        self._batch = RunningBatch(loaded, recording, max_rows=max_rows, max_tokens=max_tokens)
+        self._batch = Scheduler(loaded, recording, max_rows=max_rows, max_tokens=max_tokens)
         self.max_tokens = self._batch.max_tokens
         self._max_rows, self._max_waiting = max_rows, max_waiting
         self._waiting: deque[Ticket] = deque()

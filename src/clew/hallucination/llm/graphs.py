@@ -1,8 +1,8 @@
-"""How passes run: one after the other on a CPU; on a GPU as graphs that are replayed (`graphs`)."""
+"""How passes run: one after the other on a CPU; on a GPU as CUDA graphs that are captured once and
+replayed. A pass over few tokens is limited by the host, which launches thousands of kernels."""
 
 from collections.abc import Sequence
 from math import prod
-from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -10,54 +10,34 @@ from torch import Tensor
 
 from clew.base.memory import collect_later
 from clew.hallucination.llm.device_map import can_replay
+from clew.hallucination.llm.generation import Asking, Chooser, NextToken, NextTokens, choose_tokens
 from clew.hallucination.llm.passes import Group, PackedModel, Pass, Segment
-from clew.hallucination.llm.recording import Reading, RowRecord
+from clew.hallucination.llm.recording import Reading, RowRecord, to_device
 from clew.hallucination.llm.requests import Sampling
-from clew.hallucination.llm.sampling import Asking, Chooser, NextToken, NextTokens, choose_tokens
 
-
-class Launched(Protocol):
-    """A pass that has been started. A GPU may still be busy with it."""
-
-    def record(self, alive: Sequence[bool]) -> None:
-        """Add the segments that are alive to the record. Called once, before the next launch."""
-
-    def read(self) -> list[NextToken]:
-        """The next tokens of the segments that want logits, in their order."""
-
-    def nodes(self) -> Float[Tensor, "segments layers node_dim"] | None:
-        """The projected states of the segments' last tokens, if any layers were asked for."""
-
-
-class Passes(Protocol):
-    """Starts passes. With `looks_ahead`, the next one may be launched before this one is read: a
-    token of -1 is the one that was chosen last for the row."""
-
-    looks_ahead: bool
-
-    def launch(
-        self, segments: Sequence[Segment], asking: Sequence[Asking], *, records: bool
-    ) -> Launched: ...
-
-    def forget(self) -> None:
-        """Give memory back that only makes passes faster."""
+# Tokens of a pass are padded to one of these, or to a multiple of the last.
+_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512)
+_MIN_COLUMNS = 128
+# Stands for a segment whose next token is not wanted.
+_NOBODY = Asking(Chooser(Sampling(), 1, 0), 0, ())
 
 
 class PlainPasses:
-    """Runs each pass at once."""
+    """Runs each pass at once. With `looks_ahead`, the next one may be launched before this one is
+    read: a token of -1 is the one that was chosen last for the row."""
 
     looks_ahead = False
 
     def __init__(self, model: PackedModel, record: RowRecord | None) -> None:
-        self._model, self._record = model, record
+        self.model, self.record = model, record
 
     def launch(
         self, segments: Sequence[Segment], asking: Sequence[Asking], *, records: bool
-    ) -> "PlainPass":
-        return PlainPass(self._model, self._record if records else None, segments, asking)
+    ) -> "PlainPass | GraphPass":
+        return PlainPass(self.model, self.record if records else None, segments, asking)
 
     def forget(self) -> None:
-        pass
+        """Give memory back that only makes passes faster."""
 
 
 class PlainPass:
@@ -70,7 +50,7 @@ class PlainPass:
         segments: Sequence[Segment],
         asking: Sequence[Asking],
     ) -> None:
-        self._record, self._choice = record, None
+        self._record, self.choice = record, None
         keeps_weights = record is not None and record.recording.needs_attention
         self._pass = model.plan(segments, keeps_weights=keeps_weights)
         wanted = [number for number, segment in enumerate(segments) if segment.wants_logits]
@@ -78,39 +58,34 @@ class PlainPass:
         keep = self._pass.last[wanted or [0]]
         logits = model.run(self._pass, keep, keeps_states=record is not None)
         if wanted:
-            self._choice = NextTokens(choose_tokens(logits), logits, asking)
+            self.choice = NextTokens(choose_tokens(logits), logits, asking)
 
     def record(self, alive: Sequence[bool]) -> None:
+        """Add the segments that are alive to the record. Called once, before the next launch."""
         assert all(alive)  # nothing is launched before it is known to be needed
         if self._record is not None:
             self._record.add(self._pass)
 
     def read(self) -> list[NextToken]:
-        return self._choice.read() if self._choice else []
+        """The next tokens of the segments that want logits, in their order."""
+        return self.choice.read() if self.choice else []
 
     def nodes(self) -> Float[Tensor, "segments layers node_dim"] | None:
+        """The projected states of the segments' last tokens, if any layers were asked for."""
         if self._record is None or not self._record.recording.token_layers:
             return None
         return self._record.project_tokens(self._pass).cpu()
 
 
-def choose_passes(model: PackedModel, record: RowRecord | None, max_rows: int) -> Passes:
+def choose_passes(
+    model: PackedModel, record: RowRecord | None, max_rows: int, *, is_exact: bool = False
+) -> PlainPasses:
     """Graphs on a GPU where its kernels can be used, or plain passes."""
     has_sinks = any(hasattr(module, "sinks") for module in model.model.modules())
-    if can_replay(model.model) and not has_sinks and _has_triton():
-        return GraphPasses(model, record, max_rows)
+    fits = model.packs and model.fits_kernels and not has_sinks
+    if can_replay(model.model) and fits and torch.utils._triton.has_triton():
+        return GraphPasses(model, record, max_rows, is_exact=is_exact)
     return PlainPasses(model, record)
-
-
-def _has_triton() -> bool:
-    return torch.utils._triton.has_triton()
-
-
-# Tokens of a pass are padded to one of these, or to a multiple of the last.
-_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512)
-_MIN_COLUMNS = 128
-# Stands for a segment whose next token is not wanted.
-_NOBODY = Asking(Chooser(Sampling(), 1, 0), 0, ())
 
 
 class _CapturedPass:
@@ -179,13 +154,23 @@ class _CapturedPass:
             self._graphs.append(graph)
 
 
-class GraphPasses:
-    """Launches passes as graphs, one per number of tokens, captured when first needed."""
+class GraphPasses(PlainPasses):
+    """Launches passes as graphs, one per number of tokens, captured when first needed. If it
+    `is_exact`, prompts are passed without one: the kernels add up what the tokens of a row give in
+    any order, which rounds differently every time."""
 
     looks_ahead = True
 
-    def __init__(self, model: PackedModel, record: RowRecord | None, max_rows: int) -> None:
-        self.model, self.record, self.max_rows = model, record, max_rows
+    def __init__(
+        self,
+        model: PackedModel,
+        record: RowRecord | None,
+        max_rows: int,
+        *,
+        is_exact: bool = False,
+    ) -> None:
+        super().__init__(model, record)
+        self.max_rows, self.is_exact = max_rows, is_exact
         # The token that follows in each row, and in the spare one.
         self.next_tokens = torch.zeros(max_rows + 1, dtype=torch.long, device=model.device)
         self._captured: dict[tuple[int, int, bool], _CapturedPass] = {}
@@ -200,13 +185,24 @@ class GraphPasses:
 
     def launch(
         self, segments: Sequence[Segment], asking: Sequence[Asking], *, records: bool
-    ) -> "GraphPass":
+    ) -> "PlainPass | GraphPass":
+        if self.is_exact and any(len(segment.tokens) > 1 for segment in segments):
+            return self._launch_plainly(segments, asking, records)
         count = sum(len(segment.tokens) for segment in segments)
         longest = max(segment.start + len(segment.tokens) for segment in segments)
         captured = self._find(count, longest, records)
         self._fill(captured, segments, count)
         captured.run()
         return GraphPass(captured, segments, asking, self.next_tokens)
+
+    def _launch_plainly(
+        self, segments: Sequence[Segment], asking: Sequence[Asking], records: bool
+    ) -> PlainPass:
+        launched = PlainPass(self.model, self.record if records else None, segments, asking)
+        if launched.choice is not None:
+            rows = [segment.row for segment in segments if segment.wants_logits]
+            self.next_tokens[to_device(rows, self.model.device)] = launched.choice.tokens
+        return launched
 
     def forget(self) -> None:
         self._captured.clear()
@@ -312,8 +308,9 @@ class GraphPass:
         asked = [next(everyone) if one.wants_logits else _NOBODY for one in segments]
         self._choice = NextTokens(captured.chosen, captured.logits, asked)
         drawn = [n for n, one in enumerate(asked) if not one.chooser.is_greedy]
-        for number in drawn:
-            next_tokens[segments[number].row] = captured.chosen.tokens[number]
+        if drawn:
+            rows = to_device([segments[number].row for number in drawn], next_tokens.device)
+            next_tokens[rows] = captured.chosen.tokens[to_device(drawn, next_tokens.device)]
 
     def record(self, alive: Sequence[bool]) -> None:
         flags = [ok for ok, s in zip(alive, self._segments, strict=True) for _ in s.tokens]

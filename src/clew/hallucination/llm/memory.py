@@ -1,15 +1,17 @@
-"""Rows of the cache and the record: which are free, and how many there is memory for."""
+"""What there is memory for: rows of the KV cache and the record, beginnings that prompts share, and
+the rows of a batch."""
 
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import psutil
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from clew.hallucination.llm.device_map import free_gpu_memory
-from clew.hallucination.llm.passes import CachedTokens, PackedModel
+from clew.hallucination.llm.passes import COLUMNS_STEP, CachedTokens, PackedModel
 from clew.hallucination.llm.recording import RowRecord
 from clew.hallucination.traces.schema import TraceShape
 
@@ -19,9 +21,12 @@ _MIN_ROWS, _MIN_CAPACITY = 4, 128
 _MIN_CAPACITY_OF_GRAPHS = 256
 # Room for the first tokens of an answer.
 _FIRST_TOKENS = 16
+_MIN_TOKENS = 8
+_MAX_KEPT_TOKENS = 4096
+_RECENT_PROMPTS = 32
 
 
-class Room:
+class RowPool:
     """The rows of the engine, up to `max_rows`. They grow with what is asked, by powers of two: all
     have room for the longest. Where memory is short, long rows are fewer."""
 
@@ -58,6 +63,24 @@ class Room:
         ):
             return None
         self._resize(*_fitting(sizes, with_answer))
+        return self.take()
+
+    def fit(self, rows: int, tokens: int, *, is_recorded: bool) -> None:
+        """While nothing runs: make exactly these many rows, for a batch that nobody joins. On a
+        GPU, passes that were captured for larger ones remain usable."""
+        tokens = -(-(tokens + 1) // COLUMNS_STEP) * COLUMNS_STEP
+        if self._model.device.type == "cuda":
+            tokens = max(_power_of_two(tokens), self._model.cache.capacity)
+            rows = max(rows, self._model.cache.rows)
+        self._resize(rows, tokens, is_recorded=is_recorded)
+
+    def release(self) -> None:
+        """While nothing runs: free the rows, unless passes were captured for them."""
+        if self._model.device.type != "cuda":
+            self._resize(0, 0)
+
+    def take(self) -> int:
+        """A free row; there is one."""
         row = heapq.heappop(self._free)
         self._used.add(row)
         return row
@@ -68,7 +91,8 @@ class Room:
 
     def reserve(self, tokens: int) -> None:
         """Make room for that many tokens in every row. Raises MemoryError if there is none."""
-        self._resize(*_fitting(self._sizes(1, tokens), tokens))
+        if tokens > self._model.cache.capacity:
+            self._resize(*_fitting(self._sizes(1, tokens), tokens))
 
     def _sizes(self, rows: int, tokens: int) -> tuple[int, int] | None:
         """The sizes to change to; None if memory is too small. Rows do not become shorter, and only
@@ -92,11 +116,11 @@ class Room:
         if self._model.cache.capacity > 4 * _power_of_two(max(tokens, _MIN_CAPACITY)):
             self._resize(0, 0)
 
-    def _resize(self, rows: int, capacity: int) -> None:
+    def _resize(self, rows: int, capacity: int, *, is_recorded: bool = True) -> None:
         """Both or neither: no row is without a record if memory runs out."""
         changes = [
             kept.prepare_resize(rows, capacity)
-            for kept in (self._model.cache, self._record)
+            for kept in (self._model.cache, self._record if is_recorded else None)
             if kept is not None and (kept.rows, kept.capacity) != (rows, capacity)
         ]
         for change in changes:
@@ -117,11 +141,6 @@ def _free_memory(model: PackedModel) -> int:
     if model.device.type == "cuda":
         return free_gpu_memory(model.model)
     return int(psutil.virtual_memory().available)
-
-
-_MIN_TOKENS = 8
-_MAX_KEPT_TOKENS = 4096
-_RECENT_PROMPTS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,12 +211,10 @@ class BatchPlan:
     same_length: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtraWork:
-    """What else an answer takes: its tokens passed `repeats` more times, and further `tokens`;
-    `bytes` on disk."""
+class ExtraWork(NamedTuple):
+    """What else an answer takes: its tokens passed once more, and further `tokens`; `bytes` on
+    disk."""
 
-    repeats: int
     tokens: int
     bytes: int
 

@@ -1,4 +1,5 @@
-"""Load a causal language model as capture requires it: eager attention, evaluation mode."""
+"""Load a causal language model with eager attention, in evaluation mode, and describe it. Its
+folder may be somebody else's: it is checked before and after the libraries load it."""
 
 import contextlib
 import hashlib
@@ -43,6 +44,18 @@ _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+}
+# What the libraries raise for files that they cannot use.
+_LIBRARY_ERRORS = (
+    *(OSError, ValueError, LookupError, ImportError, RuntimeError),
+    *(TypeError, AttributeError, ArithmeticError, struct.error, pickle.PickleError),
+    *(SafetensorError, StrictDataclassError),
+)
+# What transformers builds one object for, however small the weights are.
+_MOST = {
+    "num_labels": 100_000,
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 10_000),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 10_000),
 }
 
 
@@ -227,16 +240,6 @@ def context_tokens(model: PreTrainedModel) -> int:
     return min(context or MAX_TOKENS, MAX_TOKENS)
 
 
-def sliding_window(model: PreTrainedModel) -> int | None:
-    """How far back a layer may look, if the model limits that."""
-    config = model.config.get_text_config()
-    if getattr(config, "use_sliding_window", True) is False:
-        return None
-    # GPT-Neo and Llama 4 use other names for it.
-    names = ("sliding_window", "window_size", "attention_chunk_size")
-    return next((size for name in names if (size := getattr(config, name, None))), None)
-
-
 def _find_source(name: str) -> tuple[str, dict[str, Any]]:
     if name == EMBEDDED_NAME:
         return str(embedded_model_folder()), {}
@@ -316,20 +319,6 @@ def _quantize_options(quantize: str, device: str) -> dict[str, Any]:
     else:
         bits = BitsAndBytesConfig(load_in_8bit=True)
     return {"quantization_config": bits, "device_map": {"": device}}
-
-
-# What the libraries raise for files that they cannot use.
-_LIBRARY_ERRORS = (
-    *(OSError, ValueError, LookupError, ImportError, RuntimeError),
-    *(TypeError, AttributeError, ArithmeticError, struct.error, pickle.PickleError),
-    *(SafetensorError, StrictDataclassError),
-)
-# What transformers builds one object for, however small the weights are.
-_MOST = {
-    "num_labels": 100_000,
-    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 10_000),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 10_000),
-}
 
 
 def check_config(path: Path) -> None:

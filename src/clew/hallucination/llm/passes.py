@@ -1,62 +1,73 @@
 """One pass of the model over tokens of many requests, packed into one sequence: the next token of
-every running answer together with parts of new prompts. Only the attention knows the rows."""
+every running answer together with parts of new prompts. Only the attention knows the rows of the KV
+cache."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
 
-from clew.base.errors import InputError
+from clew.base.memory import is_out_of_memory
 from clew.hallucination.llm.device_map import model_device
 from clew.hallucination.llm.observe import ModelObserver, accepted_arguments
 
 # Under this name the model's layers find the attention below.
 _ATTENTION = "clew_rows"
-_COLUMNS_STEP = 32
+COLUMNS_STEP = 32
+# A pass keeps the attention weights of all layers until they are reduced.
+_MAX_WEIGHTS_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
+_COPIES = 4
+# What a pass may raise: whatever it is, the engine continues with other requests.
+PASS_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError)
 # If the rows of a step lie apart, those between are computed as well, up to this many times as many
 # rows; otherwise the keys and values are copied.
 _MAX_SPREAD = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class CachedTokens:
-    """Keys and values of the first tokens of a row, of every layer."""
-
-    keys: Float[Tensor, "layers kv_heads tokens dim"]
-    values: Float[Tensor, "layers kv_heads tokens dim"]
+# Keys and values of the first tokens of a row, of every layer.
+CachedTokens = list[tuple[Tensor, Tensor] | None]
 
 
 class RowCache:
-    """Keys and values of `rows` rows with room for `capacity` tokens each, and of a spare row that
-    tokens without a request are written to. A row's tokens start at 0. Allocated when the first
-    keys arrive, which have the model's sizes. `version` counts how often the tensors were
-    replaced."""
-
-    keys: Float[Tensor, "layers rows kv_heads capacity dim"]
-    values: Float[Tensor, "layers rows kv_heads capacity dim"]
+    """The KV cache: keys and values of `rows` rows with room for `capacity` tokens each, and of a
+    spare row that tokens without a request are written to. A row's tokens start at 0. Each layer is
+    allocated when its first keys arrive, which have the model's sizes. `version` counts how often
+    the tensors were replaced."""
 
     def __init__(self, layers: int) -> None:
-        self._layers = layers
         self.rows = self.capacity = self.version = 0
-        self.is_allocated = False
+        self._layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether every layer has got keys."""
+        return None not in self._layers
+
+    @property
+    def fits_kernels(self) -> bool:
+        """Whether keys and values have the same sizes, as the kernels of a GPU expect."""
+        return all(layer and layer[0].shape == layer[1].shape for layer in self._layers)
 
     def prepare_resize(self, rows: int, capacity: int) -> Callable[[], None]:
         """Allocate other sizes, with what fits of the tokens; the returned function puts them in
         place."""
-        if self.is_allocated:
-            new = [_resized(old, rows, capacity) for old in (self.keys, self.values)]
+        new = [
+            layer and (_resized(layer[0], rows, capacity), _resized(layer[1], rows, capacity))
+            for layer in self._layers
+        ]
 
         def resize() -> None:
-            self.rows, self.capacity = rows, capacity
+            self.rows, self.capacity, self._layers = rows, capacity, new
             self.version += 1
-            if self.is_allocated:
-                self.keys, self.values = new
 
         return resize
 
@@ -64,40 +75,35 @@ class RowCache:
         self,
         number: int,
         keys: Float[Tensor, "kv_heads tokens dim"],
-        values: Float[Tensor, "kv_heads tokens dim"],
-    ) -> tuple[Tensor, Tensor]:
+        values: Float[Tensor, "kv_heads tokens value_dim"],
+    ) -> tuple[Float[Tensor, "rows kv_heads capacity dim"], Tensor]:
         """All keys and values of one layer, which has got these new ones."""
-        if not self.is_allocated:
-            self.keys, self.values = self._allocate(keys), self._allocate(values)
-            self.is_allocated = True
-        if keys.shape[0] != self.keys.shape[2] or keys.shape[2] != self.keys.shape[4]:
-            raise InputError(
-                f"layer {number} of this model has keys of another size than its first layer. Such "
-                "models cannot answer live; use them with clew.extract."
-            )
-        return self.keys[number], self.values[number]
+        layer = self._layers[number]
+        if layer is None:
+            layer = self._layers[number] = self._allocate(keys), self._allocate(values)
+        return layer
 
     def copy_tokens(self, row: int, length: int) -> CachedTokens:
-        return CachedTokens(
-            keys=self.keys[:, row, :, :length].clone(),
-            values=self.values[:, row, :, :length].clone(),
-        )
+        return [
+            layer and (layer[0][row, :, :length].clone(), layer[1][row, :, :length].clone())
+            for layer in self._layers
+        ]
 
-    def paste_tokens(self, row: int, tokens: CachedTokens) -> None:
-        length = tokens.keys.shape[2]
-        self.keys[:, row, :, :length] = tokens.keys
-        self.values[:, row, :, :length] = tokens.values
+    def paste_tokens(self, rows: int | slice, tokens: CachedTokens) -> None:
+        for layer, copied in zip(self._layers, tokens, strict=True):
+            for all_rows, values in zip(layer or (), copied or (), strict=True):
+                all_rows[rows, :, : values.shape[1]] = values
 
     def _allocate(self, states: Float[Tensor, "kv_heads tokens dim"]) -> Tensor:
         heads, _, dim = states.shape
-        return states.new_zeros(self._layers, self.rows + 1, heads, self.capacity, dim)
+        return states.new_zeros(self.rows + 1, heads, self.capacity, dim)
 
 
 def _resized(old: Tensor, rows: int, capacity: int) -> Tensor:
-    layers, old_rows, heads, old_capacity, dim = old.shape
-    new = old.new_zeros(layers, rows + 1, heads, capacity, dim)
+    old_rows, heads, old_capacity, dim = old.shape
+    new = old.new_zeros(rows + 1, heads, capacity, dim)
     rows, capacity = min(old_rows - 1, rows), min(old_capacity, capacity)
-    new[:, :rows, :, :capacity] = old[:, :rows, :, :capacity]
+    new[:rows, :, :capacity] = old[:rows, :, :capacity]
     return new
 
 
@@ -135,6 +141,10 @@ class Group:
     @property
     def lane_count(self) -> int:
         return len(self.positions)
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
 
     def query(self, packed: Float[Tensor, "heads tokens dim"]) -> Float[Tensor, "lanes heads t d"]:
         """The queries in lanes; padding repeats some token."""
@@ -215,38 +225,56 @@ class Pass:
         """Never called: the weights are kept where they are computed."""
 
 
-def in_order(segments: Sequence[Segment]) -> list[Segment]:
-    """As a pass takes them: those of one token first, by row."""
-    steps = sorted((s for s in segments if len(s.tokens) == 1), key=lambda s: s.row)
-    return [*steps, *(s for s in segments if len(s.tokens) > 1)]
-
-
 class PackedModel:
-    """A model with the cache of its rows. One thread may use it at a time."""
+    """A model with the cache of its rows. One thread may use it at a time. `packs`: the tokens of a
+    pass are one sequence, and our attention keeps the rows apart. A model that does not use the
+    attention it is given passes those rows together that have as many tokens, with its own."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.observer = model, ModelObserver(model)
         self.cache = RowCache(self.observer.num_layers)
         self._arguments = accepted_arguments(model)
+        self.on_passed: Callable[[int], object] = lambda _tokens: None
+        self.packs, self.fits_kernels = True, False
+        self.packs = self._can_pack()
 
     @property
     def device(self) -> torch.device:
         return model_device(self.model)
 
+    def with_own_cache(self) -> "PackedModel":
+        """The same model with other rows."""
+        other = copy.copy(self)
+        other.cache = RowCache(self.observer.num_layers)
+        return other
+
+    def most_tokens(self, most: int, longest: int, *, keeps_weights: bool) -> int:
+        """How many tokens, of `most`, there is memory for in a pass where rows have up to `longest`
+        tokens. If the attention weights are kept, those of all layers are until they are reduced;
+        otherwise a layer computes with a few copies."""
+        columns, kind = 1 << longest.bit_length(), self.device.type
+        copies = self.observer.num_layers if keeps_weights else _COPIES
+        a_token = copies * self.observer.heads * columns * 4
+        return max(1, min(most, _MAX_WEIGHTS_BYTES.get(kind, 1 << 28) // a_token))
+
+    def in_order(self, segments: Sequence[Segment]) -> list[Segment]:
+        """As a pass takes them: those of one token first, by row."""
+        if not self.packs:
+            return sorted(segments, key=lambda s: (s.start, len(s.tokens), s.row))
+        steps = sorted((s for s in segments if len(s.tokens) == 1), key=lambda s: s.row)
+        return [*steps, *(s for s in segments if len(s.tokens) > 1)]
+
     def plan(self, ordered: Sequence[Segment], *, keeps_weights: bool = False) -> Pass:
         """Pack segments that are `in_order`."""
         device = self.device
         lengths = [len(segment.tokens) for segment in ordered]
-        steps = lengths.count(1)
         rows = [s.row for s, length in zip(ordered, lengths, strict=True) for _ in range(length)]
         positions = [p for s in ordered for p in range(s.start, s.start + len(s.tokens))]
         ends = torch.tensor(lengths).cumsum(0)
         longest = max(positions) + 1
-        columns = min(-(-longest // _COLUMNS_STEP) * _COLUMNS_STEP, self.cache.capacity)
-        parts = ((ordered[:steps], 0), (ordered[steps:], steps))
-        groups = [_group(some, first, device) for some, first in parts]
+        columns = min(-(-longest // COLUMNS_STEP) * COLUMNS_STEP, self.cache.capacity)
         return Pass(
-            groups=[group for group in groups if group is not None],
+            groups=self._group(ordered),
             tokens=torch.tensor([t for s in ordered for t in s.tokens], device=device),
             rows=torch.tensor(rows, device=device),
             positions=torch.tensor(positions, device=device),
@@ -256,6 +284,32 @@ class PackedModel:
             cache=self.cache,
         )
 
+    def _group(self, ordered: Sequence[Segment]) -> list[Group]:
+        groups, first = [], 0
+        for _, some in groupby(ordered, self._group_key):
+            segments = list(some)
+            groups.append(_group(segments, first, self.device))
+            first += groups[-1].count
+        return groups
+
+    def _group_key(self, segment: Segment) -> Any:
+        return len(segment.tokens) == 1 if self.packs else (segment.start, len(segment.tokens))
+
+    @torch.inference_mode()
+    def _can_pack(self) -> bool:
+        """Pass one token: whether all layers have used our attention."""
+        trial = self.with_own_cache()
+        trial.cache.prepare_resize(1, COLUMNS_STEP)()
+        planned = trial.plan([Segment(row=0, tokens=[0], start=0)])
+        try:
+            trial.run(planned, planned.last)
+        except PASS_ERRORS as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+        self.fits_kernels = trial.cache.fits_kernels
+        return trial.cache.is_allocated
+
     def run(
         self,
         planned: Pass,
@@ -264,6 +318,8 @@ class PackedModel:
         keeps_states: bool = False,
     ) -> Float[Tensor, "kept vocabulary"]:
         """Pass the tokens; returns the logits of those in `keep`, at least one."""
+        if not self.packs:
+            return self._run_groups(planned, keeps_states=keeps_states)[keep]
         with self._attention(planned):
             if keeps_states:
                 with self.observer.listen(planned, attention=False):
@@ -279,6 +335,25 @@ class PackedModel:
             **self._arguments(planned.positions[None], keep),
         )
         return output.logits[0]
+
+    def _run_groups(self, planned: Pass, *, keeps_states: bool) -> Float[Tensor, "tokens vocab"]:
+        """With the model's own attention. Rows that have as many tokens need no padding."""
+        logits, states = [], []
+        for group in planned.groups:
+            listener, here = _GroupListener(group, planned), slice(group.first, group.end)
+            view = [_LayerView(planned.cache, n, group) for n in range(self.observer.num_layers)]
+            listen = self.observer.listen(listener, attention=planned.keeps_weights)
+            with listen if keeps_states else nullcontext():
+                output = self.model(
+                    input_ids=planned.tokens[here].view(-1, group.width),
+                    past_key_values=Cache(layers=list(view)),
+                    use_cache=True,
+                    **self._arguments(group.positions, group.width),
+                )
+            logits.append(output.logits.flatten(0, 1))
+            states.append(listener.states)
+        planned.states = [torch.cat(layer) for layer in zip(*states, strict=True)]
+        return torch.cat(logits)
 
     @contextmanager
     def _attention(self, planned: Pass) -> Iterator[None]:
@@ -296,9 +371,43 @@ class PackedModel:
 _current: ContextVar[Pass] = ContextVar("_current")
 
 
-def _group(segments: Sequence[Segment], first: int, device: torch.device) -> Group | None:
-    if not segments:
-        return None
+class _GroupListener:
+    """What a group gave in a pass with the model's own attention."""
+
+    def __init__(self, group: Group, planned: Pass) -> None:
+        self._group, self._columns = group, planned.columns
+        self.states: list[Tensor] = []
+
+    def on_hidden(self, _layer: int, states: Float[Tensor, "rows tokens dim"]) -> None:
+        self.states.append(states.flatten(0, 1))
+
+    def on_attention(self, _layer: int, weights: Float[Tensor, "rows heads tokens all"]) -> None:
+        empty = self._columns - weights.shape[-1]
+        self._group.weights.append(nn.functional.pad(weights, (0, empty)))
+
+
+class _LayerView(DynamicLayer):
+    """A layer of a group's rows, as transformers reads and writes it: all have as many tokens."""
+
+    def __init__(self, cache: RowCache, number: int, group: Group) -> None:
+        super().__init__()
+        self._cache, self._number, self._rows = cache, number, group.rows
+        self._start = int(group.positions[0, 0])
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        keys, values = self._cache.layer(self._number, key_states[0], value_states[0])
+        rows, stop = self._rows.to(keys.device), self._start + key_states.shape[-2]
+        keys[rows, :, self._start : stop] = key_states
+        values[rows, :, self._start : stop] = value_states
+        return keys[rows, :, :stop], values[rows, :, :stop]
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        return self._start
+
+
+def _group(segments: Sequence[Segment], first: int, device: torch.device) -> Group:
     rows = [segment.row for segment in segments]
     lengths = [len(segment.tokens) for segment in segments]
     width, low, high = max(lengths), min(rows), max(rows) + 1

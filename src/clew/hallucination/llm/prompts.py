@@ -1,4 +1,4 @@
-"""The prompt of a question, its tokens, and where the answer ends."""
+"""Questions, conversations and given answers as token ids, and where an answer ends."""
 
 import json
 import re
@@ -35,6 +35,7 @@ _PIECE_CHARACTERS = 1 << 14
 _PLACEHOLDERS = re.compile(r"\{(?:question|context)\}")
 _REPEATS = 3
 _MIN_REPEATED_TOKENS = 6
+_PROBE = "answer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +284,32 @@ def _unusable_template(reason: str) -> InputError:
     )
 
 
+class Pieces:
+    """The text that tokens add to a text, kept per token."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._anchor = tokenizer.encode("a", add_special_tokens=False)
+        self._anchor_text = tokenizer.decode(self._anchor)
+        self._known: dict[int, str] = {}
+
+    def whole(self, tokens: Sequence[int]) -> str:
+        """The text of a whole answer."""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def added(self, tokens: Sequence[int]) -> str:
+        """What tokens add in the middle of a text, leading space included."""
+        if len(tokens) > 1:
+            return self._decode(tokens)
+        if tokens[0] not in self._known:
+            self._known[tokens[0]] = self._decode(tokens)
+        return self._known[tokens[0]]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        text = self._tokenizer.decode([*self._anchor, *tokens], skip_special_tokens=True)
+        return str(text[len(self._anchor_text) :])
+
+
 class AnswerEnd:
     """Decides, one token at a time, whether an answer is complete."""
 
@@ -290,9 +317,7 @@ class AnswerEnd:
         self._tokenizer = tokenizer
         self._cut = cut
         self.end_tokens = list(end_tokens)
-        self._pieces: dict[int, str] = {}
-        self._anchor = tokenizer.encode("a", add_special_tokens=False)
-        self._anchor_text = tokenizer.decode(self._anchor)
+        self._pieces = Pieces(tokenizer)
 
     def before(self, answer: list[int], token: int) -> StopReason | None:
         """Why the answer is complete *without* `token`, the model's next token."""
@@ -300,10 +325,10 @@ class AnswerEnd:
             return "end"
         if self._cut == "none" or not answer:
             return None
-        piece = self._piece(token)
+        piece = self._pieces.added([token])
         if not piece[:1].isspace() and "\n" not in piece:
             return None
-        text = self._tokenizer.decode(answer, skip_special_tokens=True)
+        text = self._pieces.whole(answer)
         if "\n" in piece and text.strip():
             return "line"
         if self._cut == "sentence" and ends_sentence(text):
@@ -333,13 +358,6 @@ class AnswerEnd:
         """Digits may repeat: many tokenizers split ",000,000,000" into twelve tokens."""
         text = self._tokenizer.decode(tokens)
         return any(map(str.isdigit, text)) and not any(map(str.isalpha, text))
-
-    def _piece(self, token: int) -> str:
-        """The text that a token adds in the middle of a sentence, leading space included."""
-        if token not in self._pieces:
-            text = self._tokenizer.decode([*self._anchor, token])
-            self._pieces[token] = text[len(self._anchor_text) :]
-        return self._pieces[token]
 
 
 def ends_sentence(text: str) -> bool:
@@ -380,9 +398,6 @@ def find_token_ends(tokenizer: Any, answer: Sequence[int]) -> list[int]:
         last = max(last, len(text.rstrip("\ufffd")) if text != whole else len(whole))
         ends.append(min(max(last - before, 0), len(whole.strip())))
     return ends
-
-
-_PROBE = "answer"
 
 
 class PromptTooLongError(InputError):

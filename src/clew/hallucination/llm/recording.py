@@ -1,13 +1,14 @@
 """What is recorded of running answers: the same as capture stores, computed once per pass for all
 layers and rows together, so that it costs little."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from clew.hallucination.llm.passes import Group, Pass
 from clew.hallucination.traces.basis import Basis
@@ -19,6 +20,22 @@ _OF_ATTENTION = frozenset(
 )
 # Copies on a GPU have room for a multiple of this many tokens: those of one size join quickly.
 _ROUNDED = {"cuda": 128}
+# Tensors with one entry per token, and the dimension of the tokens in those of one row.
+PER_TOKEN = {
+    "nodes": 1,
+    "edge_weight": 1,
+    "edge_slot": 1,
+    "diagonal": 2,
+    "received": 2,
+    "masses": 2,
+}
+_RAGGED = {
+    "nodes": 3,
+    "edge_weight": 3,
+    "edge_source": 3,
+    "attention_log_diagonal": 4,
+    "laplacian_diagonal": 4,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +126,14 @@ class RowRecord:
         layers = [planned.states[layer][planned.last] for layer in self.recording.token_layers]
         return _project(self._token_basis, torch.stack(layers)).transpose(0, 1)
 
-    def copy(self, row: int, length: int, answer: int) -> RowCopy:
+    def copy(self, row: int, length: int, answer: int, *, clones: bool = True) -> RowCopy:
         """What has been recorded of one row: `length` tokens, the last `answer` of which are the
         answer. It is reduced later: the engine's thread does not take the time."""
         step = _ROUNDED.get(self._device.type, 1)
         room = min(-(-length // step) * step, self.capacity)
-        tensors = {name: self._of_row(name, row, room).clone() for name in self._tensors}
+        tensors = {name: self._of_row(name, row, room) for name in self._tensors}
+        if clones:
+            tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         return RowCopy(
             tensors=tensors, columns=self.recording.columns, length=length, answer=answer
         )
@@ -127,10 +146,11 @@ class RowRecord:
             if name in PER_TOKEN
         }
 
-    def paste_tokens(self, row: int, tokens: dict[str, Tensor]) -> None:
+    def paste_tokens(self, rows: slice, tokens: dict[str, Tensor]) -> None:
+        """Start rows with the same tokens."""
         for name, values in tokens.items():
             along = PER_TOKEN[name] + 1
-            self._tensors[name][row : row + 1].narrow(along, 0, values.shape[along]).copy_(values)
+            self._tensors[name][rows].narrow(along, 0, values.shape[along]).copy_(values)
 
     def _of_row(self, name: str, row: int, length: int) -> Tensor:
         tensor = self._tensors[name][row : row + 1]
@@ -196,27 +216,27 @@ class RowRecord:
     def _add_weights(self, group: Group, planned: Pass, alive: Tensor | None) -> None:
         """Reduce the attention of one group of segments, all layers at once."""
         weights = group.of_segments(torch.stack(group.weights, dim=1))
-        here = slice(group.first, group.first + group.count)
-        tokens = _Tokens(
-            rows=group.rows,
-            token_rows=planned.rows[here],
-            token_positions=planned.positions[here],
-            positions=group.of_segments(group.positions),
-        )
+        positions = group.of_segments(group.positions)
+        here = slice(group.first, group.end)
+        where = planned.rows[here], planned.positions[here]
         if "edge_weight" in self._tensors:
-            self._add_edges(group, weights, tokens)
+            self._add_edges(group, weights, where)
         if "diagonal" in self._tensors:
-            own = tokens.positions.clamp(max=planned.columns - 1)[:, None, None, :, None]
+            own = positions.clamp(max=planned.columns - 1)[:, None, None, :, None]
             diagonal = weights.gather(-1, own.expand(*weights.shape[:4], 1))[..., 0]
-            self._write("diagonal", tokens, group.real_tokens(diagonal.permute(0, 3, 1, 2)))
+            self._write("diagonal", where, group.real_tokens(diagonal.permute(0, 3, 1, 2)))
         if "received" in self._tensors:
             received = self._tensors["received"][..., : planned.columns]
             given = group.sum_tokens(weights).float()
             if alive is not None:  # each token is a segment of its own
                 given = given * alive[:, None, None, None]
-            received.index_add_(0, tokens.rows, given)
+            received.index_add_(0, group.rows, given)
         if "masses" in self._tensors:
-            self._add_masses(group, weights, tokens)
+            column = torch.arange(weights.shape[-1], device=weights.device)
+            in_prompt = column < self._prompts[group.rows][:, None]
+            sides = torch.stack([in_prompt, ~in_prompt], dim=-1).to(weights.dtype)
+            masses = (weights.flatten(1, 3) @ sides).view(*weights.shape[:4], 2)
+            self._write("masses", where, group.real_tokens(masses.permute(0, 3, 1, 2, 4)))
 
     def _add_all_weights(
         self, weights: Float[Tensor, "layers tokens heads columns"], planned: Pass, alive: Tensor
@@ -235,34 +255,18 @@ class RowRecord:
                 kept = self._tensors[name]
                 kept[rows, :, positions, :k] = found.transpose(0, 1).to(kept.dtype)
 
-    def _add_edges(self, group: Group, weights: Tensor, tokens: "_Tokens") -> None:
+    def _add_edges(self, group: Group, weights: Tensor, where: tuple[Tensor, Tensor]) -> None:
         k = min(self.recording.shape.edges_per_token, weights.shape[-1])
         strongest = weights.mean(2, dtype=torch.float32).topk(k, dim=-1)
         for name, found in zip(("edge_weight", "edge_slot"), strongest, strict=True):
-            kept = self._tensors[name]
-            values = group.real_tokens(found.transpose(1, 2)).to(kept.dtype)
-            kept[tokens.token_rows, :, tokens.token_positions, :k] = values
+            kept, (rows, positions) = self._tensors[name], where
+            kept[rows, :, positions, :k] = group.real_tokens(found.transpose(1, 2)).to(kept.dtype)
 
-    def _add_masses(self, group: Group, weights: Tensor, tokens: "_Tokens") -> None:
-        column = torch.arange(weights.shape[-1], device=weights.device)
-        in_prompt = column < self._prompts[tokens.rows][:, None]
-        sides = torch.stack([in_prompt, ~in_prompt], dim=-1).to(weights.dtype)
-        masses = (weights.flatten(1, 3) @ sides).view(*weights.shape[:4], 2)
-        self._write("masses", tokens, group.real_tokens(masses.permute(0, 3, 1, 2, 4)))
-
-    def _write(self, name: str, tokens: "_Tokens", values: Float[Tensor, "real *rest"]) -> None:
-        self._tensors[name][tokens.token_rows, :, :, tokens.token_positions] = values.float()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Tokens:
-    """Where the tokens of a group are: the row of each segment, row and position of each token,
-    and the positions with padding."""
-
-    rows: Int[Tensor, " segments"]
-    token_rows: Int[Tensor, " real"]
-    token_positions: Int[Tensor, " real"]
-    positions: Int[Tensor, "segments tokens"]
+    def _write(
+        self, name: str, where: tuple[Tensor, Tensor], values: Float[Tensor, "real *rest"]
+    ) -> None:
+        rows, positions = where
+        self._tensors[name][rows, :, :, positions] = values.float()
 
 
 def _of_layers(basis: Basis | None, layers: Sequence[int]) -> Basis | None:
@@ -281,31 +285,14 @@ def _project(
     return (centered @ basis.components).float()
 
 
-# Tensors with one entry per token, and the dimension of the tokens in those of one row.
-PER_TOKEN = {
-    "nodes": 1,
-    "edge_weight": 1,
-    "edge_slot": 1,
-    "diagonal": 2,
-    "received": 2,
-    "masses": 2,
-}
-_RAGGED = {
-    "nodes": 3,
-    "edge_weight": 3,
-    "edge_source": 3,
-    "attention_log_diagonal": 4,
-    "laplacian_diagonal": 4,
-}
-
-
 def reduce_ragged(copies: Sequence[RowCopy]) -> Reduced:
     """The fields of some answers' traces. Those of columns that were not recorded are empty."""
     rows = _Rows(copies)
-    fields = rows.reduce()
-    ragged = {name: _RAGGED[name] for name in fields if name in _RAGGED}
-    for name, dims in ragged.items():
-        fields[name] = rows.select(fields[name], dims)
+    # One after the other: all of them with padding would take much memory.
+    fields = {
+        name: rows.select(values, _RAGGED[name]) if name in _RAGGED else values
+        for name, values in rows.reduce()
+    }
     return _reduced(fields, rows.device)
 
 
@@ -313,7 +300,7 @@ def reduce_padded(copies: Sequence[RowCopy]) -> Reduced:
     """The same, with ragged fields `[answers, layers, (heads,) tokens, ...]` and zeros after each
     answer's tokens."""
     rows = _Rows(copies)
-    return _reduced(rows.reduce(), rows.device)
+    return _reduced(dict(rows.reduce()), rows.device)
 
 
 def _reduced(fields: dict[str, Tensor], device: torch.device) -> Reduced:
@@ -337,30 +324,30 @@ class _Rows:
         places = torch.arange(self._longest, device=self.device)
         self.index = places.expand(len(copies), -1)
         self.used = places < self.lengths[:, None]
-        self._kept = {name: self._join(copies, name) for name in copies[0].tensors}
+        self._copies = copies
 
-    def reduce(self) -> dict[str, Tensor]:
-        kept, fields = self._kept, {}
-        if "last_hidden" in kept:
-            fields["last_hidden"] = kept["last_hidden"]
-        if "answer_sum" in kept:
+    def reduce(self) -> Iterator[tuple[str, Tensor]]:
+        """The fields that were recorded, one after the other."""
+        recorded = self._copies[0].tensors
+        if "last_hidden" in recorded:
+            yield "last_hidden", self._join("last_hidden")
+        if "answer_sum" in recorded:
             count = self.answers.clamp(min=1)[:, None, None]
-            fields["answer_hidden"] = kept["answer_sum"] / count
-        if "nodes" in kept:
-            fields["nodes"] = kept["nodes"]
-        if "edge_weight" in kept:
-            weight = kept["edge_weight"]
-            fields |= {"edge_weight": weight, "edge_source": kept["edge_slot"].where(weight > 0, 0)}
+            yield "answer_hidden", self._join("answer_sum") / count
+        if "nodes" in recorded:
+            yield "nodes", self._join("nodes")
+        if "edge_weight" in recorded:
+            weight = self._join("edge_weight")
+            yield "edge_source", self._join("edge_slot").where(weight > 0, 0)
+            yield "edge_weight", weight
         if "attention_log_diagonal" in self.columns:
-            fields["attention_log_diagonal"] = self._mask(log_diagonal(kept["diagonal"]), 2)
+            yield "attention_log_diagonal", self._mask(log_diagonal(self._join("diagonal")), 2)
         if "laplacian_diagonal" in self.columns:
-            fields["laplacian_diagonal"] = laplacian(
-                kept["received"], kept["diagonal"], self.lengths, self.index
-            )
-        if "masses" in kept:
+            both = self._join("received"), self._join("diagonal")
+            yield "laplacian_diagonal", laplacian(*both, self.lengths, self.index)
+        if "masses" in recorded:
             sizes = self.lengths, self.answers
-            fields["lookback"] = lookback(kept["masses"], *sizes, self.index, self.used)
-        return fields
+            yield "lookback", lookback(self._join("masses"), *sizes, self.index, self.used)
 
     def select(self, values: Tensor, dims: int) -> Tensor:
         """The entries of tokens that exist, flat over the first `dims` dimensions."""
@@ -369,8 +356,8 @@ class _Rows:
         used = self.used.view(len(self.used), *[1] * (dims - 2), -1)
         return values[used.expand(values.shape[:dims])]
 
-    def _join(self, copies: Sequence[RowCopy], name: str) -> Tensor:
-        parts, along = [copy.tensors[name] for copy in copies], PER_TOKEN.get(name)
+    def _join(self, name: str) -> Tensor:
+        parts, along = [copy.tensors[name] for copy in self._copies], PER_TOKEN.get(name)
         if along is None:
             return parts[0] if len(parts) == 1 else torch.cat(parts)
         if len({part.shape for part in parts}) == 1:
@@ -421,3 +408,9 @@ def to_device(numbers: Sequence[Any], device: torch.device) -> Tensor:
     if device.type != "cuda":
         return torch.tensor(numbers, device=device)
     return torch.tensor(numbers, pin_memory=True).to(device, non_blocking=True)
+
+
+def record_dtype(model: PreTrainedModel) -> torch.dtype:
+    """The precision of what is recorded: that of the model."""
+    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    return dtype if dtype in (torch.float16, torch.bfloat16) else torch.float32

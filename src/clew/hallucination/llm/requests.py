@@ -1,8 +1,8 @@
-"""What is asked of the engine, and what it delivers."""
+"""What is asked of the engine, what it delivers, and what a caller holds of a request meanwhile."""
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clew.hallucination.llm.recording import RowCopy
-    from clew.hallucination.traces.compact import Reduced
 
 
 Ended = Literal["end", "stop", "line", "sentence", "repetition", "length", "canceled"]
@@ -24,8 +23,8 @@ Ended = Literal["end", "stop", "line", "sentence", "repetition", "length", "canc
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How the next token is chosen. `temperature=0` is greedy: the most likely token after the
-    penalties; the other settings are then ignored. With a `seed`, the same request
-    gives the same answer whatever else is in the batch."""
+    penalties; the other settings are then ignored. With a `seed`, or with `numbers` from 0 to 1 to
+    draw the tokens by, the same request gives the same answer whatever else is in the batch."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -33,6 +32,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     seed: int | None = None
+    numbers: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, "give 0 (greedy) or more.", self.temperature >= 0)
@@ -52,7 +52,7 @@ class Request:
     """One answer to generate after the `prompt` (token ids). It ends at the model's end token, at
     one of the texts in `stop` (excluded from the answer), where `cut` says, or after
     `max_new_tokens`. `top_logprobs`: how many alternatives to report per token. Only a request
-    that `is_scored` is recorded."""
+    that `is_scored` is recorded. One that `ignores_end` ends after `max_new_tokens`."""
 
     prompt: list[int]
     max_new_tokens: int
@@ -61,6 +61,7 @@ class Request:
     cut: Cut = "none"
     top_logprobs: int = 0
     is_scored: bool = True
+    ignores_end: bool = False
 
     def __post_init__(self) -> None:
         least = self.max_new_tokens
@@ -91,13 +92,6 @@ class Finished:
     logprobs: tuple[float, ...]
     entropies: tuple[float, ...]
     kept: "RowCopy | None" = None
-
-    @property
-    def record(self) -> "Reduced | None":
-        """What capture would have stored of it, a batch of one."""
-        from clew.hallucination.llm.recording import reduce_ragged
-
-        return None if self.kept is None else reduce_ragged([self.kept])
 
 
 Token = TypeVar("Token")
@@ -165,6 +159,12 @@ class Ticket(Events[NewToken, Finished]):
         self.request = request
         self._on_cancel = on_cancel
         self.is_canceled = False
+
+    def finished(self) -> Finished:
+        """Wait for the whole answer."""
+        *_, last = self
+        assert isinstance(last, Finished)
+        return last
 
     def cancel(self) -> None:
         """End the answer as soon as possible: `Finished` follows, with what there is of it."""

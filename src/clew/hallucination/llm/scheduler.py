@@ -1,7 +1,9 @@
-"""The running requests of the engine: what the next pass takes of each, and what it gave."""
+"""The scheduler: what the next pass takes of each running request, and what it gave. Requests join
+and leave between passes; a closed batch has its passes to itself."""
 
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from math import isfinite
@@ -11,16 +13,14 @@ from torch import Tensor
 
 from clew.base.errors import ClewError, InputError, without_settings
 from clew.base.memory import free_memory, is_out_of_memory
-from clew.hallucination.llm.decoder import record_dtype
-from clew.hallucination.llm.drafts import Draft, Pieces, Running, Taken
-from clew.hallucination.llm.graphs import Launched, choose_passes
-from clew.hallucination.llm.memory import Prefixes, Room, SharedPrefix
+from clew.hallucination.llm.generation import ActiveRequest, Chooser, Draft, NextToken, Scheduled
+from clew.hallucination.llm.graphs import GraphPass, PlainPass, PlainPasses, choose_passes
+from clew.hallucination.llm.memory import Prefixes, RowPool, SharedPrefix
 from clew.hallucination.llm.models import LoadedModel, context_tokens, end_tokens
-from clew.hallucination.llm.passes import PackedModel, Segment, in_order
-from clew.hallucination.llm.prompts import AnswerEnd, Cut
-from clew.hallucination.llm.recording import Recording, RowRecord
-from clew.hallucination.llm.requests import Ended, Request, Ticket
-from clew.hallucination.llm.sampling import Chooser, NextToken
+from clew.hallucination.llm.passes import PASS_ERRORS, PackedModel
+from clew.hallucination.llm.prompts import AnswerEnd, Cut, Pieces, shared_prefix
+from clew.hallucination.llm.recording import Recording, RowRecord, record_dtype
+from clew.hallucination.llm.requests import Ended, Finished, Request, Ticket
 
 # Tokens that one pass takes: more would hold up the running answers. Of prompts, at least some.
 _CHUNK = {"cpu": 128, "cuda": 512}
@@ -28,11 +28,8 @@ _MIN_CHUNK = 32
 # Requests with more tokens have passes of their own, which take turns with those of the others.
 _LONG = {"cpu": 512, "cuda": 4096}
 _SHORT_SHARE = 1.5
-# A pass keeps all layers' attention weights until they are reduced; prompts are passed in smaller
-# parts where these would take more.
-_MAX_WEIGHTS_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
-# What a pass may raise: whatever it is, the engine continues with other requests.
-PASS_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError)
+# Where no answer waits for the next pass.
+BATCH_CHUNK = {"cpu": 256, "cuda": 4096}
 # A beginning of prompts is kept if at least this many tokens need not be passed again.
 _MIN_SHARED = 8
 
@@ -41,9 +38,9 @@ _MIN_SHARED = 8
 class _InFlight:
     """A pass that was launched, and what it took of which requests."""
 
-    taken: list[Taken]
+    taken: list[Scheduled]
     is_long: bool
-    launched: Launched
+    launched: PlainPass | GraphPass
     alive: list[bool]
 
 
@@ -62,7 +59,7 @@ class _Turns:
         self._owed = _SHORT_SHARE * seconds if is_long else self._owed - seconds
 
 
-class RunningBatch:
+class Scheduler:
     """All running requests, the model, the cache and the record of their rows."""
 
     def __init__(
@@ -71,41 +68,82 @@ class RunningBatch:
         recording: Recording | None,
         *,
         max_rows: int,
-        max_tokens: int | None,
+        max_tokens: int | None = None,
+        model: PackedModel | None = None,
+        is_exact: bool = False,
+        graphs: bool = True,
     ) -> None:
-        self._model = PackedModel(loaded.model)
+        self._model = model or PackedModel(loaded.model)
         self._record = None
         if recording is not None:
             dtype = record_dtype(loaded.model)
             self._record = RowRecord(recording, self._model.device, dtype)
-        self._room = Room(self._model, self._record, max_rows)
+        self._pool = RowPool(self._model, self._record, max_rows)
         self._tokenizer, self._ends = loaded.tokenizer, end_tokens(*loaded)
         self._vocabulary = loaded.model.get_input_embeddings().num_embeddings
         context = context_tokens(loaded.model)
-        self.max_tokens = min(max_tokens or context, context, self._room.max_tokens)
+        self.max_tokens = min(max_tokens or context, context, self._pool.max_tokens)
         self._pieces = Pieces(loaded.tokenizer)
         self._answer_ends: dict[Cut, AnswerEnd] = {}
         self._prefixes = Prefixes()
-        self._refuse_own_attention(loaded)
-        self._passes = choose_passes(self._model, self._record, max_rows)
+        self._passes = PlainPasses(self._model, self._record)
+        if graphs:
+            self._passes = choose_passes(self._model, self._record, max_rows, is_exact=is_exact)
         self._in_flight: _InFlight | None = None
         self._turns = _Turns()
-        self.running: list[Running] = []
+        self._is_closed_batch = False
+        self.running: list[ActiveRequest] = []
         self.prompt_tokens = self.tokens = self.passes = 0
 
     @torch.inference_mode()
-    def _refuse_own_attention(self, loaded: LoadedModel) -> None:
-        """Pass one token: raises InputError for a model whose layers do not use the attention that
-        they are given, and would mix the requests of a pass."""
-        self._room.reserve(1)
-        planned = self._model.plan([Segment(row=0, tokens=[0], start=0)])
-        self._model.run(planned, planned.last)
-        if not self._model.cache.is_allocated:
-            raise InputError(
-                f"models of the family {loaded.model.config.model_type} cannot answer live: their "
-                "attention cannot be replaced. Capture them with clew.extract, and score answers "
-                "that exist with clew.score."
-            )
+    def run(
+        self,
+        requests: Sequence[Request],
+        on_pass: Callable[[int, bool], object] = lambda _tokens, _is_prompt: None,
+    ) -> list[Finished]:
+        """Answer these requests together, and nothing beside them: what each pass takes depends on
+        them alone, all prompts before the first token of an answer. `on_pass` is called after each
+        pass with its number of tokens, and whether they are of prompts. The records are valid until
+        the next call. Raises what a pass raises."""
+        prompts = [request.prompt for request in requests]
+        tickets = [Ticket(request, lambda: None) for request in requests]
+        waiting = list(zip(tickets, _shared_lengths(prompts), strict=True))
+        self._prefixes, self._is_closed_batch = Prefixes(), True
+        try:
+            most = max(len(one.prompt) + one.max_new_tokens for one in requests)
+            is_recorded = any(request.is_scored for request in requests)
+            self._pool.fit(len(requests), most, is_recorded=is_recorded)
+            while waiting or self.is_busy:
+                waiting = [one for one in waiting if not self._start_if_ready(*one)]
+                before = self.prompt_tokens, self.tokens
+                self.step()
+                passed = self.prompt_tokens - before[0], self.tokens - before[1]
+                on_pass(sum(passed), passed[0] > 0)
+            return [ticket.finished() for ticket in tickets]
+        finally:
+            self._in_flight, self._is_closed_batch = None, False
+            for running in list(self.running):
+                self._leave(running)
+            self._pool.release()
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the next pass is launched before one is read."""
+        return self._passes.looks_ahead
+
+    def answer_end(self, cut: Cut) -> AnswerEnd:
+        if cut not in self._answer_ends:
+            self._answer_ends[cut] = AnswerEnd(self._tokenizer, cut, self._ends)
+        return self._answer_ends[cut]
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        return self._pieces.whole(tokens)
+
+    def _start_if_ready(self, ticket: Ticket, shared: int) -> bool:
+        if self._is_prefix_on_its_way(ticket.request.prompt):
+            return False
+        self._start(ticket, self._pool.take(), shared)
+        return True
 
     def check(self, request: Request) -> None:
         """Raise InputError for a request that cannot be answered."""
@@ -137,14 +175,14 @@ class RunningBatch:
             if self._is_prefix_on_its_way(request.prompt):
                 continue
             try:
-                row = self._room.take_row(len(request.prompt), self._left_to_short(request))
+                row = self._pool.take_row(len(request.prompt), self._left_to_short(request))
             except PASS_ERRORS as error:
                 waiting.remove(ticket)
                 ticket.put(_failure(error))
                 self._free(error)
                 continue
             if row is None and not is_blocked:
-                is_blocked = self._room.has_rows and any(map(self._is_long, self.running))
+                is_blocked = self._pool.has_rows and any(map(self._is_long, self.running))
                 if not is_blocked:
                     return
             if row is None:
@@ -155,7 +193,7 @@ class RunningBatch:
             try:
                 self._start(ticket, row, shared)
             except PASS_ERRORS as error:
-                self._room.give_back(row)
+                self._pool.give_back(row)
                 ticket.put(_failure(error))
                 self._free(error)
 
@@ -217,7 +255,7 @@ class RunningBatch:
     def _launch(self) -> "_InFlight | None":
         if not self.running:
             return None
-        self._room.reserve(max(r.position + max(1, len(r.to_pass)) for r in self.running))
+        self._pool.reserve(max(r.position + max(1, len(r.to_pass)) for r in self.running))
         some, others = self._whose_turn()
         taken = self._take_some(some) or self._take_some(others)
         if not taken:
@@ -235,44 +273,51 @@ class RunningBatch:
         alive = [True] * len(taken)
         return _InFlight(taken=taken, is_long=is_long, launched=launched, alive=alive)
 
-    def _whose_turn(self) -> tuple[list[Running], list[Running]]:
+    def _whose_turn(self) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
         """The requests of the next pass, and those to take if these have nothing to pass."""
+        if self._is_closed_batch:
+            again = [r for r in self.running if r.is_again]
+            others = [r for r in self.running if not r.is_again]
+            return [r for r in others if r.to_pass] or others, again
         long = [running for running in self.running if self._is_long(running)]
         short = [running for running in self.running if not self._is_long(running)]
         return (long, short) if self._turns.are_for_long() else (short, long)
 
-    def _is_long(self, running: Running) -> bool:
+    def _is_long(self, running: ActiveRequest) -> bool:
         return running.length > _LONG[self._kind]
 
-    def _take_some(self, some: list[Running]) -> list[Taken]:
+    def _take_some(self, some: list[ActiveRequest]) -> list[Scheduled]:
         """What the pass takes of these requests, in the order of a pass. Long prompts get equal
         parts; short ones, of which a few passes are enough, come in their order."""
         if not some:
             return []
         prompts = sum(bool(running.to_pass) for running in some)
         left, found = max(_MIN_CHUNK, self._chunk(some) - len(some) + prompts), {}
-        is_long = any(map(self._is_long, some))
+        is_long = any(map(self._is_long, some)) and not self._is_closed_batch
         share = max(1, left // prompts) if is_long and prompts else left
         for running in some:
             taken = running.take(min(left, share))
             if taken is not None:
                 found[running.row] = taken
                 left -= len(taken.segment.tokens) if taken.number is None else 0
-        return [found[segment.row] for segment in in_order([t.segment for t in found.values()])]
+        return [
+            found[segment.row]
+            for segment in self._model.in_order([t.segment for t in found.values()])
+        ]
 
     @property
     def _kind(self) -> str:
         return "cuda" if self._passes.looks_ahead else "cpu"
 
-    def _chunk(self, some: list[Running]) -> int:
+    def _chunk(self, some: list[ActiveRequest]) -> int:
         """How many tokens a pass of these requests takes."""
-        most, records = _CHUNK[self._kind], any(map(self._records, some))
-        if not (records and self._record and self._record.recording.needs_attention):
+        most = (BATCH_CHUNK if self._is_closed_batch else _CHUNK)[self._kind]
+        record = self._record if any(map(self._records, some)) else None
+        keeps_weights = record is not None and record.recording.needs_attention
+        if not keeps_weights and not self._is_closed_batch:
             return most
-        observer, longest = self._model.observer, max(running.length for running in some)
-        columns = 1 << longest.bit_length()
-        a_token = observer.num_layers * observer.heads * columns * 4
-        return max(1, min(most, _MAX_WEIGHTS_BYTES[self._kind] // a_token))
+        longest = max(running.length for running in some)
+        return self._model.most_tokens(most, longest, keeps_weights=keeps_weights)
 
     def _record_and_keep(self, flying: "_InFlight | None") -> None:
         """Add a pass to the record, and keep the beginnings of prompts that it completed."""
@@ -310,14 +355,14 @@ class RunningBatch:
                 except PASS_ERRORS as error:
                     self._fail([taken.running], error)
 
-    def _advance(self, taken: Taken, token: NextToken | None, nodes: Tensor | None) -> None:
+    def _advance(self, taken: Scheduled, token: NextToken | None, nodes: Tensor | None) -> None:
         running, draft = taken.running, taken.running.draft
         if taken.number is None:
             self.prompt_tokens += len(taken.segment.tokens)
         else:
             self.tokens += 1
             draft.pass_token(nodes if running.request.is_scored else None)
-        if token is not None and not isfinite(token.logprob):
+        if token is not None and not isfinite(token.logprob) and not self._is_closed_batch:
             self._fail([running], ArithmeticError("its logits are not finite"))
             return
         if token is not None:
@@ -327,9 +372,9 @@ class RunningBatch:
         elif not running.is_again:
             self._deliver(running)
 
-    def _deliver(self, running: Running) -> None:
+    def _deliver(self, running: ActiveRequest) -> None:
         draft = running.draft
-        for token in draft.deliver():
+        for token in () if self._is_closed_batch else draft.deliver():
             running.ticket.put(token)
         if draft.is_complete:
             if self._records(running) and draft.needs_new_record:
@@ -337,7 +382,7 @@ class RunningBatch:
             else:
                 self._finish(running, draft.ended or "length")
 
-    def _record_again(self, running: Running) -> None:
+    def _record_again(self, running: ActiveRequest) -> None:
         """Pass prompt and answer once more: tokens after the answer have been recorded."""
         running.is_again, running.shared = True, 0
         running.launched = len(running.draft.tokens)
@@ -346,7 +391,7 @@ class RunningBatch:
 
     def _start(self, ticket: Ticket, row: int, shared: int) -> None:
         request = ticket.request
-        running = Running(
+        running = ActiveRequest(
             ticket=ticket,
             draft=self._new_draft(request),
             chooser=Chooser(request.sampling, request.max_new_tokens, request.top_logprobs),
@@ -358,20 +403,20 @@ class RunningBatch:
             running.shared = shared
         self.running.append(running)
 
-    def _begin(self, running: Running, tokens: list[int]) -> None:
+    def _begin(self, running: ActiveRequest, tokens: list[int]) -> None:
         """Start a row with the longest beginning that is known already."""
         row, prompt = running.row, running.request.prompt
-        if self._record is not None:
+        if self._record is not None and running.request.is_scored:
             self._record.start(row, len(prompt))
         prefix = self._prefixes.find(prompt, recorded=self._records(running))
         running.position = len(prefix.tokens) if prefix else 0
         running.to_pass = list(tokens[running.position :])
         if prefix is not None:
             self._model.cache.paste_tokens(row, prefix.cached)
-            if self._record is not None and prefix.record is not None:
-                self._record.paste_tokens(row, prefix.record)
+            if self._records(running) and self._record and prefix.record is not None:
+                self._record.paste_tokens(slice(row, row + 1), prefix.record)
 
-    def _keep_prefix(self, running: Running) -> None:
+    def _keep_prefix(self, running: ActiveRequest) -> None:
         row, length = running.row, running.shared
         running.shared, record = 0, None
         if self._record is not None and running.request.is_scored:
@@ -394,25 +439,25 @@ class RunningBatch:
         )
 
     def _new_draft(self, request: Request) -> Draft:
-        if request.cut not in self._answer_ends:
-            end = AnswerEnd(self._tokenizer, request.cut, self._ends)
-            self._answer_ends[request.cut] = end
-        return Draft(request=request, end=self._answer_ends[request.cut], pieces=self._pieces)
+        end = self.answer_end(request.cut)
+        return Draft(request=request, end=end, pieces=self._pieces)
 
-    def _finish(self, running: Running, ended: Ended) -> None:
+    def _finish(self, running: ActiveRequest, ended: Ended) -> None:
         draft, kept = running.draft, None
         if self._record is not None and running.request.is_scored and ended != "canceled":
             answer = len(draft.tokens)
-            kept = self._record.copy(running.row, len(running.request.prompt) + answer, answer)
+            length = len(running.request.prompt) + answer
+            # Of a closed batch, nobody gets the row.
+            kept = self._record.copy(running.row, length, answer, clones=not self._is_closed_batch)
         self._leave(running)
         running.ticket.put(draft.finish(ended, kept))
 
-    def _leave(self, running: Running) -> None:
+    def _leave(self, running: ActiveRequest) -> None:
         running.has_left = True
         self.running.remove(running)
-        self._room.give_back(running.row)
+        self._pool.give_back(running.row)
 
-    def _records(self, running: Running) -> bool:
+    def _records(self, running: ActiveRequest) -> bool:
         return self._record is not None and running.request.is_scored
 
     def _give_up_some(self, error: Exception) -> None:
@@ -424,7 +469,9 @@ class RunningBatch:
         else:
             self._fail(list(self.running), error)
 
-    def _fail(self, some: list[Running], error: Exception) -> None:
+    def _fail(self, some: list[ActiveRequest], error: Exception) -> None:
+        if self._is_closed_batch:
+            raise error
         for running in [running for running in some if not running.has_left]:
             self._leave(running)
             running.ticket.put(_failure(error))
@@ -445,3 +492,14 @@ def _failure(error: Exception) -> ClewError:
     )
     failure.__cause__ = error
     return failure
+
+
+def _shared_lengths(prompts: Sequence[list[int]]) -> list[int]:
+    """For each prompt, how many of its first tokens are kept for those after it: what all have in
+    common, and a whole prompt that follows again, as those of drawn answers do."""
+    lengths = [len(shared_prefix(prompts)), *[0] * (len(prompts) - 1)]
+    for number in range(1, len(prompts) - 1):
+        is_first = number == 1 or prompts[number] != prompts[number - 1]
+        if is_first and prompts[number] == prompts[number + 1]:
+            lengths[number] = len(prompts[number]) - 1
+    return lengths

@@ -1,11 +1,11 @@
-"""What a model is asked about its own answers: the questions, the replies that are compared, and
-the layers whose states are kept."""
+"""Ask a model about answers: how probable it finds that its own answer is true, and which of
+several answers entail each other. Prompt and answer are passed once, the questions behind them."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import permutations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from clew.base.errors import InputError
 from clew.base.typed_json import Bounds, Count, read_as
-from clew.hallucination.llm.decoder import BatchModel, PaddedBatch, Prefix
+from clew.hallucination.llm.decoder import FilledRows
 from clew.hallucination.llm.memory import BatchPlan, ExtraWork, make_batches
-from clew.hallucination.llm.models import LoadedModel, context_tokens, sliding_window
-from clew.hallucination.llm.observe import ModelObserver
-from clew.hallucination.llm.prompts import Prompt, format_chat, shared_prefix
+from clew.hallucination.llm.models import LoadedModel, context_tokens
+from clew.hallucination.llm.passes import PackedModel
+from clew.hallucination.llm.prompts import format_chat
 from clew.hallucination.traces.compact import to_float16
 from clew.hallucination.traces.schema import (
     CONTRAST_FALSE,
@@ -35,6 +35,17 @@ EVALUATION_KEY = "self_evaluation"
 ENTAILMENT_KEY = "entailment"
 # The middle of the model, where states tell most about the truth of a statement.
 _LAYER_SHARES = (1 / 2, 5 / 8, 3 / 4)
+# As in "Detecting hallucinations in large language models using semantic entropy", with the
+# question about the answers before them, so that all pairs of a question start with it.
+_ENTAILMENT = (
+    'We are evaluating answers to the question "{question}" Here are two possible answers. Does '
+    "Possible Answer 1 semantically entail Possible Answer 2? Reply with Yes or No.\n"
+    "Possible Answer 1: {first}\n"
+    "Possible Answer 2: {second}"
+)
+_PLACES = re.compile(r"\{(?:question|first|second)\}")
+# Where a chat template puts the answer.
+_ANSWER = "The answer is unknown."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +96,6 @@ class SelfEvaluation:
         return {"version": self.version, "phrasings": phrasings, "layers": list(self.layers)}
 
 
-# As in "Detecting hallucinations in large language models using semantic entropy", with the
-# question about the answers before them, so that all pairs of a question start with it.
-_ENTAILMENT = (
-    'We are evaluating answers to the question "{question}" Here are two possible answers. Does '
-    "Possible Answer 1 semantically entail Possible Answer 2? Reply with Yes or No.\n"
-    "Possible Answer 1: {first}\n"
-    "Possible Answer 2: {second}"
-)
-_PLACES = re.compile(r"\{(?:question|first|second)\}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entailment:
     """How a model is asked whether one answer to a question entails another, as manifests record
@@ -119,51 +119,39 @@ class Entailment:
         return _PLACES.sub(lambda found: texts[found[0]], self.template)
 
 
-# Where a chat template puts the answer.
-_ANSWER = "The answer is unknown."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replies:
-    """Two replies to a question: the tokens that both start with, and the next one of either."""
-
-    lead: list[int]
-    true: int
-    false: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class FollowUp:
-    """The tokens between an answer and the reply to a phrasing, and the next token of either
-    reply."""
+class Replies(NamedTuple):
+    """The tokens before two replies, those that both start with included, and the next token of
+    either."""
 
     tokens: list[int]
     true: int
     false: int
 
 
-def make_follow_up(tokenizer: Any, phrasing: Phrasing, *, chat: bool) -> FollowUp:
+def make_follow_up(tokenizer: Any, phrasing: Phrasing, *, chat: bool) -> Replies:
     """A phrasing in the model's chat format, or as the next question of a plain prompt. Raises
     InputError if the model cannot be asked."""
     text = _next_turn(tokenizer, phrasing.text) if chat else f"\nQ: {phrasing.text} A:"
-    true, false = (f"{'' if chat else ' '}{one}" for one in (phrasing.true, phrasing.false))
-    replies = find_replies(tokenizer, text, true, false)
-    tokens = [*_encode(tokenizer, text), *replies.lead]
-    return FollowUp(tokens=tokens, true=replies.true, false=replies.false)
+    replies = _find_replies(tokenizer, text, phrasing, chat=chat)
+    return replies._replace(tokens=[*_encode(tokenizer, text), *replies.tokens])
 
 
-def find_replies(tokenizer: Any, before: str, true: str, false: str) -> Replies:
+def _find_replies(
+    tokenizer: Any, before: str, asked: "Phrasing | Entailment", *, chat: bool
+) -> Replies:
     """The tokens of two replies to the text before them. What both start with, such as a space, is
     passed before the model chooses. Raises InputError if the tokenizer does not tell them apart.
     """
-    tokens = _encode(tokenizer, before)
-    replies = [_encode_reply(tokenizer, before, tokens, one) for one in (true, false)]
+    tokens, gap = _encode(tokenizer, before), "" if chat else " "
+    replies = [
+        _encode_reply(tokenizer, before, tokens, f"{gap}{one}") for one in (asked.true, asked.false)
+    ]
     for place, (one, other) in enumerate(zip(*replies, strict=False)):
         if one != other:
-            return Replies(lead=replies[0][:place], true=one, false=other)
+            return Replies(replies[0][:place], one, other)
     raise InputError(
-        f'this model\'s tokenizer does not tell the replies "{true.strip()}" and '
-        f'"{false.strip()}" apart, so the model cannot be asked about its answers.'
+        f'this model\'s tokenizer does not tell the replies "{asked.true}" and '
+        f'"{asked.false}" apart, so the model cannot be asked about its answers.'
     )
 
 
@@ -191,71 +179,63 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-class _ChosenLayers:
-    """A listener that keeps the last token's state in some layers."""
-
-    def __init__(self, layers: Sequence[int]) -> None:
-        self._layers = frozenset(layers)
-        self.states: list[Tensor] = []
-
-    def on_hidden(self, layer: int, states: Float[Tensor, "rows tokens dim"]) -> None:
-        if layer in self._layers:
-            self.states.append(to_float16(states[:, -1]))
-
-    def on_attention(self, layer: int, weights: Tensor) -> None:
-        """Not asked for."""
-
-
 class Evaluator:
     """Asks a model about its answers. `room` is the most tokens that it passes behind an answer."""
 
-    def __init__(self, evaluation: SelfEvaluation, tokenizer: Any, *, chat: bool) -> None:
+    def __init__(self, evaluation: SelfEvaluation, loaded: LoadedModel, *, chat: bool) -> None:
         """Raises InputError if the model cannot be asked."""
         self.evaluation = evaluation
         self._follow_ups = [
-            make_follow_up(tokenizer, one, chat=chat) for one in evaluation.phrasings
+            make_follow_up(loaded.tokenizer, one, chat=chat) for one in evaluation.phrasings
         ]
         self.room = max(len(one.tokens) for one in self._follow_ups) + 1
+        self._most = context_tokens(loaded.model) - self.room
 
     def extra_work(self, shape: TraceShape) -> ExtraWork:
         """What evaluating one answer takes."""
         return ExtraWork(
-            repeats=1,
             tokens=sum(len(one.tokens) for one in self._follow_ups) + 2,
             bytes=4 * len(self._follow_ups) + 4 * len(self.evaluation.layers) * shape.dim,
         )
 
     @torch.inference_mode()
     def evaluate(
-        self, model: BatchModel, sequences: Sequence[Sequence[int]], plan: BatchPlan
+        self, model: PackedModel, sequences: Sequence[Sequence[int]], plan: BatchPlan
     ) -> dict[str, np.ndarray]:
         """The columns of self-evaluation for prompts with their answers (token ids), one row per
-        answer, in batches no larger than planned."""
-        batches = make_batches([len(sequence) for sequence in sequences], plan, self.room)
-        parts = [self._pass(model, [sequences[row] for row in rows]) for rows in batches]
+        answer, in batches no larger than planned; NaN for one that the model has no room to be
+        asked about."""
+        is_cut = [len(sequence) > self._most for sequence in sequences]
+        cut = [sequence[: self._most] for sequence in sequences]
+        batches = make_batches([len(sequence) for sequence in cut], plan, self.room)
+        parts = [self._pass(model, [cut[row] for row in rows]) for rows in batches]
         order = np.argsort([row for rows in batches for row in rows])
-        return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+        found = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+        for values in found.values():
+            values[is_cut] = np.nan
+        return found
 
-    def _pass(self, model: BatchModel, sequences: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-        batch = PaddedBatch(model, sequences, room=self.room)
-        batch.pass_prompts(keep=1)
+    def _pass(
+        self, model: PackedModel, sequences: Sequence[Sequence[int]]
+    ) -> dict[str, np.ndarray]:
+        rows = FilledRows(model, sequences, room=self.room)
+        for _ in rows.fill([range(len(sequence), 0) for sequence in sequences]):
+            pass
         # The first one comes last: its replies are passed behind it.
-        found = [self._ask(batch, one) for one in reversed(self._follow_ups)]
-        return {P_TRUE: torch.stack(found[::-1], dim=1).cpu().numpy(), **self._contrast(batch)}
+        found = [self._ask(rows, one) for one in reversed(self._follow_ups)]
+        return {P_TRUE: torch.stack(found[::-1], dim=1).cpu().numpy(), **self._contrast(rows)}
 
-    def _ask(self, batch: PaddedBatch, follow_up: FollowUp) -> Float[Tensor, " rows"]:
+    def _ask(self, rows: FilledRows, follow_up: Replies) -> Float[Tensor, " rows"]:
         """The probability of the reply that an answer is true, of the two replies."""
-        logits = batch.pass_behind(follow_up.tokens)
+        logits, _ = rows.follow(follow_up.tokens)
         return (logits[:, follow_up.true].float() - logits[:, follow_up.false].float()).sigmoid()
 
-    def _contrast(self, batch: PaddedBatch) -> dict[str, np.ndarray]:
+    def _contrast(self, rows: FilledRows) -> dict[str, np.ndarray]:
         """The states after both replies to the first phrasing, which was passed last."""
-        first, states = self._follow_ups[0], {}
+        first, layers, states = self._follow_ups[0], self.evaluation.layers, {}
         for name, reply in ((CONTRAST_TRUE, first.true), (CONTRAST_FALSE, first.false)):
-            listener = _ChosenLayers(self.evaluation.layers)
-            with batch.model.observer.listen(listener, attention=False):
-                batch.pass_behind([reply], after=len(first.tokens))
-            states[name] = torch.stack(listener.states, dim=1).cpu().numpy()
+            _, found = rows.follow([reply], after=len(first.tokens), layers=layers)
+            states[name] = to_float16(found).cpu().numpy()
         return states
 
 
@@ -266,22 +246,18 @@ class Comparer:
         """Raises InputError if the model cannot be asked."""
         self.entailment, self._tokenizer, self._chat = entailment, loaded.tokenizer, chat
         self._max_tokens = context_tokens(loaded.model)
-        self._window = sliding_window(loaded.model)
         before = self._format("", "", "")
-        true, false = (f"{'' if chat else ' '}{one}" for one in (entailment.true, entailment.false))
-        self._replies = find_replies(self._tokenizer, before, true, false)
+        self._replies = _find_replies(self._tokenizer, before, entailment, chat=chat)
 
     def extra_work(self, draws: int, max_new_tokens: int) -> ExtraWork:
         """What comparing the answers drawn for one question takes at most."""
         [empty] = self._encode([self._format("", "", "")])
         pairs = draws * (draws - 1)
-        return ExtraWork(
-            repeats=1, tokens=pairs * (len(empty) + 2 * max_new_tokens), bytes=4 * draws**2
-        )
+        return ExtraWork(pairs * (len(empty) + 2 * max_new_tokens), 4 * draws**2)
 
     @torch.inference_mode()
     def compare(
-        self, model: BatchModel, question: str, answers: Sequence[str], plan: BatchPlan
+        self, model: PackedModel, question: str, answers: Sequence[str], plan: BatchPlan
     ) -> Float32[np.ndarray, "answers answers"]:
         """How probable it is, according to the model, that the answer of the row entails that of
         the column; 1 for the same text. A pair that the model has no room for counts as 0."""
@@ -289,7 +265,7 @@ class Comparer:
         found = np.eye(len(texts), dtype=np.float32)
         pairs = list(permutations(range(len(texts)), 2))
         filled = [self._format(question, texts[i], texts[j]) for i, j in pairs]
-        sequences = [[*one, *self._replies.lead] for one in self._encode(filled)]
+        sequences = [[*one, *self._replies.tokens] for one in self._encode(filled)]
         fits = [n for n, one in enumerate(sequences) if len(one) <= self._max_tokens]
         chances = self._pass(model, [sequences[n] for n in fits], plan)
         for n, chance in zip(fits, chances, strict=True):
@@ -298,34 +274,20 @@ class Comparer:
         return found[np.ix_(places, places)]
 
     def _pass(
-        self, model: BatchModel, sequences: Sequence[list[int]], plan: BatchPlan
+        self, model: PackedModel, sequences: Sequence[list[int]], plan: BatchPlan
     ) -> Float32[np.ndarray, " pairs"]:
         chances = np.zeros(len(sequences), np.float32)
         if not sequences:
             return chances
-        model = self._share(model, sequences, plan)
         true, false = self._replies.true, self._replies.false
         for rows in make_batches([len(one) for one in sequences], plan, 0):
-            batch = PaddedBatch(model, [sequences[row] for row in rows], room=0)
-            logits = torch.cat(batch.pass_prompts(keep=1))[:, -1].float()
-            chances[rows] = (logits[:, true] - logits[:, false]).sigmoid().cpu().numpy()
+            filled = FilledRows(model, [sequences[row] for row in rows])
+            last = [range(len(sequences[row]) - 1, len(sequences[row])) for row in rows]
+            for places, logits in filled.fill(last):
+                both = logits[:, [true, false]].float()
+                where = [rows[row] for row, _ in places]
+                chances[where] = (both[:, 0] - both[:, 1]).sigmoid().cpu().numpy()
         return chances
-
-    def _share(
-        self, model: BatchModel, sequences: Sequence[list[int]], plan: BatchPlan
-    ) -> BatchModel:
-        """The model with the tokens that all sequences start with, passed once."""
-        alone = replace(model, prefix=Prefix(tokens=[]))
-        longest = max(len(one) for one in sequences)
-        # Padding after a shared prefix would shift what a sliding window sees.
-        if plan.same_length or (self._window is not None and longest > self._window):
-            return alone
-        tokens = shared_prefix(sequences)
-        if not tokens:
-            return alone
-        batch = PaddedBatch(alone, [tokens], room=0)
-        batch.pass_prompts(keep=1)
-        return replace(model, prefix=Prefix(tokens=tokens, cache=batch.cache))
 
     def _format(self, question: str, first: str, second: str) -> str:
         text = self.entailment.fill(question, first, second)
@@ -342,33 +304,23 @@ class Comparer:
         return [list(ids) for ids in encoded["input_ids"]]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SelfChecks:
     """What asks the model about its answers, and what compares `draws` drawn ones per question;
     None for what is not wanted."""
 
-    evaluator: Evaluator | None
-    comparer: Comparer | None
-    draws: int
-
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         loaded: LoadedModel,
-        prompt: Prompt,
         *,
-        evaluates: bool,
-        compares: bool,
+        chat: bool,
+        evaluation: SelfEvaluation | None,
+        entailment: Entailment | None,
         draws: int,
-    ) -> "SelfChecks":
+    ) -> None:
         """Raises InputError if the model cannot be asked."""
-        evaluator = comparer = None
-        if evaluates:
-            evaluation = SelfEvaluation.of_model(ModelObserver(loaded.model).num_layers)
-            evaluator = Evaluator(evaluation, loaded.tokenizer, chat=prompt.chat)
-        if compares:
-            comparer = Comparer(Entailment(), loaded, chat=prompt.chat)
-        return cls(evaluator=evaluator, comparer=comparer, draws=draws)
+        self.evaluator = Evaluator(evaluation, loaded, chat=chat) if evaluation else None
+        self.comparer = Comparer(entailment, loaded, chat=chat) if entailment else None
+        self.draws = draws
 
     @property
     def room(self) -> int:
@@ -404,7 +356,7 @@ class SelfChecks:
 
     def compare(
         self,
-        model: BatchModel,
+        model: PackedModel,
         questions: Sequence[str],
         samples: Sequence[Sequence[str]],
         plan: BatchPlan,
@@ -417,7 +369,7 @@ class SelfChecks:
         return {ENTAILMENT: np.stack(found)}
 
     def evaluate(
-        self, model: BatchModel, sequences: Sequence[Sequence[int]], plan: BatchPlan
+        self, model: PackedModel, sequences: Sequence[Sequence[int]], plan: BatchPlan
     ) -> dict[str, np.ndarray]:
         """The columns of what the model says about its answers, if it is asked."""
         return {} if self.evaluator is None else self.evaluator.evaluate(model, sequences, plan)

@@ -66,7 +66,7 @@ def test_a_request_that_runs_out_of_memory_is_told_so(
 ) -> None:
     with serving(narrow_session) as served, served.client() as client:
         client.chat.completions.create(**{**LONG, "max_tokens": 1})
-        room = narrow_session._engine._batch._room  # type: ignore[union-attr]
+        room = narrow_session._engine._batch._pool  # type: ignore[union-attr]
         monkeypatch.setattr(room, "_max_cells", 0)
         for is_stream in (False, True):
             with pytest.raises(openai.APIError, match="Memory ran out") as error:

@@ -21,9 +21,7 @@ from clew.hallucination.answer_page.picture import (
 from clew.hallucination.detectors.similar_answers import KnownAnswers, read_known
 from clew.hallucination.live.page.stored import BrowsedStore
 from clew.hallucination.llm.decoder import Decoder
-from clew.hallucination.llm.models import end_tokens
-from clew.hallucination.llm.observe import ModelObserver
-from clew.hallucination.llm.prompts import AnswerEnd
+from clew.hallucination.llm.recording import Recording
 from clew.hallucination.traces import Trace
 from clew.hallucination.traces.compact import reduced_columns
 from clew.hallucination.traces.token_texts import split_texts, visible_text
@@ -143,16 +141,9 @@ class Tracer:
     @cached_property
     def _decoder(self) -> Decoder:
         """Used only while nothing else uses the model."""
-        model, tokenizer = self.session.loaded
-        return Decoder(
-            model=model,
-            observer=ModelObserver(model),
-            shape=self.session.detector.shape,
-            basis=None,
-            answer_end=AnswerEnd(tokenizer, "none", end_tokens(model, tokenizer)),
-            max_new_tokens=1,
-            columns=_COLUMNS,
-        )
+        shape = self.session.detector.shape
+        recording = Recording(shape=shape, basis=None, columns=_COLUMNS)
+        return Decoder(self.session.loaded, recording)
 
 
 def _check_length(tokens: int) -> None:

@@ -249,7 +249,7 @@ def test_flags_win_over_the_config_file(
     file.write_text('epochs = 3\nbatch-size = 8\nnetworks = ["lstm", "charm"]\noverwrite = true\n')
     caught: list[Any] = []
     monkeypatch.setattr(
-        "clew.hallucination.detectors.training.train_detectors",
+        "clew.hallucination.detectors.training.train.train_detectors",
         lambda config, *_: caught.append(config) or [],
     )
     words = ("--epochs", 5, "--no-run-lstm", "--run-gvae", "--no-overwrite")

@@ -82,7 +82,7 @@ def test_compile_is_obeyed_or_refused(run: Any) -> None:
     [
         (["--device", "tpu"], 'clew: --device is "tpu": choose from: cpu, cuda, or cuda:N'),
         (["--device", "cuda:99"], 'clew: --device is "cuda:99": PyTorch sees '),
-        (["--device", "cpu", "--use-cuda-graph"], "clew: --use-cuda-graph was given, but the run"),
+        (["--device", "cpu", "--use-cuda-graph"], "clew: --use-cuda-graph was given, but it is"),
         (["--batch-size", "0"], "clew: --batch-size is 0: it must be 1 or more."),
         (["--num-workers", "-1"], "clew: --num-workers is -1: it must be 0 or more."),
         (["--epochs", "0"], "clew: --epochs is 0: it must be 1 or more."),

@@ -80,7 +80,7 @@ def test_command_lines_of_the_older_scripts_work(
 ) -> None:
     caught: list[TrainRunConfig] = []
     monkeypatch.setattr(
-        "clew.hallucination.detectors.training.train_detectors",
+        "clew.hallucination.detectors.training.train.train_detectors",
         lambda config, *_: caught.append(config) or [],
     )
     ended = run("train", *shlex.split(line))

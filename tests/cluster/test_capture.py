@@ -215,10 +215,14 @@ def test_ray_that_is_lost_gives_one_sentence_and_the_run_resumes_without_it(
     store = tmp_path / "store"
     with start("--cluster", "ray", "--workers", "1", address="local") as driver:
         assert driver.wait_until(lambda: find_workers(store) != []), driver.output
+        [worker] = map(psutil.Process, find_workers(store))
+        worker.suspend()  # or it may be done before its end is noticed
         for process in psutil.Process(driver.pid).children(recursive=True):
             if process.name() == "raylet":
                 process.kill()
         assert driver.wait() == 1, driver.output
+        with suppress(psutil.NoSuchProcess):  # Ray ends it as well
+            worker.kill()
     assert "Traceback" not in driver.output
     assert "Ray's process on this machine (the raylet) has ended. Run the" in driver.output
     with start() as alone:

@@ -10,6 +10,8 @@ from clew.base.typed_json import Bounds, Count, Seconds, read_as, without_nan
 from clew.storage.reading import read_json
 
 RESULTS = "results.json"
+# Of the photos of known classes, the share that is marked as unknown.
+USUAL_UNKNOWN = 0.05
 _Share = Annotated[float, Bounds(least=0, most=1)]
 # What the summary of a finished training shows.
 SHOWN = (

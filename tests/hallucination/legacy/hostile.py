@@ -239,7 +239,7 @@ TORCH_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "claimed entry sizes": (lambda: _claim_sizes(torch_zip(b"N")), "max_memory|damaged"),
     "shared entry": (_share_one_entry, "max_memory|damaged"),
-    "huge directory": (_fill_directory, "max_memory|s to read"),
+    "huge directory": (_fill_directory, "max_memory|s to read|damaged"),
     "nested persistent id": (lambda: torch_zip(NESTED + b"Q"), "other than a tensor"),
     "nested storage count": (
         lambda: torch_zip(storage("0", NESTED), _ZEROS),

@@ -28,11 +28,16 @@ from clew.hallucination.detectors.registry import FORMS, NETWORKS
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.llm.prompts import CHAT_TEMPLATE, Prompt
-from clew.hallucination.llm.self_evaluation import ENTAILMENT_KEY, EVALUATION_KEY, SelfEvaluation
 from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.source import LAPLACIAN_TOP, SampleShape, SourceShape
 from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.schema import EIGENVALUES, EvaluationShape, TraceShape
+from clew.hallucination.traces.schema import (
+    EIGENVALUES,
+    ENTAILMENT_KEY,
+    EVALUATION_KEY,
+    EvaluationShape,
+    TraceShape,
+)
 from clew.metrics import PlattScale
 
 TOKENS = "token_logprobs"
@@ -353,7 +358,11 @@ def _evaluation_shape(origin: Origin) -> EvaluationShape:
     description of that cannot be used."""
     asked, made = origin.capture.get(EVALUATION_KEY), origin.generation
     draws = made.get("samples") if ENTAILMENT_KEY in origin.capture else 0
-    found = None if asked is None else SelfEvaluation.read(asked, origin.shape.layers)
+    found = None
+    if asked is not None:
+        from clew.hallucination.llm.self_evaluation import SelfEvaluation  # loads transformers
+
+        found = SelfEvaluation.read(asked, origin.shape.layers)
     return EvaluationShape(
         phrasings=len(found.phrasings) if found else 0,
         layers=len(found.layers) if found else 0,

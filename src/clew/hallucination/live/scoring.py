@@ -25,14 +25,12 @@ from clew.hallucination.llm.observe import ModelObserver, full_columns, record_f
 from clew.hallucination.llm.passes import PackedModel
 from clew.hallucination.llm.recording import Recording
 from clew.hallucination.llm.self_evaluation import (
-    ENTAILMENT_KEY,
-    EVALUATION_KEY,
     Entailment,
     SelfChecks,
     SelfEvaluation,
 )
 from clew.hallucination.traces.compact import Reduced
-from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION
+from clew.hallucination.traces.schema import ENTAILMENT, ENTAILMENT_KEY, EVALUATION, EVALUATION_KEY
 
 # Rows of a batch, and batches that are sorted by length together.
 GPU_ROWS, CPU_ROWS = 64, 16

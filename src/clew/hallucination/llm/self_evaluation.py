@@ -24,15 +24,14 @@ from clew.hallucination.traces.schema import (
     CONTRAST_FALSE,
     CONTRAST_TRUE,
     ENTAILMENT,
+    ENTAILMENT_KEY,
+    EVALUATION_KEY,
     P_TRUE,
     EvaluationShape,
     TraceShape,
 )
 
 _Text = Annotated[str, Bounds(least=1, most=2000)]
-# The settings of manifests that describe it.
-EVALUATION_KEY = "self_evaluation"
-ENTAILMENT_KEY = "entailment"
 # The middle of the model, where states tell most about the truth of a statement.
 _LAYER_SHARES = (1 / 2, 5 / 8, 3 / 4)
 # As in "Detecting hallucinations in large language models using semantic entropy", with the

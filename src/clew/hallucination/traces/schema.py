@@ -43,6 +43,8 @@ ANSWER_PARTS, TOKEN_ENDS = "answer_parts", "token_ends"
 P_TRUE, CONTRAST_TRUE, CONTRAST_FALSE = "p_true", "contrast_true", "contrast_false"
 # Only in stores that compare sampled answers: the probability that one of them entails another.
 ENTAILMENT = "entailment"
+# The settings of manifests that describe self-evaluation and entailment.
+EVALUATION_KEY, ENTAILMENT_KEY = "self_evaluation", "entailment"
 EVALUATION = (P_TRUE, CONTRAST_TRUE, CONTRAST_FALSE, ENTAILMENT)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from PIL import Image
 
 from clew.base.errors import InputError
-from clew.patterns.identification.results import USUAL_UNKNOWN, check_options
+from clew.patterns.identification.results import check_options
 from clew.patterns.photos.decode import PhotoError, PhotoSource, open_photo, read_photo
+from clew.patterns.results_file import USUAL_UNKNOWN
 from clew.patterns.trained.model import Judged, PatternModel
 
 # Of the photo's sides; each window overlaps its neighbors by at least half.

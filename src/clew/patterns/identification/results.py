@@ -11,12 +11,12 @@ from typing import IO, Annotated, Any
 import numpy as np
 from jaxtyping import Int64
 
+from clew.base.cores import count_cores
 from clew.base.errors import InputError, StoreError
 from clew.base.typed_json import Bounds, read_as, to_json, wrong
 from clew.base.urls import resolved
-from clew.engine.plan import look_at_machine
 from clew.patterns.photos.photo import Fault
-from clew.patterns.trained.unknown import USUAL_UNKNOWN
+from clew.patterns.results_file import USUAL_UNKNOWN
 from clew.storage.reading import open_regular, parse_json, read_json
 from clew.storage.text_files import csv_text
 
@@ -239,7 +239,7 @@ class IdentifyConfig:
     copy_to: Path | None = None
     thumbnails: int = 500
     batch_size: int = 64
-    workers: int = field(default_factory=lambda: min(_MOST_WORKERS, look_at_machine().cores))
+    workers: int = field(default_factory=lambda: min(_MOST_WORKERS, count_cores()))
     device: str | None = None
 
     def __post_init__(self) -> None:

@@ -17,9 +17,10 @@ from clew.base.settings import check_numbers, check_positive
 from clew.pages.api import ApiError, Counter, Histogram, Lifecycle, RequestMetrics, busy, invalid
 from clew.pages.service import StaticPage, add_state, new_app, reply
 from clew.patterns.identification.recognize import Recognition, look_at_whole
-from clew.patterns.identification.results import USUAL_UNKNOWN, check_options
+from clew.patterns.identification.results import check_options
 from clew.patterns.photos.decode import PhotoError, open_photo, read_square
 from clew.patterns.report.gallery import as_data_url, lay_over
+from clew.patterns.results_file import USUAL_UNKNOWN
 from clew.patterns.serving.corrections import Correction, Corrections
 from clew.patterns.serving.requests import PhotoOptions, read_photo_request
 from clew.patterns.trained.model import PatternModel, check_maps, heat_maps

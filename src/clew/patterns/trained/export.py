@@ -23,9 +23,9 @@ from clew.base.errors import ClewError, InputError
 from clew.patterns.networks.classifier import Normalize, input_scaling, look_closer
 from clew.patterns.photos.decode import read_square
 from clew.patterns.photos.opening import PhotoError
+from clew.patterns.results_file import USUAL_UNKNOWN
 from clew.patterns.trained.model import PatternModel, find_maps, pool_maps, read_results
 from clew.patterns.trained.tables import read_splits
-from clew.patterns.trained.unknown import USUAL_UNKNOWN
 from clew.storage.working_copy import working_copy
 from clew.storage.writing import replace_file
 from clew.version import __version__

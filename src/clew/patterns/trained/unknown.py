@@ -13,8 +13,6 @@ from clew.base.errors import StoreError
 from clew.engine.model_files import ModelFile, read_model, write_model
 
 UNKNOWN_FILE = "unknown.safetensors"
-# Of the photos of known classes, the share that is marked as unknown.
-USUAL_UNKNOWN = 0.05
 # With fewer held-out photos, nothing can be said about how far photos of known classes may be.
 FEWEST_HELD_OUT = 10
 _KIND = "distance to the training features"

@@ -20,7 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from clew.hallucination.questions import built_in_names
+from clew.hallucination.questions import built_in_names, load_questions
 
 BUILT_IN = [name for name in built_in_names() if name not in ("facts-spans", "all")]
 CAPTURE = ("--draws", "5", "--self-evaluation")
@@ -61,7 +61,9 @@ def capture_all(args, sets):
     some = ("--model", args.model, "--questions", args.sets[0], "--num-samples", "64")
     run("extract", *some, "--out", basis)
     # Long ones first, so that none is waited for alone.
-    by_size = sorted(sets, key=lambda name: len(SETS[name].make()) if name in SETS else 1e9)
+    built_in = built_in_names()
+    sizes = {name: len(load_questions(name).questions) for name in sets if name in built_in}
+    by_size = sorted(sets, key=lambda name: sizes.get(name, 1e9))
     with ThreadPoolExecutor(args.captures) as pool:
         list(pool.map(lambda name: capture(args, name, sets[name], basis), by_size[::-1]))
 

@@ -151,15 +151,20 @@ def _losses_explained(ray: Any) -> Iterator[None]:
         ) from None
 
 
-def refuse_lost_node(ray: Any) -> None:
+def find_raylet(ray: Any) -> str:
+    """The socket of Ray's process on this machine, or "" if it has none."""
+    own = ray.get_runtime_context().get_node_id()
+    found = (node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == own)
+    return next(found, "")
+
+
+def refuse_lost_raylet(path: str) -> None:
     """Raises ClewError if Ray's process on this machine has ended, before Ray knows it: then it
     ends this process without a word."""
-    own = ray.get_runtime_context().get_node_id()
-    for node in ray.nodes():
-        if node["NodeID"] == own and _is_abandoned(node["RayletSocketName"]):
-            raise ClewError(
-                "Ray's process on this machine (the raylet) has ended. Run the same command again."
-            )
+    if path and _is_abandoned(path):
+        raise ClewError(
+            "Ray's process on this machine (the raylet) has ended. Run the same command again."
+        )
 
 
 def _is_abandoned(path: str) -> bool:

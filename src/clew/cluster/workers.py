@@ -26,7 +26,14 @@ from clew.base.progress import (
     WorkUnderway,
 )
 from clew.base.texts import counted
-from clew.cluster.connection import Cluster, WorkerPlan, connected, plan_workers, refuse_lost_node
+from clew.cluster.connection import (
+    Cluster,
+    WorkerPlan,
+    connected,
+    find_raylet,
+    plan_workers,
+    refuse_lost_raylet,
+)
 from clew.version import __version__
 
 Item = TypeVar("Item")
@@ -287,6 +294,7 @@ class _Pool:
     ) -> None:
         self._ray, self.plan, self._reporter = cluster.ray, plan, reporter
         self._work, self._items = self._ray.put(work), items
+        self._raylet = find_raylet(self._ray)
         self.waiting = deque(range(len(items)))
         self._members: dict[int, _Member] = {}
         self._began, self._deaths = time.monotonic(), 0
@@ -308,7 +316,8 @@ class _Pool:
 
     def look(self) -> Iterator[tuple[_Member, int, Outcome]]:
         """Wait a moment for outcomes. A worker that has died is replaced, and its item waits again.
-        Raises ClewError if one after the other dies."""
+        Raises ClewError if one after the other dies, or Ray itself has."""
+        refuse_lost_raylet(self._raylet)
         calls = {member.call: member for member in self._members.values() if member.call}
         ended, _ = self._ray.wait(list(calls), timeout=_LOOK_SECONDS) if calls else ([], [])
         for call in ended:
@@ -379,7 +388,7 @@ class _Pool:
         if self.is_stopping:
             del self._members[member.number]
             return
-        refuse_lost_node(self._ray)
+        refuse_lost_raylet(self._raylet)
         self._deaths, self._has_lost = self._deaths + 1, True
         if self._deaths >= _MOST_DEATHS * self.plan.workers:
             lines = [line.strip() for line in str(error).split("\n") if line.strip()]

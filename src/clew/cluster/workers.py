@@ -21,7 +21,6 @@ from clew.base.progress import (
     WorkEnded,
     WorkerProgress,
     WorkersAdvanced,
-    WorkKept,
     WorkStarted,
     WorkUnderway,
 )
@@ -147,6 +146,7 @@ def run_workers(
             pool.listen()
             pool.report()
             pool.count_others(count_done)
+        pool.count_others(count_done, now=True)
     finally:
         pool.end()
     reporter(WorkEnded())
@@ -201,7 +201,6 @@ class Report:
     in work, by the share that is done."""
 
     advanced: WorkAdvanced = WorkAdvanced(count=0)
-    kept: WorkKept | None = None
     notes: list[str] = field(default_factory=list)
     started: WorkStarted | None = None
     step: str = ""
@@ -237,9 +236,6 @@ class Mailbox:
                 news.underway = max(0.0, news.underway - event.count)
             case WorkUnderway():
                 news.underway = event.count * event.share
-            case WorkKept():
-                count = event.count + (news.kept.count if news.kept else 0)
-                news.kept = WorkKept(noun=event.noun, count=count)
             case WorkStarted():
                 news.started, news.step = event, ""
             case StepStarted():
@@ -298,7 +294,7 @@ class _Pool:
         self.waiting = deque(range(len(items)))
         self._members: dict[int, _Member] = {}
         self._began, self._deaths = time.monotonic(), 0
-        self.is_stopping = self._has_lost = self._has_told = False
+        self.is_stopping = self._has_told = False
         for number in range(1, plan.workers + 1):
             self._start(number)
 
@@ -348,7 +344,7 @@ class _Pool:
                     )
                 )
         members = self._members.values()
-        if self.is_shown:
+        if self.is_shown and members:
             self._reporter(
                 WorkersAdvanced(
                     workers=tuple(member.progress for member in members),
@@ -389,7 +385,7 @@ class _Pool:
             del self._members[member.number]
             return
         refuse_lost_raylet(self._raylet)
-        self._deaths, self._has_lost = self._deaths + 1, True
+        self._deaths += 1
         if self._deaths >= _MOST_DEATHS * self.plan.workers:
             lines = [line.strip() for line in str(error).split("\n") if line.strip()]
             raise ClewError(
@@ -412,8 +408,7 @@ class _ReportingPool(_Pool):
         super().__init__(*arguments)
         self._said: set[str] = set()
         self._started: WorkStarted | None = None
-        self._made = self._others = 0
-        self._counted = self._began
+        self._made, self._counted = 0, self._began
 
     def stop(self) -> None:
         """Ask all workers to stop."""
@@ -431,20 +426,28 @@ class _ReportingPool(_Pool):
 
     def release(self, member: _Member) -> None:
         """Take the last reports of a worker that has ended, and end its process."""
-        for _ in range(2):
-            member.report = member.report or member.actor.report.remote()
-            self._take(member)
+        self._catch_up(member)
         self._ray.kill(member.actor)
         del self._members[member.number]
 
-    def count_others(self, count_done: Callable[[], int]) -> None:
-        """Say what workers of other runs have done."""
-        if self._started is None or time.monotonic() - self._counted <= _COUNT_SECONDS:
+    def _catch_up(self, member: _Member) -> None:
+        """Take all that a worker has reported until now: first what it was asked for before."""
+        for _ in range(2):
+            member.report = member.report or member.actor.report.remote()
+            self._take(member)
+
+    def count_others(self, count_done: Callable[[], int], *, now: bool = False) -> None:
+        """Say what workers of other runs have done, and what was taken over of earlier runs."""
+        is_due = now or time.monotonic() - self._counted > _COUNT_SECONDS
+        if self._started is None or not is_due:
             return
+        done = count_done()
+        for member in self._members.values():  # or what these have finished were others' work
+            self._catch_up(member)
         self._counted = time.monotonic()
-        others = count_done() - self._started.done - self._made - self._others
+        others = done - self._started.done - self._made
         if others > 0:
-            self._others += others
+            self._made += others
             self._reporter(OthersAdvanced(count=others))
 
     def _take(self, member: _Member) -> None:
@@ -464,11 +467,11 @@ class _ReportingPool(_Pool):
             self._reporter(WorkEnded())
             self._started, self.is_shown = report.started, True
             self._reporter(replace(report.started, estimate=""))
-        if report.kept is not None:
-            # What a worker of this run had done before it died was counted then.
-            self._reporter(Note(str(report.kept)) if self._has_lost else report.kept)
-        if report.advanced != WorkAdvanced(count=0):
+        if self._started is not None and report.advanced != WorkAdvanced(count=0):
             member.count += report.advanced.count
-            self._made += report.advanced.count
             self._deaths = 0
-            self._reporter(report.advanced)
+            # What a worker had reported before it died may be done once more.
+            left = self._started.planned - self._started.done - self._made
+            advanced = replace(report.advanced, count=min(left, report.advanced.count))
+            self._made += advanced.count
+            self._reporter(advanced)

@@ -6,7 +6,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +64,7 @@ class BatchHeaders:
     def __init__(self, content: pa.Buffer) -> None:
         self._content = memoryview(content).cast("B")
         size = len(self._content)
-        self._footer = self._content[size - _footer_length(self._content, size) :]
+        self._footer = self._content[size - footer_length(self._content, size) :]
         self._dictionaries, self._batches = (_find_list(self._footer, one) for one in (2, 3))
 
     def check(self, index: int) -> None:
@@ -90,6 +90,13 @@ class BatchHeaders:
         messages = ((self._message(at), self._body(at)) for at in self._dictionary_blocks())
         return sum(_unpacked_bytes(one, _follow(one, _header(one), 1), at) for one, at in messages)
 
+    def place(self, index: int) -> tuple[int, int]:
+        """The first byte of the header of record batch `index`, and its size."""
+        offset, header_bytes, _, _ = _BLOCK.unpack_from(
+            self._footer, self._batches + index * _BLOCK.size
+        )
+        return offset, header_bytes
+
     def _dictionary_blocks(self) -> range:
         first, size = self._dictionaries, _BLOCK.size
         count = _unsigned(self._footer, first - 4) if first else 0
@@ -106,36 +113,7 @@ class BatchHeaders:
         return self._content[offset + header_bytes :]
 
 
-class Block(NamedTuple):
-    """Where a record batch lies in its file: its header, and after it the values."""
-
-    offset: int
-    header_bytes: int
-    body_bytes: int
-
-
-def read_blocks(tail: memoryview, file_bytes: int) -> list[Block] | int:
-    """The record batches of a file, from its last bytes; or how many of those are needed. Raises
-    ValueError and struct.error if they are damaged."""
-    if bytes(tail[-6:]) != MAGIC[:6]:
-        raise ValueError("its end is not that of an Arrow file")
-    length = _footer_length(tail, file_bytes)
-    if length > len(tail):
-        return length
-    footer = tail[len(tail) - length :]
-    first = _find_list(footer, 3)
-    count = _unsigned(footer, first - 4) if first else 0
-    if count * _BLOCK.size > length:
-        raise ValueError("its footer is damaged")
-    found = (_BLOCK.unpack_from(footer, first + i * _BLOCK.size) for i in range(count))
-    blocks = [Block(offset, header, body) for offset, header, _, body in found]
-    for block in blocks:
-        if min(block) < 0 or sum(block) > file_bytes:
-            raise ValueError("its footer is damaged")
-    return blocks
-
-
-def _footer_length(tail: Any, file_bytes: int) -> int:
+def footer_length(tail: Any, file_bytes: int) -> int:
     """Of the footer, its own length and the magic after it."""
     [length] = struct.unpack_from("<i", tail, len(tail) - _FOOTER_BYTES)
     if not 0 < length <= file_bytes - _FOOTER_BYTES:
@@ -147,41 +125,6 @@ def _find_list(footer: Any, member: int) -> int:
     """Where the footer lists the places of its messages, after their number; 0 if it has none."""
     place = _field(footer, _root(footer), member)
     return place + _unsigned(footer, place) + 4 if place else 0
-
-
-class BatchHeader(NamedTuple):
-    """The header of a record batch: per array its length and number of missing values, and per
-    buffer its first byte in the values and its size; arrays before those that they contain."""
-
-    rows: int
-    arrays: list[tuple[int, int]]
-    buffers: list[tuple[int, int]]
-
-
-def read_header(content: memoryview, block: Block) -> BatchHeader:
-    """Raises ValueError and struct.error for a header that is damaged or points outside its
-    block."""
-    if bytes(content[:4]) != _CONTINUATION:
-        raise ValueError("its footer is damaged")
-    message = content[8:]
-    check_header(message, sum(block))
-    header = _header(message)
-    length = _field(message, header, 0)
-    [rows] = struct.unpack_from("<q", message, length) if length else (0,)
-    arrays, buffers = (_read_pairs(message, _field(message, header, i)) for i in (1, 2))
-    if any(min(pair) < 0 or sum(pair) > block.body_bytes for pair in buffers):
-        raise ValueError("a header is damaged")
-    return BatchHeader(rows, arrays, buffers)
-
-
-def _read_pairs(message: Any, place: int) -> list[tuple[int, int]]:
-    if not place:
-        return []
-    start = place + _unsigned(message, place)
-    count = _unsigned(message, start)
-    if count * _BUFFER.size > len(message):
-        raise ValueError("a header is damaged")
-    return [_BUFFER.unpack_from(message, start + 4 + i * _BUFFER.size) for i in range(count)]
 
 
 def unpacked_bytes(message: pa.Message) -> int:
@@ -325,6 +268,28 @@ def flatten(column: pa.Array) -> pa.Array:
             "store with the command that wrote it."
         )
     return column
+
+
+def locate_values(column: pa.Array, first: int, count: int) -> tuple[int, int]:
+    """The address and the size in bytes of the values of `count` rows of a whole column, from row
+    `first`."""
+    while is_list(column.type) and count:
+        if pa.types.is_fixed_size_list(column.type):
+            first, count = first * column.type.list_size, count * column.type.list_size
+        else:
+            start, end = (column.offsets[row].as_py() for row in (first, first + count))
+            first, count = start, end - start
+        column = column.values
+    *_, values = buffers = column.buffers()
+    if values is None or not count:
+        return 0, 0
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        wide = np.int64 if pa.types.is_large_string(column.type) else np.int32
+        start, end = np.frombuffer(buffers[1], wide)[[first, first + count]].tolist()
+    else:
+        bits = column.type.bit_width
+        start, end = first * bits // 8, -(-(first + count) * bits // 8)
+    return values.address + start, end - start
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> Shaped[np.ndarray, " rows"]:

@@ -8,7 +8,7 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -25,7 +25,6 @@ from clew.storage.arrow import is_list
 from clew.storage.manifest import ShardEntry
 from clew.storage.mirror import MirrorFolder
 from clew.storage.mirror_cache import Hold, connections, hold_shard
-from clew.storage.range_shard import RangeShard
 from clew.storage.reader import ShardReader, check_size, too_many_files
 
 Bytes = UInt8[np.ndarray, " bytes"]
@@ -34,7 +33,6 @@ Opened = TypeVar("Opened")
 Piece = tuple[int, int, int, int]
 
 
-Shard = ShardReader | RangeShard
 # The first byte of each row, and its number of items.
 _Rows = tuple[np.ndarray, np.ndarray]
 
@@ -84,9 +82,7 @@ class MappedFiles:
         return self._maps[shard][start : start + length]
 
     def _map(self, shard: int) -> None:
-        reader = ShardReader(Path(self._paths[shard]))
-        self._maps[shard] = _as_writable(reader.whole_file())
-        reader.close()
+        self._maps[shard] = _as_writable(ShardReader(Path(self._paths[shard])).content)
 
     def let_go(self) -> None:
         """Nothing to do: no file stays open."""
@@ -331,7 +327,7 @@ class ShardLayout:
     columns: dict[str, ColumnLayout]
 
 
-def read_layout(reader: Shard, rows: int, columns: Sequence[str]) -> ShardLayout:
+def read_layout(reader: ShardReader, rows: int, columns: Sequence[str]) -> ShardLayout:
     """Reads a shard's offsets; the values themselves stay where they are. Raises StoreError when
     the shard does not have as many rows as the manifest says, or lacks a column."""
     layout = ShardLayout(
@@ -349,24 +345,25 @@ def read_layout(reader: Shard, rows: int, columns: Sequence[str]) -> ShardLayout
     return layout
 
 
-def _read_questions(reader: Shard) -> list[str] | None:
+def _read_questions(reader: ShardReader) -> list[str] | None:
     if "question_id" not in reader.schema.names:
         return None
     return reader.read_column("question_id").to_pylist()
 
 
-def _locate_column(reader: Shard, name: str) -> ColumnLayout:
+def _locate_column(reader: ShardReader, name: str) -> ColumnLayout:
     if name not in reader.schema.names:
         raise StoreError(
             f'{reader.path} has no column "{name}": re-create the samples from their traces with '
             '"clew preprocess".'
         )
+    _refuse_missing(reader, name)
     shape, dtype = _item_of(reader, name)
     size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    if isinstance(reader, RangeShard):
-        places = list(_locate_there(reader, name, size))
-    else:
-        places = list(_locate_here(reader, name, size))
+    places = [
+        _locate_rows(reader.record_batch(index).column(name), size, reader.content.address)
+        for index in range(reader.num_record_batches)
+    ]
     starts = [start for start, _ in places] or [np.zeros(0, np.int64)]
     counts = [count for _, count in places] or [np.zeros(0, np.int64)]
     return ColumnLayout(
@@ -377,23 +374,8 @@ def _locate_column(reader: Shard, name: str) -> ColumnLayout:
     )
 
 
-def _locate_here(reader: ShardReader, name: str, size: int) -> Iterator[_Rows]:
-    base = reader.whole_file().address
-    for index in range(reader.num_record_batches):
-        column = reader.record_batch(index).column(name)
-        _refuse_missing(reader, name, column.null_count)
-        yield _locate_rows(column, size, base)
-
-
-def _locate_there(reader: RangeShard, name: str, size: int) -> Iterator[_Rows]:
-    for plan in reader.plans(name):
-        _refuse_missing(reader, name, 0 if plan.valid is None else int((~plan.valid).sum()))
-        items = np.arange(plan.length + 1) if plan.offsets is None else plan.offsets
-        yield plan.first_value + items[:-1] * size, np.diff(items)
-
-
-def _refuse_missing(reader: Shard, name: str, count: int) -> None:
-    if count:
+def _refuse_missing(reader: ShardReader, name: str) -> None:
+    if count := reader.count_missing(name):
         raise StoreError(
             f'no "{name}" in {counted(count, "row")} of {reader.path.name}: this store cannot be '
             "used for training. Re-create it from traces that have that field."
@@ -404,7 +386,7 @@ def _is_ragged(kind: pa.DataType) -> bool:
     return is_list(kind) and not pa.types.is_fixed_size_list(kind)
 
 
-def _item_of(reader: Shard, name: str) -> tuple[tuple[int, ...], np.dtype]:
+def _item_of(reader: ShardReader, name: str) -> tuple[tuple[int, ...], np.dtype]:
     """What a row consists of: the list's items when it is ragged, else the whole row."""
     kind = reader.schema.field(name).type
     if _is_ragged(kind):

@@ -1,10 +1,11 @@
 """Read memory-mapped shards: opening one reads only its footer, a row only its own bytes."""
 
 import errno
+import mmap
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +23,39 @@ from clew.storage.arrow import (
     check_batch,
     check_types,
     flatten,
+    footer_length,
     is_list,
+    locate_values,
     map_file,
 )
 from clew.storage.manifest import Manifest, ShardEntry, read_manifest
 from clew.storage.mirror import MirrorFolder, open_folder
 from clew.storage.mirror_cache import Hold, ReadAhead, hold_shard, is_cached, read_ahead
 from clew.storage.origin import ID_COLUMN, find_foreign, foreign_error
+from clew.storage.place import Range
 from clew.storage.places import open_place
-from clew.storage.range_shard import RangeShard
 from clew.storage.reading import irregular_kind
 
 # Raises ValueError if a shard does not have the columns of its kind of store; returns those that
 # have a value in every row.
 SchemaCheck = Callable[[pa.Schema, Manifest], Collection[str]]
+# Most footers take a few kilobytes.
+_END_BYTES = 1 << 16
 
 
 class ShardReader:
-    """One mapped shard. Record batches are opened and checked when first touched. `hold` keeps the
-    shard of a store at a URL in the cache."""
+    """One mapped shard, or one whose `content` is in memory. Record batches are opened and checked
+    when first touched. `hold` keeps the shard of a store at a URL in the cache."""
 
-    def __init__(self, path: Path, hold: Hold | None = None) -> None:
+    def __init__(
+        self, path: Path, hold: Hold | None = None, content: pa.Buffer | None = None
+    ) -> None:
         self.path, self._hold = path, hold
         try:
-            self._map = map_file(path)
-            self._file = pa.ipc.open_file(self._map)
+            self.content = _map(path) if content is None else content
+            self._file = pa.ipc.open_file(self.content)
             check_types(self._file.schema)
-            self._headers = BatchHeaders(self.whole_file())
+            self._headers = BatchHeaders(self.content)
         except FileNotFoundError:
             raise missing_shard(path) from None
         except ARROW_ERRORS as error:
@@ -60,15 +67,6 @@ class ShardReader:
     @property
     def schema(self) -> pa.Schema:
         return self._file.schema
-
-    def whole_file(self) -> pa.Buffer:
-        """The mapped file; it stays mapped as long as the buffer, or a view of it, lives."""
-        self._map.seek(0)
-        return self._map.read_buffer()
-
-    def close(self) -> None:
-        """Closes the file; what was read from it stays mapped."""
-        self._map.close()
 
     @property
     def num_record_batches(self) -> int:
@@ -110,7 +108,7 @@ class ShardReader:
 
     def count_missing(self, name: str) -> int:
         """The rows of a column that have no value."""
-        return self.read_column(name).null_count
+        return sum(self.record_batch(i).column(name).null_count for i in range(len(self._batches)))
 
     def read_row(self, batch: int, row: int) -> tuple[pa.RecordBatch, int]:
         """A batch that has the row, and which of its rows it is."""
@@ -140,6 +138,92 @@ class ShardReader:
         if at == len(self._row_of_id) or self._row_of_id[at, 0] != value:
             return None
         return int(self._row_of_id[at, 1]), int(self._row_of_id[at, 2])
+
+
+class RangeShard(ShardReader):
+    """A shard at a URL, of which only what is asked for is fetched: its footer, headers and offsets
+    once, then the bytes of some rows or columns, in one round trip. They lie at their places in
+    memory of the shard's size, whose untouched pages take none."""
+
+    def __init__(self, store: MirrorFolder, entry: ShardEntry) -> None:
+        self.path, self._place, self._size = store / entry.file, store.place, entry.bytes
+        self._pieces: list[tuple[int, memoryview]] = []
+        try:
+            self._fetch_footer()
+            memory = self._assemble(self._pieces)
+            super().__init__(self.path, content=pa.py_buffer(memory))
+            blocks = (self._headers.place(i) for i in range(self.num_record_batches))
+            self._keep(memory, self._fetch(blocks))
+            self._keep(memory, self._fetch(self._list_offsets()))
+        except ARROW_ERRORS as error:
+            raise _explain(self.path, error) from None
+
+    def read_column(self, name: str) -> pa.ChunkedArray:
+        return self.read_columns([name]).column(0)
+
+    def read_columns(self, names: Sequence[str]) -> pa.Table:
+        batches = [self.record_batch(i) for i in range(self.num_record_batches)]
+        known = [name for name in names if name in self.schema.names]
+        columns = [(batch.column(name), 0, len(batch)) for batch in batches for name in known]
+        return self._with_values(columns).read_columns(names)
+
+    def read_row(self, batch: int, row: int) -> tuple[pa.RecordBatch, int]:
+        columns = [(column, row, 1) for column in self.record_batch(batch).columns]
+        return self._with_values(columns).read_row(batch, row)
+
+    def _with_values(self, rows: Sequence[tuple[pa.Array, int, int]]) -> ShardReader:
+        """The same shard with the values of these rows: arrays, their first rows and numbers."""
+        found = (locate_values(*one) for one in rows)
+        ranges = [(start - self.content.address, size) for start, size in found if size]
+        memory = self._assemble([*self._pieces, *self._fetch(ranges)])
+        return ShardReader(self.path, content=pa.py_buffer(memory))
+
+    def _fetch_footer(self) -> None:
+        """In one round trip, unless the settings of the store, which it contains, are many."""
+        size = min(_END_BYTES, self._size)
+        [(_, tail)] = self._pieces = self._fetch([(self._size - size, size)])
+        length = footer_length(tail, self._size)
+        if length > size:
+            self._pieces = self._fetch([(self._size - length, length)])
+
+    def _list_offsets(self) -> Iterator[Range]:
+        """Where the lengths of all rows lie, and which of them have no value."""
+        for index in range(self.num_record_batches):
+            self._headers.check(index)
+            for column in self._file.get_batch(index).columns:
+                for buffer in column.buffers()[:-1]:
+                    if buffer is not None and buffer.size:
+                        yield buffer.address - self.content.address, buffer.size
+
+    def _fetch(self, ranges: Iterable[Range]) -> list[tuple[int, memoryview]]:
+        wanted = list(ranges)
+        if any(start < 0 or size < 0 or start + size > self._size for start, size in wanted):
+            raise ValueError("a header points outside of it")
+        try:
+            found = self._place.read_ranges(self.path.name, wanted)
+        except (FileNotFoundError, EOFError):
+            raise StoreError(
+                f"shard {self.path.name} is missing from {self.path.parent}, or has fewer than the "
+                f"{self._size:,} bytes that the manifest says",
+                action="repair",
+                store=self.path.parent,
+            ) from None
+        return [(start, piece) for (start, _), piece in zip(wanted, found, strict=True)]
+
+    def _keep(self, memory: mmap.mmap, pieces: Sequence[tuple[int, memoryview]]) -> None:
+        self._pieces += pieces
+        _write(memory, pieces)
+
+    def _assemble(self, pieces: Sequence[tuple[int, memoryview]]) -> mmap.mmap:
+        memory = mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(getattr(mmap, "MADV_NOHUGEPAGE", mmap.MADV_NORMAL))
+        _write(memory, pieces)
+        return memory
+
+
+def _write(memory: mmap.mmap, pieces: Sequence[tuple[int, memoryview]]) -> None:
+    for start, piece in pieces:
+        memory[start : start + len(piece)] = piece
 
 
 class StoreReader:
@@ -196,7 +280,7 @@ class StoreReader:
         self._check_same_types(reader)
         return reader
 
-    def peek(self, index: int) -> ShardReader | RangeShard:
+    def peek(self, index: int) -> ShardReader:
         """Shard number `index` for reading little of it: of one at a URL, only what is asked for is
         fetched, unless the whole of it is here already."""
         entry = self.shards[index]
@@ -211,7 +295,7 @@ class StoreReader:
                 self._peeked.popitem(last=False)
         return self._peeked[index]
 
-    def _check_same_types(self, reader: ShardReader | RangeShard) -> None:
+    def _check_same_types(self, reader: ShardReader) -> None:
         try:
             self._compare_types(reader.path.name, reader.schema)
         except ValueError as error:
@@ -249,7 +333,7 @@ def open_shard(
 
 
 def _check_shard(
-    reader: ShardReader | RangeShard,
+    reader: ShardReader,
     entry: ShardEntry,
     manifest: Manifest,
     check: SchemaCheck | None,
@@ -262,6 +346,12 @@ def _check_shard(
         return check(reader.schema, manifest) if check else ()
     except ValueError as error:
         raise _wrong_columns(reader.path, error) from None
+
+
+def _map(path: Path) -> pa.Buffer:
+    """A file that stays mapped as long as the buffer, or a view of it, lives, but not open."""
+    with map_file(path) as file:
+        return file.read_buffer()
 
 
 def _wrong_columns(path: Path, error: ValueError) -> StoreError:
@@ -285,7 +375,7 @@ def refuse_damaged_shards(store: Path, manifest: Manifest) -> None:
 def _find_damaged(store: Path, manifest: Manifest) -> Iterator[StoreError]:
     for entry in manifest.shards:
         try:
-            open_shard(store, entry, manifest).close()
+            open_shard(store, entry, manifest)
         except TooManyFilesError:
             raise
         except StoreError as error:

@@ -85,7 +85,7 @@ def edit(folder: Path, column: str, change: Callable[[np.ndarray], None]) -> Non
     """Changes the values of a column of graphs/ in the file."""
     shard = folder / "graphs" / "batch_0000.arrow"
     reader = ShardReader(shard)
-    base, values = reader.whole_file().address, reader.read_column(column).chunk(0)
+    base, values = reader.content.address, reader.read_column(column).chunk(0)
     while hasattr(values.type, "value_type"):
         values = values.flatten()
     changed = values.to_numpy().copy()

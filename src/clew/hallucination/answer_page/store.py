@@ -17,7 +17,6 @@ from clew.hallucination.labels import read_scores, refuse_other_answers, require
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.hallucination.traces.schema import check_traces
 from clew.storage.manifest import MANIFEST_NAME, read_manifest
-from clew.storage.range_shard import RangeShard
 from clew.storage.reader import ShardReader, StoreReader
 from clew.storage.reading import hash_file
 
@@ -68,7 +67,7 @@ def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") 
     return found
 
 
-def iter_shards(loader: TraceBatchLoader) -> Iterator[ShardReader | RangeShard]:
+def iter_shards(loader: TraceBatchLoader) -> Iterator[ShardReader]:
     """The shards of the store in order, for reading a few columns of them."""
     store = StoreReader(loader.traces_dir, check=check_traces)
     for index in range(len(store.shards)):

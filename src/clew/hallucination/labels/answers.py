@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from clew.base.errors import StoreError
 from clew.hallucination.traces.schema import ANSWER_PARTS, check_traces
-from clew.storage.range_shard import RangeShard
 from clew.storage.reader import ShardReader, StoreReader
 
 # An answer that is "excluded" by a person is in no class.
@@ -110,7 +109,7 @@ def read_answers(store: StoreReader) -> Iterator[StoredAnswer]:
         yield from _read_shard(store.peek(index))
 
 
-def _read_shard(shard: ShardReader | RangeShard) -> Iterator[StoredAnswer]:
+def _read_shard(shard: ShardReader) -> Iterator[StoredAnswer]:
     names = [*_COLUMNS, "answer"]
     has_parts = ANSWER_PARTS in shard.schema.names
     table = shard.read_columns([*names, *([ANSWER_PARTS] if has_parts else [])])

@@ -40,7 +40,6 @@ from clew.hallucination.samples.source import hash_traces
 from clew.hallucination.traces.schema import CONTEXT
 from clew.hallucination.traces.token_texts import split_texts
 from clew.storage.manifest import MANIFEST_NAME
-from clew.storage.range_shard import RangeShard
 from clew.storage.reader import ShardReader
 from clew.storage.reading import hash_text
 
@@ -148,7 +147,7 @@ class TraceAnswers:
 GivenAnswers = RowAnswers | TraceAnswers
 
 
-def _read_shard(shard: ShardReader | RangeShard) -> Iterator[GivenAnswer]:
+def _read_shard(shard: ShardReader) -> Iterator[GivenAnswer]:
     columns = [shard.read_column(name).to_pylist() for name in _TRACE_COLUMNS]
     contexts = [None] * len(columns[0])
     if CONTEXT in shard.schema.names:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +36,10 @@ from clew.hallucination.traces.schema import (
 from clew.loading.splits import Shares
 from clew.storage.arrow import flatten
 from clew.storage.manifest import Manifest, ShardEntry
-from clew.storage.range_shard import RangeShard
 from clew.storage.reader import ShardReader, StoreReader
 from clew.storage.reading import hash_file, hash_text, read_bounded
 from clew.storage.working_copy import fetched, placing
 from clew.storage.writing import replace_file
-
-Reader = TypeVar("Reader", ShardReader, RangeShard, ShardReader | RangeShard)
 
 MAPS = "attentions"
 # Eigenvalues per head from traces that store the Laplacian's diagonal for every token.
@@ -116,11 +113,11 @@ class TraceSource:
         """The reader of a shard; raises StoreError if it lacks what samples are built from."""
         return self._refuse_lacking(self._store.open(entry))
 
-    def _peek(self, entry: ShardEntry) -> ShardReader | RangeShard:
+    def _peek(self, entry: ShardEntry) -> ShardReader:
         """As `open`, to read little of it: it need not be downloaded."""
         return self._refuse_lacking(self._store.peek(self._store.shards.index(entry)))
 
-    def _refuse_lacking(self, reader: Reader) -> Reader:
+    def _refuse_lacking(self, reader: ShardReader) -> ShardReader:
         missing = [name for name in ARRAY_COLUMNS if name not in reader.schema.names]
         if missing:
             raise StoreError(
@@ -207,7 +204,7 @@ def count_answer(tokens: Int[np.ndarray, " rows"], prompts: np.ndarray) -> np.nd
     return tokens - np.clip(prompts, 0, tokens)
 
 
-def _holds(reader: ShardReader | RangeShard, name: str) -> bool:
+def _holds(reader: ShardReader, name: str) -> bool:
     """Whether a shard has the column without missing rows."""
     if name not in reader.schema.names:
         return False

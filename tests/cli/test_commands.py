@@ -89,7 +89,7 @@ def test_command_has_the_arguments_and_defaults_of_its_function(name: str) -> No
     for setting in command.read_settings():
         default = parameters[setting.name].default
         if setting.switches is not None:
-            on = {c for c in setting.switches.choices if options[setting.switches.name(c)].default}
+            on = {c for c in setting.switches if options[f"run_{c}"].default}
             assert on == {*default}
         elif default not in (inspect.Parameter.empty, ()):
             assert options[setting.name].default == default

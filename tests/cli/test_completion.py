@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from clew.cli import build_app
-from clew.cli.help import GPUS, METHODS, QUESTIONS
+from clew.cli.errors import read_texts
+
+SUGGESTED = read_texts()["settings"]["suggestions"]
 
 
 @pytest.fixture
@@ -51,16 +53,16 @@ def test_built_in_names_and_paths_are_suggested(
 def test_suggested_methods_are_those_of_the_library() -> None:
     from clew.hallucination.comparison.methods import list_methods
 
-    assert tuple(list_methods()) == METHODS
+    assert [*list_methods(), "LIST"] == SUGGESTED["methods"]
 
 
 def test_suggested_questions_are_the_built_in_sets() -> None:
     from clew.hallucination.questions import built_in_names
 
-    assert tuple(built_in_names()) == QUESTIONS
+    assert [*built_in_names(), "PATH"] == SUGGESTED["questions"]
 
 
 def test_suggested_gpus_are_those_of_a_dry_run() -> None:
-    from clew.hallucination.capture.dry_run import GPUS as KNOWN
+    from clew.hallucination.capture.dry_run import GPUS
 
-    assert tuple(KNOWN) == GPUS
+    assert [*GPUS] == SUGGESTED["gpu"]

@@ -1,6 +1,8 @@
 """The `clew` command line: one module per command, which parses options, calls the library and
 prints the result."""
 
+from importlib import import_module
+
 import typer
 
 from clew.base.errors import ClewError
@@ -9,6 +11,11 @@ from clew.cli.help import HelpGroup
 from clew.version import __version__
 
 SUMMARY = "Detect LLM hallucinations from hidden states and attention."
+# In the order in which people need them.
+_COMMANDS = (
+    *("extract", "inspect", "label", "preprocess", "plan", "train", "compare", "ask", "score"),
+    *("calibrate", "show", "serve", "verify", "convert"),
+)
 _OUT_OF_MEMORY = (
     "out of memory. Everything written so far is kept. Free some memory or choose smaller "
     "settings, then run the same command again."
@@ -41,42 +48,13 @@ def _options(
 
 def build_app() -> typer.Typer:
     """The application with all its commands."""
-    from clew.cli import (
-        ask,
-        calibrate,
-        compare,
-        convert,
-        extract,
-        inspect,
-        label,
-        patterns,
-        plan,
-        preprocess,
-        score,
-        serve,
-        show,
-        train,
-        verify,
-    )
+    from clew.cli.patterns import build_group
 
     if not app.registered_commands:
-        flow = (
-            extract,
-            inspect,
-            label,
-            preprocess,
-            plan,
-            train,
-            compare,
-            ask,
-            score,
-            calibrate,
-            show,
-            serve,
-        )
-        for command in (*flow, verify, convert):
-            command.register(app)
-        app.add_typer(patterns.build_group(), name="patterns")
+        for name in _COMMANDS:
+            module = import_module(f"clew.cli.{name}")
+            module.COMMAND.register(app, module.run)
+        app.add_typer(build_group(), name="patterns")
     return app
 
 

@@ -6,15 +6,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from clew.base.errors import InputError, StoppedError
 from clew.base.terminal import TextConsole
 from clew.base.texts import counted
-from clew.cli.commands import Call, Command
-from clew.cli.help import QUESTIONS, suggest_words, suggest_words_and_paths
-from clew.cli.options import Spelling
+from clew.cli.commands import Call, read_command
 from clew.cli.printing import has_shades, print_answer, print_legend, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.signals import StopRequest, log_to_stderr, long_run
@@ -27,34 +24,9 @@ if TYPE_CHECKING:
     from clew.hallucination.questions import Question
 
 
-COMMAND = Command(
-    function=ask,
-    example='clew ask "In which country is Tartu?"',
-    note="Without a question, questions are read from stdin, one per line; on a terminal, you are "
-    "asked for them. --json prints one line per answer.",
-    groups={
-        "Questions": ("questions", "num_samples", "context"),
-        "Detector": ("detector", "model"),
-        "Answers": ("max_new_tokens", "temperature", "top_p", "seed"),
-        "Hardware": ("device", "device_map", "offload_folder", "dtype", "threads"),
-    },
-    spelling=Spelling(
-        kinds={"questions": str, "model": str},
-        completions={
-            "model": suggest_words_and_paths("smollm2"),
-            "questions": suggest_words_and_paths(*QUESTIONS),
-            "device": suggest_words("auto", "cpu", "cuda"),
-        },
-        metavars={"question": "QUESTION ..."},
-    ),
-    has_json=True,
-)
+COMMAND = read_command(ask)
 # Seldom: what draws the spinner takes time from the model.
 _DRAWN_PER_SECOND = 3
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
 
 
 def run(call: Call) -> None:

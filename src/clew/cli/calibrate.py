@@ -1,22 +1,11 @@
 """clew calibrate"""
 
-import typer
-
 from clew.base.texts import counted
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.printing import print_line
 from clew.hallucination.workflow import calibrate
 
-COMMAND = Command(
-    function=calibrate,
-    example="clew calibrate comparison/detector --risks mine.arrow --target-fpr 0.05 --out mine",
-    groups={"Input and output": ("risks", "samples", "target_fpr", "out", "overwrite")},
-    has_json=True,
-)
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
+COMMAND = read_command(calibrate)
 
 
 def run(call: Call) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,9 +20,16 @@ from clew.base.terminal import TextConsole
 from clew.base.texts import for_json, for_terminal
 from clew.base.typed_json import without_nan
 from clew.base.urls import as_path
-from clew.cli.errors import flag
+from clew.cli.errors import flag, read_texts
 from clew.cli.help import GENERAL, HelpCommand
-from clew.cli.options import REST, Setting, Spelling, read_docstring, read_settings, rest_parameter
+from clew.cli.options import (
+    REST,
+    SWITCH,
+    Setting,
+    read_docstring,
+    read_settings,
+    rest_parameter,
+)
 from clew.cli.run_config import INT_LIMIT, read_config, refuse_unrecorded
 from clew.cli.signals import log_to_stderr, saying_how_it_was_stopped
 
@@ -54,46 +61,38 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command made from `function`: its name, its option groups (a heading and the names of its
-    arguments; ungrouped options come first, under "Options") and an example line. `has_json` adds
-    --json, `has_threads` adds --threads. `note` is a sentence for the help that does not apply in
-    Python. `is_resumable`: the same command continues one that was stopped.
-    """
+    """A command made from `function`, as typed after "clew" ("patterns train"). `about` is its
+    table in commands.toml."""
 
     function: Callable[..., Any]
-    example: str
-    name: str = ""
-    note: str = ""
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    spelling: Spelling = field(default_factory=Spelling)
-    has_json: bool = False
-    has_threads: bool = False
-    is_resumable: bool = False
+    words: str
+    about: Mapping[str, Any]
 
     @property
-    def words(self) -> str:
-        """The command as typed after "clew", such as "patterns train"."""
-        return self.name or self.function.__name__
+    def groups(self) -> dict[str, list[str]]:
+        """The names of its arguments by heading; those without one come first, under "Options"."""
+        shared = read_texts()["settings"]["groups"]
+        return {name: of or shared[name] for name, of in self.about.get("groups", {}).items()}
 
     def read_settings(self) -> list[Setting]:
-        return read_settings(self.function, self.spelling)
+        return read_settings(self.function, self.about)
 
     def register(self, app: typer.Typer, run: Run) -> None:
         """Add the command to an application; `run` is called with the parsed `Call`."""
         app.command(
             name=self.words.split()[-1],
             cls=HelpCommand,
-            help=f"{read_docstring(self.function).text} {self.note}".rstrip(),
-            epilog=self.example,
+            help=f"{read_docstring(self.function).text} {self.about.get('note', '')}".rstrip(),
+            epilog=self.about["example"],
             context_settings={"help_option_names": ["-h", "--help"]},
         )(self._callback(run))
 
     def _callback(self, run: Run) -> Callable[..., None]:
-        settings = self.read_settings()
+        settings, is_resumable = self.read_settings(), self.about.get("is_resumable", False)
 
         def callback(invocation: typer.Context, **given: Any) -> None:
             overwrite = given.get("overwrite", False)
-            with saying_how_it_was_stopped(is_resumable=self.is_resumable, overwrite=overwrite):
+            with saying_how_it_was_stopped(is_resumable=is_resumable, overwrite=overwrite):
                 call = self._read_call(invocation, given, settings)
                 _show_errors_in_full(run, call, verbose=given["verbose"])
 
@@ -102,7 +101,7 @@ class Command:
                 "invocation", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
             ),
             *self._parameters(settings),
-            *([rest_parameter()] if self.spelling.takes_rest else []),
+            *([rest_parameter()] if "takes_rest" in self.about else []),
             *self._common_parameters(),
         ]
         # typer reads the options from the signature.
@@ -131,7 +130,7 @@ class Command:
             )
 
         found: list[inspect.Parameter] = []
-        if self.has_threads:
+        if "has_threads" in self.about:
             text = "CPU threads to use. [default: all cores]"
             add("threads", int | None, "--threads", help_=text, metavar="N")
         text = (
@@ -139,7 +138,7 @@ class Command:
             "override it."
         )
         add("config", Path | None, "--config", help_=text, metavar="PATH")
-        if self.has_json:
+        if "has_json" in self.about:
             text = "Print the result as JSON on stdout, and progress on stderr."
             add("as_json", bool, "--json", help_=text)
         add("quiet", bool, "-q", "--quiet", help_="Print results only, no progress.")
@@ -188,13 +187,19 @@ class Command:
         return values
 
     def _add_rest(self, values: dict[str, Any], words: list[Path]) -> None:
-        name = self.spelling.takes_rest
+        name = self.about["takes_rest"]
         if not values.get(name):
             raise InputError(
                 f'unexpected argument "{words[0]}". To pass several folders, list them after '
                 f"{flag(name)}."
             )
         values[name] = [*values[name], *words]
+
+
+def read_command(function: Callable[..., Any], words: str = "") -> Command:
+    """The command of a function, by default with its name."""
+    words = words or function.__name__
+    return Command(function=function, words=words, about=read_texts()[words])
 
 
 def _with_urls(value: Any) -> Any:
@@ -222,17 +227,16 @@ def _from_flags(
     config file or the default list."""
     values: dict[str, Any] = {}
     for setting in settings:
-        switches = setting.switches
-        if switches is None:
+        if setting.switches is None:
             if _is_typed(context, setting.name):
                 values[setting.name] = _refuse_huge(setting, given[setting.name])
             continue
         chosen = {*config.get(setting.name, setting.default)}
-        typed = [one for one in switches.choices if _is_typed(context, switches.name(one))]
+        typed = [one for one in setting.switches if _is_typed(context, f"{SWITCH}{one}")]
         for one in typed:
-            (chosen.add if given[switches.name(one)] else chosen.discard)(one)
+            (chosen.add if given[f"{SWITCH}{one}"] else chosen.discard)(one)
         if typed:
-            values[setting.name] = tuple(one for one in switches.choices if one in chosen)
+            values[setting.name] = tuple(one for one in setting.switches if one in chosen)
     return values
 
 

@@ -12,10 +12,8 @@ from rich.text import Text
 
 from clew.base.terminal import TextConsole
 from clew.base.texts import bytes_text, for_terminal, step_text
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.help import METHODS, suggest_list
-from clew.cli.options import CACHE, HARDWARE, Spelling
 from clew.cli.printing import PlainTable, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.signals import long_run, shown_log
@@ -25,33 +23,7 @@ if TYPE_CHECKING:
     from clew.hallucination.comparison import ComparisonResult
 
 
-COMMAND = Command(
-    function=compare,
-    example="clew compare --preprocessed-dir preprocessed_data --output-dir comparison",
-    groups={
-        "Input and output": ("preprocessed_dir", "out", "keep_detectors", "overwrite"),
-        "Methods": ("methods", "seeds", "epochs", "patience"),
-        "Transfer between question sets": (
-            *("stores", "by_set", "train_on", "test_on", "name", "pairs"),
-        ),
-        "Small question sets": ("folds",),
-        "Cluster": ("cluster", "workers"),
-        **HARDWARE,
-        **CACHE,
-    },
-    spelling=Spelling(
-        kinds={"methods": str, "name": str},
-        metavars={"methods": "A,B,...", "name": "A,B,...", "cluster": "ray|ray://HOST:PORT"},
-        completions={"methods": suggest_list(*METHODS)},
-        takes_rest="stores",
-    ),
-    has_json=True,
-    is_resumable=True,
-)
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
+COMMAND = read_command(compare)
 
 
 def run(call: Call) -> None:

@@ -5,22 +5,13 @@ from functools import partial
 import typer
 
 from clew.base.texts import counted, for_shell
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import convert
 
-COMMAND = Command(
-    function=convert,
-    example="clew convert old_traces --out traces_data",
-    has_json=True,
-    is_resumable=True,
-)
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
+COMMAND = read_command(convert)
 
 
 def run(call: Call) -> None:

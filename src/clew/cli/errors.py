@@ -2,46 +2,24 @@
 
 import re
 import sys
-from typing import NoReturn
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any, NoReturn
 
-from clew.base.errors import Action, Call, ClewError, InputError, describe_setting, join_sentences
+from clew.base.errors import Call, ClewError, InputError, describe_setting, join_sentences
 from clew.base.terminal import TextConsole
 from clew.base.texts import for_shell, for_terminal
 
-# Settings whose flags are not derived from their names: (flag, negative flag).
-_FLAGS = {
-    "answer": ("--id", ""),
-    "amp": ("--use-amp", "--no-amp"),
-    "compile": ("--use-compile", "--no-compile"),
-    "cuda_graph": ("--use-cuda-graph", "--no-cuda-graph"),
-    "gradient_checkpointing": ("--use-gradient-checkpointing", ""),
-    "shares": ("--split", ""),
-    "every": ("--all", ""),
-    "move": ("--move", "--copy"),
-    "sources": ("--from", ""),
-    "warmup_fraction": ("--warmup", ""),
-    "ops": ("--rand-augment (N)", ""),
-    "magnitude": ("--rand-augment (M)", ""),
-}
-_COMMANDS: dict[Action, str] = {
-    "repair": 'run "clew verify --repair {store}"',
-    "convert": 'convert them, beside the old files, with "clew convert {store} --out {store}"',
-    "preprocess": 'create training samples from them with "clew preprocess {store}"',
-}
-# The command for each function that the library's errors refer to.
-_CALLS = {
-    "clew.label": "label",
-    "clew.patterns.create_set": "patterns create",
-    "clew.patterns.import_photos": "patterns import",
-    "clew.patterns.train": "patterns train",
-    "clew.patterns.identify": "patterns identify",
-    "clew.patterns.review_photos": "patterns review",
-    "clew.patterns.clean_photos": "patterns clean",
-    "clew.verify": "verify",
-}
 # Settings that a command takes as positional arguments.
 _WORDS = {"clew.patterns.train": ("name",)}
 SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`")
+
+
+@cache
+def read_texts() -> dict[str, Any]:
+    """What commands.toml says about all commands, settings and errors."""
+    return tomllib.loads(files("clew.cli").joinpath("commands.toml").read_text("utf-8"))
 
 
 def error_text(error: ClewError) -> str:
@@ -51,7 +29,9 @@ def error_text(error: ClewError) -> str:
         about = f"{describe_setting(flag(error.setting), error.value)}: "
     way_out = ""
     if error.action:
-        way_out = _COMMANDS[error.action].format(store=for_shell([error.store]))
+        way_out = read_texts()["errors"]["actions"][error.action].format(
+            store=for_shell([error.store])
+        )
     text = "".join(
         f'"{call_text(part)}"' if isinstance(part, Call) else with_flags(part)
         for part in error.parts
@@ -70,7 +50,7 @@ def call_text(call: Call) -> str:
         for name, value in settings.items()
     )
     words = [*call.words, *bare, *(word for pair in flags for word in pair)]
-    return for_shell(["clew", *_CALLS[call.function].split(), *words])
+    return for_shell(["clew", *read_texts()["errors"]["calls"][call.function].split(), *words])
 
 
 def with_flags(text: str) -> str:
@@ -80,7 +60,8 @@ def with_flags(text: str) -> str:
 
 def flag(name: str, value: str | None = None) -> str:
     """`("batch_size", "32")` is --batch-size 32; `("graphs", "False")` is --no-graphs."""
-    on, off = _FLAGS.get(name, (_dashed("", name), _dashed("no-", name)))
+    usual = (_dashed("", name), _dashed("no-", name))
+    on, off = read_texts()["settings"]["flags"].get(name, usual)
     if value is None or value == "True":
         return on
     if value == "False":

@@ -2,14 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.text import Text
 
 from clew.base.texts import bytes_text, counted, duration_text, for_shell, for_terminal
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.help import GPUS, QUESTIONS, suggest_words, suggest_words_and_paths
-from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.signals import load_libraries, log_to_stderr, long_run
@@ -20,44 +17,7 @@ if TYPE_CHECKING:
     from clew.hallucination.traces import TraceBatchLoader
 
 
-COMMAND = Command(
-    function=extract,
-    example="clew extract --questions facts --num-samples 200 --out traces_data",
-    groups={
-        "Input and output": ("model", "questions", "num_samples", "out", "shard_size"),
-        "Several processes": ("cluster", "workers", "join", "part"),
-        "Planning": ("dry_run", "gpu"),
-        "Answers": (
-            *("prompt", "chat", "cut", "max_new_tokens", "num_beams", "draws"),
-            *("draw_temperature", "self_evaluation", "entailment"),
-        ),
-        "Stored data": ("keep", "node_dim", "edges_per_token", "basis"),
-        "Hardware": (
-            *("device", "device_map", "offload_folder", "dtype", "quantize"),
-            *("generation_batch", "threads"),
-        ),
-    },
-    spelling=Spelling(
-        flags={
-            "shard_size": ("--shard-size", "--batch-size"),
-            "draw_temperature": ("--draw-temperature", "--sample-temperature"),
-        },
-        kinds={"model": str, "questions": str},
-        completions={
-            "model": suggest_words_and_paths("smollm2"),
-            "questions": suggest_words_and_paths(*QUESTIONS),
-            "device": suggest_words("auto", "cpu", "cuda"),
-            "gpu": suggest_words(*GPUS),
-        },
-        metavars={"part": "I/N", "cluster": "ray|ray://HOST:PORT", "gpu": "NAME"},
-    ),
-    has_json=True,
-    is_resumable=True,
-)
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
+COMMAND = read_command(extract)
 
 
 def run(call: Call) -> None:

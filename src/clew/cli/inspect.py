@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from clew.base.terminal import TextConsole
 from clew.base.texts import bytes_text, counted, for_terminal
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
 from clew.cli.printing import first_words, make_table
 from clew.hallucination.workflow import inspect
@@ -19,11 +18,7 @@ _MAX_BATCH_ROWS = 20
 _NOUNS = {"heads": ("graph over all heads", "graphs over all heads")}
 
 
-COMMAND = Command(function=inspect, example="clew inspect traces_data", has_json=True)
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
+COMMAND = read_command(inspect)
 
 
 def run(call: Call) -> None:

@@ -5,13 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from clew.base.texts import counted, for_shell, for_terminal
-from clew.cli.commands import Call, Command
-from clew.cli.options import CACHE, Spelling
+from clew.cli.commands import Call, read_command
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serve import check_web, serve_until_done
@@ -21,34 +19,13 @@ if TYPE_CHECKING:
     from clew.hallucination.labels import LabeledAnswer
     from clew.hallucination.labels.label import LabelResult
 
-COMMAND = Command(
-    function=label,
-    example="clew label traces_data --out ground_truth_scores.csv",
-    groups={
-        "Scores": ("out", "method", "score_threshold", "overwrite"),
-        "Judge": ("judge_url", "judge_model", "judge_key_env", "cluster", "workers"),
-        "Review": ("review", "port", "browser"),
-        **CACHE,
-    },
-    spelling=Spelling(
-        metavars={
-            **{"judge_url": "URL", "judge_model": "NAME", "judge_key_env": "NAME"},
-            "cluster": "ray|ray://HOST:PORT",
-        }
-    ),
-    has_json=True,
-    is_resumable=True,
-)
+COMMAND = read_command(label)
 _CELL_CHARACTERS = 160
 _SCORED_BY = {
     "method": "--method",
     "judge_url": "--judge-url",
     "judge_model": "--judge-model",
 }
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
 
 
 def run(call: Call) -> None:

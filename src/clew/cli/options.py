@@ -6,51 +6,30 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from clew.base.urls import is_url
-from clew.cli.errors import flag, with_flags
-from clew.cli.help import Complete, suggest_words, suggest_words_and_paths
+from clew.cli.errors import flag, read_texts, with_flags
+from clew.cli.help import Complete, suggest
 from clew.storage.run_file import WATCHING, NeverFromFile, UrlNeverFromFile
 
 REST = "rest"
+SWITCH = "run_"  # before each choice of `networks`: --run-lstm/--no-run-lstm, ...
 Kind = type[str] | type[int] | type[float] | type[bool] | type[Path]
-# The heading of the flags that override the hardware plan, in all commands that train.
-HARDWARE = {
-    "Hardware (chosen by measurement unless set)": (
-        *("device", "amp", "compile", "cuda_graph", "channels_last", "num_workers"),
-        *("batch_size", "grad_accum", "gradient_checkpointing", "max_cache_batches", "threads"),
-    )
-}
-# That of the flags for the cache, in all commands that read stores.
-CACHE = {"Stores at URLs": ("cache_dir", "cache_size")}
-# What the shell suggests in all commands.
-_COMPLETIONS = {
-    "device": suggest_words("cpu", "cuda"),
-    "device_map": suggest_words_and_paths("auto", "balanced", "balanced_low_0", "sequential"),
-}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+# What is suggested in all commands; other suggestions in those that name them.
+_SUGGESTED = ("device", "device_map")
 _METAVARS: dict[Kind, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Switches:
-    """Turns an argument that takes a list of choices into one pair of flags per choice: `networks`
-    becomes --run-lstm/--no-run-lstm, ... `choices` maps each choice to its help text."""
-
-    choices: Mapping[str, str]
-    prefix: str = "run_"
-
-    def name(self, choice: str) -> str:
-        return f"{self.prefix}{choice}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One argument of a function. `default` is `Parameter.empty` where it has none."""
+    """One argument of a function. `default` is `Parameter.empty` where it has none. `switches` are
+    the help texts of a list of choices that has one pair of flags per choice."""
 
     name: str
     kind: Kind
@@ -61,7 +40,7 @@ class Setting:
     help: str
     is_positional: bool
     flags: tuple[str, ...]
-    switches: Switches | None = None
+    switches: Mapping[str, str] | None = None
     metavar: str = ""
     complete: Complete | None = None
     marks: tuple[Any, ...] = ()
@@ -102,10 +81,12 @@ class Setting:
         )
         return [_parameter(self.name, self._type(), option, default)]
 
-    def _switch_parameters(self, switches: Switches, panel: str | None) -> list[inspect.Parameter]:
+    def _switch_parameters(
+        self, switches: Mapping[str, str], panel: str | None
+    ) -> list[inspect.Parameter]:
         found = []
-        for choice, text in switches.choices.items():
-            name = switches.name(choice)
+        for choice, text in switches.items():
+            name = f"{SWITCH}{choice}"
             on = _dashed(name)
             option = typer.Option(f"--{on}/--no-{on}", help=text, rich_help_panel=panel)
             found.append(_parameter(name, bool, option, choice in self.default))
@@ -137,37 +118,34 @@ class Setting:
         return (list[one] if self.is_list else one) | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spelling:
-    """How a command's options differ from the signature of its function: additional flags, types,
-    metavars, switches and what the shell suggests, by argument. `words` names the positional
-    arguments if they are not those of the function. `takes_rest` names the argument that also takes
-    the words after its flag: --stores A B C.
-    """
-
-    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
-    metavars: Mapping[str, str] = field(default_factory=dict)
-    switches: Mapping[str, Switches] = field(default_factory=dict)
-    completions: Mapping[str, Complete] = field(default_factory=dict)
-    takes_rest: str = ""
-    words: tuple[str, ...] | None = None
-
-
-def read_settings(function: Callable[..., Any], spelling: Spelling) -> list[Setting]:
-    """The settings of a function in the order of its signature."""
+def read_settings(function: Callable[..., Any], about: Mapping[str, Any]) -> list[Setting]:
+    """The settings of a function in the order of its signature; `about` is its table in
+    commands.toml."""
     texts = read_docstring(function).arguments
     return [
-        _read(parameter, _evaluate(parameter.annotation, function), texts, spelling)
+        _read(parameter, _evaluate(parameter.annotation, function), texts, about)
         for parameter in inspect.signature(function).parameters.values()
         if parameter.name not in WATCHING
     ]
 
 
 def _read(
-    parameter: inspect.Parameter, annotation: Any, texts: Mapping[str, str], spelling: Spelling
+    parameter: inspect.Parameter,
+    annotation: Any,
+    texts: Mapping[str, str],
+    about: Mapping[str, Any],
 ) -> Setting:
-    name = parameter.name
+    name, shared = parameter.name, read_texts()["settings"]
+
+    def told(table: str, other: Any = None) -> Any:
+        return about.get(table, {}).get(name, other)
+
+    is_text = name in about.get("texts", ())
+    is_suggested = name in (*_SUGGESTED, *about.get("suggest", ()))
+    words = [
+        *(["auto"] if parameter.default == "auto" else []),
+        *shared["suggestions"].get(name, ()),
+    ]
     marks = getattr(annotation, "__metadata__", ())
     parts = _flatten(get_args(annotation)[0] if marks else annotation)
     lists = [part for part in parts if get_origin(part) in (Sequence, list, tuple)]
@@ -175,28 +153,21 @@ def _read(
     may_be_list = bool(lists)
     if lists and not any(_is_plain(part) for part in singles):
         singles = [inner for part in lists for inner in _flatten(get_args(part)[0])]
-    is_list = may_be_list and name not in spelling.kinds
     return Setting(
         name=name,
-        kind=spelling.kinds.get(name) or _choose_kind(singles),
+        kind=str if is_text else _choose_kind(singles),
         choices=_choices(singles),
-        is_list=is_list,
+        is_list=may_be_list and not is_text,
         may_be_list=may_be_list,
         default=parameter.default,
         help=texts.get(name, ""),
-        is_positional=_is_positional(parameter, spelling),
-        flags=spelling.flags.get(name, ()) or _usual_flags(name),
-        switches=spelling.switches.get(name),
-        metavar=spelling.metavars.get(name, ""),
-        complete=spelling.completions.get(name) or _COMPLETIONS.get(name),
+        is_positional=name in about.get("words", () if parameter.kind is _KEYWORD else (name,)),
+        flags=tuple(told("flags", ())) or _usual_flags(name),
+        switches=told("switches"),
+        metavar=told("metavars", shared["metavars"].get(name, "")),
+        complete=suggest(words) if is_suggested else None,
         marks=marks,
     )
-
-
-def _is_positional(parameter: inspect.Parameter, spelling: Spelling) -> bool:
-    if spelling.words is not None:
-        return parameter.name in spelling.words
-    return parameter.kind is not inspect.Parameter.KEYWORD_ONLY
 
 
 def _usual_flags(name: str) -> tuple[str, ...]:
@@ -248,8 +219,7 @@ def rest_parameter() -> inspect.Parameter:
 
 
 def _parameter(name: str, kind: Any, about: Any, default: Any) -> inspect.Parameter:
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, about])
+    return inspect.Parameter(name, _KEYWORD, default=default, annotation=Annotated[kind, about])
 
 
 def _dashed(name: str) -> str:

@@ -3,15 +3,13 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from clew.base.texts import bytes_text, counted, duration_text, for_terminal
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.options import HARDWARE
 from clew.cli.printing import make_table
 from clew.hallucination.workflow import plan
 
@@ -20,18 +18,9 @@ if TYPE_CHECKING:
     from clew.engine.plan import Machine
     from clew.hallucination.workflow.results import Plans
 
-COMMAND = Command(
-    function=plan,
-    example="clew plan --preprocessed-dir preprocessed_data",
-    groups={"Run": ("preprocessed_dir", "epochs"), **HARDWARE},
-    has_json=True,
-)
+COMMAND = read_command(plan)
 # Choices that calibration makes by measuring the alternatives.
 _MEASURED = ("precision", "channels_last", "cuda_graph", "batch_size")
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
 
 
 def run(call: Call) -> None:

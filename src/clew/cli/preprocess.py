@@ -7,9 +7,8 @@ import typer
 from rich.table import Table
 
 from clew.base.texts import bytes_text, counted, for_shell
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import preprocess
@@ -17,36 +16,9 @@ from clew.hallucination.workflow import preprocess
 if TYPE_CHECKING:
     from clew.hallucination.samples.preprocess import PreprocessResult
 
-COMMAND = Command(
-    function=preprocess,
-    example="clew preprocess traces_data --scores-file ground_truth_scores.csv "
-    "--out preprocessed_data",
-    groups={
-        "Labels": (
-            *("scores_file", "score_threshold", "score_column", "higher_is", "skip_unlabeled"),
-            *("refused", "spans_file"),
-        ),
-        "Samples": (
-            *("out", "sequences", "graphs", "answers", "heads", "node_dim", "top_k"),
-            "attn_threshold",
-        ),
-        "Splits": ("split", "split_by"),
-        "Hardware": ("workers", "cluster"),
-        **CACHE,
-    },
-    spelling=Spelling(
-        flags={"workers": ("--workers", "--threads")},
-        metavars={"split": "A/B/C", "cluster": "ray|ray://HOST:PORT"},
-    ),
-    has_json=True,
-    is_resumable=True,
-)
+COMMAND = read_command(preprocess)
 # Excluded traces that are printed one by one; the manifest lists all.
 _MAX_SAID = 10
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
 
 
 def run(call: Call) -> None:

@@ -122,7 +122,7 @@ def _check_one(run: RunFile, setting: Setting, value: Any) -> Any:
     fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
     if not fits or (isinstance(value, int) and abs(value) >= INT_LIMIT):
         raise _wrong(run, setting, value)
-    allowed = tuple(setting.switches.choices) if setting.switches else setting.choices
+    allowed = tuple(setting.switches or setting.choices)
     if allowed and value not in allowed:
         raise InputError(
             f'its {setting.name} is "{value[:_SHOWN]}". Choose from: {", ".join(allowed)}.',

@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from clew.base.texts import counted, for_terminal
-from clew.cli.commands import Call, Command
-from clew.cli.help import suggest_words
-from clew.cli.options import CACHE, Spelling
+from clew.cli.commands import Call, read_command
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.signals import load_libraries, log_to_stderr, long_run
@@ -18,34 +15,9 @@ from clew.hallucination.workflow import score
 if TYPE_CHECKING:
     from clew.hallucination.workflow.scoring import ScoreResult
 
-COMMAND = Command(
-    function=score,
-    example=(
-        "clew score --questions answers.jsonl --detector comparison/detector --out risks.jsonl"
-    ),
-    groups={
-        "Input and output": ("questions", "detector", "out", "tokens", "num_samples", "overwrite"),
-        "Cluster": ("cluster", "workers"),
-        "Hardware": (
-            *("model", "device", "device_map", "offload_folder", "dtype", "rows"),
-            "threads",
-        ),
-        **CACHE,
-    },
-    spelling=Spelling(
-        kinds={"questions": str, "detector": str, "model": str},
-        completions={"device": suggest_words("auto", "cpu", "cuda")},
-        metavars={"cluster": "ray|ray://HOST:PORT"},
-    ),
-    has_json=True,
-    is_resumable=True,
-)
+COMMAND = read_command(score)
 _MOST_ROWS = 40
 _CELL_CHARACTERS = 80
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
 
 
 def run(call: Call) -> None:

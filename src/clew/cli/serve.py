@@ -8,13 +8,10 @@ import webbrowser
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from clew.base.progress import Event
-from clew.cli.commands import Call, Command
-from clew.cli.help import suggest_words, suggest_words_and_paths
-from clew.cli.options import Spelling
+from clew.cli.commands import Call, read_command
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.cli.signals import exit_interrupted, log_to_stderr
@@ -25,37 +22,7 @@ if TYPE_CHECKING:
     from clew.pages.server import LocalServer
 
 
-COMMAND = Command(
-    function=serve,
-    example="clew serve comparison/detector --port 8000",
-    note="Without --api-keys-env, API keys are read from the environment variable CLEW_API_KEYS if "
-    "it is set.",
-    groups={
-        "Model": ("model", "model_name", "prompt"),
-        "Access": (
-            *("host", "port", "api_keys_file", "api_keys_env", "allow_anonymous"),
-            "allowed_hosts",
-        ),
-        "Limits": (
-            *("max_rows", "max_waiting", "max_prompt_tokens", "max_tokens", "max_body_bytes"),
-            *("request_seconds", "drain_seconds"),
-        ),
-        "Page": ("traces", "scores_file", "comparisons"),
-        "Logs": ("log_requests",),
-        "Hardware": ("device", "device_map", "offload_folder", "dtype", "threads"),
-    },
-    spelling=Spelling(
-        completions={
-            "model": suggest_words_and_paths("smollm2"),
-            "device": suggest_words("auto", "cpu", "cuda"),
-        },
-        metavars={"host": "ADDRESS", "api_keys_env": "NAME", "model_name": "NAME"},
-    ),
-)
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
+COMMAND = read_command(serve)
 
 
 def run(call: Call) -> None:

@@ -3,37 +3,21 @@
 import math
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from clew.base.terminal import TextConsole
 from clew.base.texts import for_terminal
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.options import CACHE, Spelling
 from clew.cli.printing import first_words, make_table, print_line
 from clew.hallucination.workflow import show
 
 if TYPE_CHECKING:
     from clew.hallucination.answer_page import Picture, ShownAnswer
 
-COMMAND = Command(
-    function=show,
-    example="clew show traces_data --id 5 --scores-file ground_truth_scores.csv",
-    groups={
-        "Answers": ("id", "beside", "scores_file", "score_threshold", "comparison", "tokenizer"),
-        "Output": ("out", "layer"),
-        **CACHE,
-    },
-    spelling=Spelling(kinds={"id": str, "beside": str}, metavars={"id": "ID", "beside": "ID"}),
-    has_json=True,
-)
+COMMAND = read_command(show)
 _MOST_TOKENS = 40
 _BAR = 20
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
 
 
 def run(call: Call) -> None:

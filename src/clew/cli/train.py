@@ -2,13 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-import typer
 from rich.table import Table
 
 from clew.base.texts import duration_text
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.compare import print_result as print_comparison
-from clew.cli.options import CACHE, HARDWARE, Spelling, Switches
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.signals import long_run, shown_log
@@ -17,42 +15,7 @@ from clew.hallucination.workflow import train
 if TYPE_CHECKING:
     from clew.hallucination.workflow.results import TrainingResult
 
-_NETWORKS = Switches(
-    choices={
-        "lstm": "LSTM over the hidden states of the layers.",
-        "gnn_det": "GNN over the attention graphs, then an LSTM.",
-        "gvae": "Graph VAE, then an LSTM.",
-        "charm": "CHARM: a GNN over all attention heads (requires traces with --keep full).",
-        "act_vit": "ACT-ViT: a vision transformer on layers x tokens as an image.",
-    }
-)
-COMMAND = Command(
-    function=train,
-    example="clew train --preprocessed-dir preprocessed_data --output-dir results",
-    groups={
-        "Samples": (
-            *("preprocessed_dir", "data_pattern", "scores_file", "score_threshold", "higher_is"),
-        ),
-        "Output": ("out", "overwrite", "compare", "log_to"),
-        "Networks": (
-            *("networks", "lstm_hidden", "num_lstm_layers", "dropout", "gnn_hidden"),
-            *("latent_dim", "kl_weight", "reconstruction_weight"),
-        ),
-        "Training": (
-            *("epochs", "lr", "patience", "focal_loss", "label_smoothing", "class_weights"),
-            "seed",
-        ),
-        **HARDWARE,
-        **CACHE,
-    },
-    spelling=Spelling(switches={"networks": _NETWORKS}),
-    has_json=True,
-    is_resumable=True,
-)
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
+COMMAND = read_command(train)
 
 
 def run(call: Call) -> None:

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from clew.base.texts import for_shell
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
@@ -15,16 +15,7 @@ from clew.hallucination.workflow import verify
 if TYPE_CHECKING:
     from clew.hallucination.workflow.results import CheckedStore
 
-COMMAND = Command(
-    function=verify,
-    example="clew verify traces_data --repair",
-    note="The exit code is 1 if the store is damaged.",
-    has_json=True,
-)
-
-
-def register(app: typer.Typer) -> None:
-    COMMAND.register(app, run)
+COMMAND = read_command(verify)
 
 
 def run(call: Call) -> None:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from clew.base.texts import counted, for_terminal
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import call_text
-from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serve import check_web, serve_until_done
@@ -20,21 +19,7 @@ if TYPE_CHECKING:
     from clew.patterns.cleaning.session import Cleaning, CleanPlace, CleanResult
 
 
-_CLEAN = Command(
-    function=clean_photos,
-    name="patterns clean",
-    example="clew patterns clean my_photos --web",
-    groups={
-        "Photos": ("name", "library", "out"),
-        "Page": ("web", "port", "browser"),
-        "Changes": ("undo",),
-        "Hardware": ("device", "num_workers"),
-    },
-    spelling=Spelling(metavars={"data": "DATA"}),
-    has_json=True,
-    has_threads=True,
-    is_resumable=True,
-)
+_CLEAN = read_command(clean_photos, "patterns clean")
 _SHOWN = 3  # findings of each kind
 
 
@@ -148,15 +133,7 @@ def _print_cleaned(console: Console, cleaning: "Cleaning") -> None:
         print_line(console, f"train on the cleaned photos with: {call_text(cleaning.next_call)}")
 
 
-_SIMILAR = Command(
-    function=find_similar,
-    name="patterns similar",
-    example="clew patterns similar bird.jpg --data my_photos",
-    spelling=Spelling(metavars={"image": "IMAGE"}),
-    has_json=True,
-    has_threads=True,
-    is_resumable=True,
-)
+_SIMILAR = read_command(find_similar, "patterns similar")
 
 
 def _run_similar(call: Call) -> None:

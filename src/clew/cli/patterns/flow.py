@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from clew.base.errors import SettingsMismatchError
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.patterns.photos import (
     describe_identification,
     identify_and_print,
@@ -35,13 +35,7 @@ if TYPE_CHECKING:
     from clew.patterns.review import ReviewConfig
     from clew.patterns.training import PatternsConfig
 
-_FLOW = Command(
-    function=run_flow,
-    name="patterns flow",
-    example="clew patterns flow animals --from my_photos --identify holiday_photos --web",
-    has_json=True,
-    is_resumable=True,
-)
+_FLOW = read_command(run_flow, "patterns flow")
 
 
 def _run_flow(call: Call) -> None:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from clew.base.texts import bytes_text, counted, for_shell, for_terminal, whole_percent
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import call_text, with_flags
-from clew.cli.help import suggest_words
-from clew.cli.options import Spelling
 from clew.cli.printing import PlainTable, make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.serve import check_web, open_browser, run_api
@@ -28,20 +26,7 @@ if TYPE_CHECKING:
     from clew.patterns.trained.export import ExportedModel
 
 
-_IDENTIFY = Command(
-    function=identify,
-    name="patterns identify",
-    example="clew patterns identify holiday_photos --name animals --copy-to sorted",
-    groups={
-        "Model": ("model", "name", "library", "device"),
-        "Predictions": ("top_k", "threshold", "unknown"),
-        "Output": ("out", "copy_to", "thumbnails"),
-        "Review": ("review", "web"),
-    },
-    spelling=Spelling(metavars={"photos": "FOLDER"}),
-    has_json=True,
-    has_threads=True,
-)
+_IDENTIFY = read_command(identify, "patterns identify")
 _FEW_PHOTOS = 20
 
 
@@ -177,13 +162,7 @@ def _print_places(console: Console, result: "IdentifyResult") -> None:
         print_line(console, f"{copied}{''.join(where)}")
 
 
-_RECOGNIZE = Command(
-    function=recognize,
-    name="patterns recognize",
-    example="clew patterns recognize bird.jpg --name animals --multiscale",
-    has_json=True,
-    has_threads=True,
-)
+_RECOGNIZE = read_command(recognize, "patterns recognize")
 _BAR = 24
 
 
@@ -232,15 +211,7 @@ def _describe_window(found: "Recognition") -> str:
     return f"most confident: {best.label} ({chance}) {where}, out of {found.views} windows"
 
 
-_REVIEW = Command(
-    function=review_photos,
-    name="patterns review",
-    example="clew patterns review animals --web",
-    groups={
-        "Photos": ("model", "library", "identified", "every", "data", "move"),
-        "Page": ("web", "port", "browser"),
-    },
-)
+_REVIEW = read_command(review_photos, "patterns review")
 
 
 def _run_review(call: Call) -> None:
@@ -341,39 +312,14 @@ def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
         )
 
 
-_SERVE = Command(
-    function=serve,
-    name="patterns serve",
-    example="clew patterns serve --model trained --port 8000",
-    note="Without --api-keys-env, API keys are read from the environment variable CLEW_API_KEYS if "
-    "it is set.",
-    groups={
-        "Model": ("model", "name", "library", "top_k", "threshold", "unknown"),
-        "Access": (
-            *("host", "port", "api_keys_file", "api_keys_env", "allow_anonymous"),
-            "allowed_hosts",
-        ),
-        "Limits": ("max_waiting", "max_body_bytes", "max_corrections", "drain_seconds"),
-        "Hardware": ("device",),
-    },
-    spelling=Spelling(
-        completions={"device": suggest_words("cpu", "cuda")},
-        metavars={"host": "ADDRESS", "api_keys_env": "NAME"},
-    ),
-)
+_SERVE = read_command(serve, "patterns serve")
 
 
 def _run_serve(call: Call) -> None:
     run_api(call, serve)
 
 
-_EXPORT = Command(
-    function=export,
-    name="patterns export",
-    example="clew patterns export --name animals --out animals.onnx",
-    has_json=True,
-    has_threads=True,
-)
+_EXPORT = read_command(export, "patterns export")
 
 
 def _run_export(call: Call) -> None:

@@ -11,9 +11,8 @@ from rich.text import Text
 
 from clew.base.terminal import TextConsole
 from clew.base.texts import bytes_text, counted, for_shell, for_terminal, tenth_percent
-from clew.cli.commands import Call, Command
+from clew.cli.commands import Call, read_command
 from clew.cli.errors import error_text
-from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.cli.signals import how_to_resume, stop_on_signal
@@ -31,9 +30,7 @@ def command_text(command: str, *words: object, library: Path = LIBRARY) -> str:
     return for_shell(["clew", "patterns", command, *words, *where])
 
 
-_CREATE = Command(
-    function=create_set, name="patterns create", example="clew patterns create animals"
-)
+_CREATE = read_command(create_set, "patterns create")
 
 
 def _run_create(call: Call) -> None:
@@ -45,14 +42,7 @@ def _run_create(call: Call) -> None:
     print_line(call.progress, f"or run all steps at once: {all_at_once}")
 
 
-_IMPORT = Command(
-    function=import_photos,
-    name="patterns import",
-    example="clew patterns import animals my_photos",
-    spelling=Spelling(metavars={"sources": "DIR..."}),
-    has_json=True,
-    is_resumable=True,
-)
+_IMPORT = read_command(import_photos, "patterns import")
 _MOST_NAMED = 10
 _RESULTS = ("added", "already there", "excluded")
 
@@ -142,9 +132,7 @@ def _print_excluded(console: Console, result: "ImportResult") -> None:
     print_line(console, f"result for every file: {result.listing}")
 
 
-_LIST = Command(
-    function=list_sets, name="patterns list", example="clew patterns list", has_json=True
-)
+_LIST = read_command(list_sets, "patterns list")
 
 
 def _run_list(call: Call) -> None:
@@ -170,9 +158,7 @@ def _run_list(call: Call) -> None:
         call.console.print(table)
 
 
-_INFO = Command(
-    function=describe_set, name="patterns info", example="clew patterns info animals", has_json=True
-)
+_INFO = read_command(describe_set, "patterns info")
 _LAST_RUNS = 5
 
 

@@ -7,8 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.base.texts import counted, duration_text, for_terminal, tenth_percent
-from clew.cli.commands import Call, Command
-from clew.cli.options import CACHE, HARDWARE, Spelling
+from clew.cli.commands import Call, read_command
 from clew.cli.patterns.sets import command_text
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer, excluded_text
@@ -21,26 +20,7 @@ if TYPE_CHECKING:
     from clew.patterns.library.pattern_set import PatternSet
 
 
-_TRAIN = Command(
-    function=train,
-    name="patterns train",
-    example="clew patterns train --data photos --output-dir trained",
-    groups={
-        "Photos": ("data", "library", "split", "image_size", "cache"),
-        "Output": ("out", "overwrite", "log_to"),
-        "Network": ("network", "pretrained", "from_scratch", "start_from"),
-        "Training": (
-            *("epochs", "minutes", "lr", "patience", "weight_decay", "warmup", "focal_loss"),
-            *("label_smoothing", "class_weights", "seed"),
-        ),
-        "Augmentation": ("augment", "rand_augment", "mixup", "crop", "flip"),
-        **HARDWARE,
-        **CACHE,
-    },
-    spelling=Spelling(words=("name",), metavars={"split": "A/B/C", "rand_augment": "N,M"}),
-    has_json=True,
-    is_resumable=True,
-)
+_TRAIN = read_command(train, "patterns train")
 STOP_MESSAGE = "everything is saved after this step"
 
 
@@ -174,14 +154,7 @@ def _taken_for(results: dict[str, Any], name: str) -> str:
     return f"{most} ({wrong[most]:,})"
 
 
-_EVALUATE = Command(
-    function=evaluate,
-    name="patterns evaluate",
-    example="clew patterns evaluate --model trained --data other_photos",
-    spelling=Spelling(words=()),
-    has_json=True,
-    has_threads=True,
-)
+_EVALUATE = read_command(evaluate, "patterns evaluate")
 
 
 def _run_evaluate(call: Call) -> None:

@@ -122,7 +122,7 @@ def run_finetune(args, report, folder):
             **spread(warm),
             of_the_step=ours / step,
             waits=run.data_wait_share,
-            plan=f"{run.plan.way}",
+            plan=f"{run.plan.variant}",
         )
         for name, rival in (("plain loop", plain_epochs), ("timm", timm_epochs)):
             try:
@@ -259,7 +259,7 @@ def planned_step(args, plan):
     if plan.channels_last:
         model = model.to(memory_format=torch.channels_last)
     optimizer = build_optimizer(model, TrainConfig(), lr=1e-3, capturable=plan.cuda_graph)
-    step = build_step(model, plan.way, optimizer, fabric)
+    step = build_step(model, plan.variant, optimizer, fabric)
     shape = (plan.batch_size, args.size, args.size, 3)
     batch = {
         "image": torch.randint(0, 256, shape, dtype=torch.uint8, device=fabric.device),

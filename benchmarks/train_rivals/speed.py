@@ -96,7 +96,7 @@ def time_step(name, folder, plan, fabric):
     loader = Loader(open_dataset(folder, name, "train"), plan.batch_size, shuffle=True)
     batch = move(next(iter(loader)), fabric.device)
     optimizer = build_optimizer(model, TrainConfig(), lr=1e-3, capturable=plan.cuda_graph)
-    step = build_step(model, plan.way, optimizer, fabric)
+    step = build_step(model, plan.variant, optimizer, fabric)
     return plan.batch_size / time_calls(lambda: step.run([batch], 1e-3), plan.device)
 
 

@@ -127,7 +127,7 @@ def test_step_never_waits_for_the_device(graph: bool) -> None:
     plan = HardwarePlan(device="cuda", cuda_graph=graph)
     model = new_model().cuda()
     optimizer = build_optimizer(model, TrainConfig(), lr=0.1, capturable=graph)
-    step = build_step(model, plan.way, optimizer, fabric)
+    step = build_step(model, plan.variant, optimizer, fabric)
     courier, readings = build_courier(fabric.device), Readings(fabric.device)
     batches = list(torch_loader(Samples(640), pin_memory=True))
     for batch in batches[:5]:

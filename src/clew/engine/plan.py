@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import psutil
 import torch
@@ -103,7 +103,7 @@ class HardwarePlan:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in not_choices}
 
     @property
-    def way(self) -> StepVariant:
+    def variant(self) -> StepVariant:
         return StepVariant(**{f.name: getattr(self, f.name) for f in fields(StepVariant)})
 
     @property
@@ -120,13 +120,13 @@ class HardwarePlan:
     def step_seconds(self) -> float | None:
         """What calibration measured for a step of one micro-batch as planned; None if it did
         not."""
-        chosen = (str(self.way), self.batch_size)
+        chosen = (str(self.variant), self.batch_size)
         found = (one.seconds for one in self.timings if (one.way, one.batch_size) == chosen)
         return next(found, None)
 
     def change(self, name: str, value: Any, reason: str) -> Self:
         """The plan with one choice changed, such as a smaller batch after running out of memory."""
-        return replace(self, **{name: value}, reasons=self.reasons | {name: reason})
+        return self.change_all({name: (value, reason)})
 
     def change_all(self, choices: Mapping[str, Choice]) -> Self:
         """The plan with several choices changed, by name."""
@@ -185,19 +185,16 @@ class Machine:
         """The GPU behind "cuda" or "cuda:1"."""
         return self.gpus[int(device.partition(":")[2] or 0)]
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def look_at_machine() -> Machine:
     """Detect the cores, memory and GPUs of this machine."""
-    limits = read_limits()
+    limits, cores = read_limits(), count_cores()
     memory = psutil.virtual_memory().available
     return Machine(
-        cores=_count_cores(limits.cores),
+        cores=cores if limits.cores is None else max(1, min(cores, round(limits.cores))),
         free_memory_bytes=memory if limits.free_bytes is None else min(memory, limits.free_bytes),
         bf16_instructions=_find_bf16(Path("/proc/cpuinfo")),
-        gpus=tuple(_look_at_gpu(number) for number in range(torch.cuda.device_count())),
+        gpus=tuple(map(_look_at_gpu, range(torch.cuda.device_count()))),
         cannot_compile=_why_not_compile(),
     )
 
@@ -209,8 +206,7 @@ def limit_threads(cores: int) -> None:
         torch.set_num_threads(cores)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """What a container's control groups leave; None if they set no limit."""
 
     cores: float | None
@@ -254,13 +250,10 @@ def _memory_left(group: Path) -> int | None:
     for limit_name, used_name in files:
         limit, used = (_read_text(group / name).strip() for name in (limit_name, used_name))
         if limit.isdigit() and used.isdigit():
-            return max(0, int(limit) - int(used) + _droppable(group))
+            words = dict(line.split() for line in _read_text(group / "memory.stat").splitlines())
+            cached = int(words.get("total_inactive_file", words.get("inactive_file", 0)))
+            return max(0, int(limit) - int(used) + cached)
     return None
-
-
-def _droppable(group: Path) -> int:
-    words = dict(line.split() for line in _read_text(group / "memory.stat").splitlines())
-    return int(words.get("total_inactive_file", words.get("inactive_file", 0)))
 
 
 def _read_text(path: Path) -> str:
@@ -268,11 +261,6 @@ def _read_text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-def _count_cores(quota: float | None) -> int:
-    cores = count_cores()
-    return cores if quota is None else max(1, min(cores, round(quota)))
 
 
 def _find_bf16(cpuinfo: Path) -> str:

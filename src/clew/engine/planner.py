@@ -14,7 +14,13 @@ from clew.base.errors import InputError
 from clew.base.progress import Event, ignore_event
 from clew.base.texts import bytes_text, counted, duration_text, rate_text, step_text
 from clew.engine.bench import Bench, RealBatches, restored_state
-from clew.engine.choices import DEFAULT_BATCH, OpenChoices, choose_plainly
+from clew.engine.choices import (
+    DEFAULT_BATCH,
+    choose_loading,
+    choose_plainly,
+    memory_limit,
+    open_variants,
+)
 from clew.engine.config import Batches, LoadSettings, OpenBatches, PlanRequest, TrainConfig
 from clew.engine.plan import Choice, HardwarePlan, Machine, StepVariant, Timing, look_at_machine
 from clew.engine.processes import count_processes, share_first, start_fabric
@@ -24,7 +30,7 @@ SMALLEST_BATCH = 16
 _STEPS_AN_EPOCH = 8
 _SIZE_MUST_GAIN = 0.10
 # A faster variant must beat every plainer one by this much: less is noise, and plain is safe.
-_WAY_MUST_GAIN = 0.05
+_VARIANT_MUST_GAIN = 0.05
 _MIXED = ("bf16", "fp16")
 _MEASURED = ("precision", "channels_last", "cuda_graph")
 
@@ -64,19 +70,17 @@ def plan_hardware(
     Raises:
         InputError: The machine cannot do what is requested.
     """
-    request = request or PlanRequest()
-    plan, left = choose_plainly(request, machine or look_at_machine(), processes)
+    request, machine = request or PlanRequest(), machine or look_at_machine()
+    plan = choose_plainly(request, machine, processes)
     if model is None or open_batches is None or not request.calibrate:
         return plan
-    plan = _calibrate(
-        plan,
-        left,
-        model,
-        open_batches,
-        epochs=(config or TrainConfig()).epochs if epochs is None else epochs,
-        device=device or torch.device(plan.device),
-        samples=samples,
-    )
+    device, watch = device or torch.device(plan.device), CoreWatch()
+    cached = plan.max_cache_batches
+    settings = LoadSettings(batch_size=plan.process_batch, max_cache_batches=cached, shuffle=True)
+    with restored_state(device), Threads(plan.threads, ignore_event):
+        batches = RealBatches(open_batches, settings, processes=processes, samples=samples)
+        run = _Calibration(request, machine, plan, model, batches, device)
+        plan = run.plan_run((config or TrainConfig()).epochs if epochs is None else epochs, watch)
     # Each process measured for itself, but all must use the same plan.
     return plan if processes == 1 else share_first(plan)
 
@@ -84,7 +88,7 @@ def plan_hardware(
 def connect(request: PlanRequest) -> str:
     """Connects the processes that torchrun started; returns the device that this one trains on.
     Raises InputError for a request that the machine cannot fulfill."""
-    plan, _ = choose_plainly(request, look_at_machine(), count_processes())
+    plan = choose_plainly(request, look_at_machine(), count_processes())
     if plan.processes == 1:
         return plan.device
     return str(start_fabric(plan.device).device)
@@ -92,217 +96,187 @@ def connect(request: PlanRequest) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Budget:
-    """How much measuring may cost on one kind of device.
+    """How much measuring may cost on one kind of device: `seconds`, and a `share` of the run.
 
-    A run of fewer than `short_run_seconds` is over before a better plan would have been found.
-    torch.compile is tried if the run takes at least `compiles_a_run` times `compile_seconds`, the
-    assumed cost of compiling until it is measured.
+    A run of fewer than `short_run` seconds is over before a better plan would have been found.
+    torch.compile is tried if the run takes at least `compiles_a_run` times `compiling`, the
+    assumed seconds of compiling until they are measured.
     """
 
-    short_run_seconds: float
-    budget_seconds: float
-    budget_share: float
-    compile_seconds: float
+    short_run: float
+    seconds: float
+    share: float
+    compiling: float
     compiles_a_run: int
 
 
-_ON_GPU = _Budget(
-    short_run_seconds=3,
-    budget_seconds=10,
-    budget_share=float("inf"),
-    compile_seconds=40,
-    compiles_a_run=3,
-)
+_ON_GPU = _Budget(short_run=3, seconds=10, share=float("inf"), compiling=40, compiles_a_run=3)
 # Compiling gains little: two cores took 24 to 120 s to compile networks that then ran 0.5 to 1.4
 # times as fast.
-_ON_CPU = _Budget(
-    short_run_seconds=15,
-    budget_seconds=30,
-    budget_share=0.1,
-    compile_seconds=60,
-    compiles_a_run=10,
-)
+_ON_CPU = _Budget(short_run=15, seconds=30, share=0.1, compiling=60, compiles_a_run=10)
 
 
-def _calibrate(
-    plan: HardwarePlan,
-    left: OpenChoices,
-    model: nn.Module,
-    batches: OpenBatches | Batches,
-    *,
-    epochs: int,
-    device: torch.device,
-    samples: int | None,
-) -> HardwarePlan:
-    """The plan with every open choice measured on this process's `device`. Model, random state and
-    the position of a ready-made loader are restored afterwards. `samples` is the number per epoch;
-    None takes it from the batches."""
-    cached, watch = plan.max_cache_batches, CoreWatch()
-    settings = LoadSettings(batch_size=plan.process_batch, max_cache_batches=cached, shuffle=True)
-    with restored_state(device), Threads(plan.threads, ignore_event):
-        real = RealBatches(batches, settings, processes=plan.processes, samples=samples)
-        sizes, known_size = _open_sizes(left.batch_size, real, plan.processes)
-        ways, known_ways = _open_ways(left, model, real, sizes[0])
-        bench = Bench(model, real, plain=ways[0], device=device)
-        run = _Measuring(
-            bench=bench,
-            ways=ways,
-            sizes=sizes,
-            all_samples=real.samples * epochs,
-            device=plan.device,
-            budget=_ON_GPU if device.type == "cuda" else _ON_CPU,
-        )
-        measured = run.choose(left, model, watch)
-        plan = plan.change_all({**known_size, **known_ways, **measured})
-        plan = plan.change_all(_show_checkpointing(plan.way, plan.batch_size, bench))
-        timing = bench.timing(plan.way, plan.batch_size)
+class _Calibration:
+    """Measures every choice that the request leaves open, on this process's `device`. `plan` has
+    what was chosen so far."""
+
+    def __init__(
+        self,
+        request: PlanRequest,
+        machine: Machine,
+        plan: HardwarePlan,
+        model: nn.Module,
+        batches: RealBatches,
+        device: torch.device,
+    ) -> None:
+        self._request, self._machine, self.plan = request, machine, plan
+        self._model, self._batches = model, batches
+        self._budget = _ON_GPU if device.type == "cuda" else _ON_CPU
+        self._sizes = self._open_sizes()
+        self._variants = self._open_variants()
+        self._bench = Bench(model, batches, plain=self._variants[0], device=device)
+
+    def plan_run(self, epochs: int, watch: CoreWatch) -> HardwarePlan:
+        """The plan of a run of so many epochs."""
+        self._all_samples = self._batches.samples * epochs
+        self._measure(watch)
+        bench, variant, size = self._bench, self.plan.variant, self.plan.batch_size
+        if variant.gradient_checkpointing:
+            peaks = [
+                bench.measure_peak(replace(variant, gradient_checkpointing=on), size)
+                for on in (True, False)
+            ]
+            self._choose("gradient_checkpointing", True, checkpointing_reason(*peaks, size))
+        timing = bench.timing(variant, size)
         if timing is not None and timing.seconds:
-            read = real.read(plan.batch_size).seconds
-            plan = plan.change_all(
-                left.loading.choose(read_seconds=read, step_seconds=timing.seconds)
+            loading = choose_loading(
+                self._request,
+                self.plan,
+                self._machine,
+                read_seconds=self._batches.read(size).seconds,
+                step_seconds=timing.seconds,
             )
-    return replace(plan, timings=bench.timings, calibration_seconds=bench.spent_seconds)
+            self.plan = self.plan.change_all(loading)
+        return replace(self.plan, timings=bench.timings, calibration_seconds=bench.spent_seconds)
 
+    def _choose(self, name: str, value: Any, why: str) -> None:
+        self.plan = self.plan.change(name, value, why)
 
-def _open_sizes(
-    asked: int | None, real: RealBatches, processes: int
-) -> tuple[list[int], dict[str, Choice]]:
-    """The batch sizes to choose from, smallest first; if there is only one, also why."""
-    if real.own_size is None and asked is not None:
-        return [asked], {}
-    if real.own_size is None:
-        sizes = batch_sizes(real.samples, processes)
-        few = (sizes[0], "there are too few samples for a larger batch")
-        return sizes, {"batch_size": few} if len(sizes) == 1 else {}
-    if asked not in (None, real.own_size):
-        raise InputError(
-            f"the training batches have a fixed size of {counted(real.own_size, 'sample')}. Omit "
-            "the setting, or pass a function that opens the batches.",
-            setting="batch_size",
-            value=asked,
-        )
-    return [real.own_size], {
-        "batch_size": (real.own_size, "the batch size of the given loader is fixed")
-    }
+    def _open_sizes(self) -> list[int]:
+        """The batch sizes to choose from, smallest first."""
+        asked, own = self._request.batch_size, self._batches.own_size
+        if own is None and asked is not None:
+            return [asked]
+        if own is None:
+            sizes = batch_sizes(self._batches.samples, self.plan.processes)
+            if len(sizes) == 1:
+                why = "there are too few samples for a larger batch"
+                self._choose("batch_size", sizes[0], why)
+            return sizes
+        if asked not in (None, own):
+            raise InputError(
+                f"the training batches have a fixed size of {counted(own, 'sample')}. Omit the "
+                "setting, or pass a function that opens the batches.",
+                setting="batch_size",
+                value=asked,
+            )
+        self._choose("batch_size", own, "the batch size of the given loader is fixed")
+        return [own]
 
+    def _open_variants(self) -> list[StepVariant]:
+        """The variants to choose from, plainest first, without those that the model rules out."""
+        variants = open_variants(self._request, self.plan, self._machine)
+        has_images = any(isinstance(module, _CONVOLUTIONS) for module in self._model.modules())
+        if self._request.channels_last is None and not has_images:
+            variants = [one for one in variants if not one.channels_last]
+            self._choose("channels_last", False, "the network has no 2-D convolutions")
+        pad = getattr(self._model, "pad_batch", None)
+        if "cuda_graph" in open_names(variants) and self._batches.shapes_differ(
+            self._sizes[0], pad
+        ):
+            variants = [one for one in variants if not one.cuda_graph]
+            why = "no two batches have the same shape, so a recorded step could not be reused"
+            self._choose("cuda_graph", False, why)
+        return variants
 
-def _open_ways(
-    left: OpenChoices, model: nn.Module, real: RealBatches, size: int
-) -> tuple[list[StepVariant], dict[str, Choice]]:
-    """The variants to choose from, plainest first, and what rules some out."""
-    ways, known = list(left.ways), dict[str, Choice]()
-    if left.layout and not any(isinstance(module, _CONVOLUTIONS) for module in model.modules()):
-        ways = [way for way in ways if not way.channels_last]
-        known["channels_last"] = (False, "the network has no 2-D convolutions")
-    pad = getattr(model, "pad_batch", None)
-    if "cuda_graph" in open_names(ways) and real.shapes_differ(size, pad):
-        ways = [way for way in ways if not way.cuda_graph]
-        why = "no two batches have the same shape, so a recorded step could not be reused"
-        known["cuda_graph"] = (False, why)
-    return ways, known
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Measuring:
-    """The fastest of `ways` and `sizes`. `all_samples` are those of all epochs together."""
-
-    bench: Bench
-    ways: Sequence[StepVariant]
-    sizes: Sequence[int]
-    all_samples: int
-    device: str
-    budget: _Budget
-
-    def choose(self, left: OpenChoices, model: nn.Module, watch: CoreWatch) -> dict[str, Choice]:
-        seconds = self._time_plain()
-        threads: dict[str, Choice] = {}
-        if left.threads and self.budget.short_run_seconds <= seconds < float("inf"):
-            threads = self._choose_threads(watch)
-            seconds = self._time_plain() if threads else seconds
-        return threads | self._choose_way(left, model, seconds)
-
-    def _choose_way(self, left: OpenChoices, model: nn.Module, seconds: float) -> dict[str, Choice]:
-        """`seconds` is what the run takes in the plain variant."""
-        size = self.sizes[0]
-        if seconds < self.budget.short_run_seconds:
-            short = f"not measured: the run takes only {_about(seconds)}"
-            return self._keep_plain(short) | self._skip_compiling(left, seconds)
-        share = self.budget.budget_share * seconds
-        self.bench.allow(min(self.budget.budget_seconds, share))
-        room = self._find_room(left.memory_bytes, model)
-        found = find_way_and_size(self.bench, self.ways, self.sizes, room)
-        if found is None:
-            why = f"{counted(size, 'sample')} {_do(size)} not fit in the memory of {self.device}"
-            return self._keep_plain(why)
-        chosen = compare_found(found, self.ways, self.bench)
-        if len(self.sizes) > 1:
-            chosen["batch_size"] = (found.size, batch_reason(found, self.bench))
-        return chosen | self._try_compiling(left, found)
+    def _measure(self, watch: CoreWatch) -> None:
+        seconds, short = self._time_plain(), self._budget.short_run
+        is_open = self._request.threads is None and self.plan.device == "cpu"
+        if is_open and short <= seconds < float("inf") and self._measure_threads(watch):
+            seconds = self._time_plain()
+        if seconds < short:
+            self._keep_plain(f"not measured: the run takes only {_about(seconds)}")
+            self._measure_compiling(seconds)
+            return
+        self._bench.allow(min(self._budget.seconds, self._budget.share * seconds))
+        search = self._open_search()
+        if not search.run():
+            size = self._sizes[0]
+            where = f"not fit in the memory of {self.plan.device}"
+            self._keep_plain(f"{counted(size, 'sample')} {_do(size)} {where}")
+            return
+        self.plan = self.plan.change_all(search.explain())
+        plain = self._bench.seconds([search.variant], search.size)[search.variant]
+        self._measure_compiling(self._run_seconds(plain, search.size), search, plain)
 
     def _time_plain(self) -> float:
         """Seconds of the whole run in the plain variant; infinite if a batch does not fit."""
-        plain, size = self.ways[0], self.sizes[0]
-        timed = self.bench.time([plain], size)
-        return self._run_seconds(timed[plain], size) if timed else float("inf")
-
-    def _choose_threads(self, watch: CoreWatch) -> dict[str, Choice]:
-        """Measured as in a capture; nothing if all cores are free."""
-        told: list[Event] = []
-        watch.wait()
-        step = self.bench.make_trial(self.ways[0], self.sizes[0]).run
-        Threads(None, told.append, watch).settle(step)
-        return {"threads": (torch.get_num_threads(), str(told[0]))} if told else {}
+        timed = self._bench.time(self._variants[:1], self._sizes[0])
+        seconds = timed.get(self._variants[0])
+        return float("inf") if seconds is None else self._run_seconds(seconds, self._sizes[0])
 
     def _run_seconds(self, step_seconds: float, size: int) -> float:
-        return step_seconds / size * self.all_samples
+        return step_seconds / size * self._all_samples
 
-    def _find_room(self, limit: int, model: nn.Module) -> "BatchMemory":
-        """The memory available for a batch. What a batch takes is measured at the smallest size,
-        and only if there are several sizes to choose from."""
-        size, peak = self.sizes[0], 0
-        if len(self.sizes) > 1:
-            peak = self.bench.measure_peak(self.ways[0], size) or limit
-        gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-        return BatchMemory(limit_bytes=limit, fixed_bytes=gradients, peak_bytes=peak, size=size)
+    def _measure_threads(self, watch: CoreWatch) -> bool:
+        """Measured as in a capture; False if all cores are free."""
+        told: list[Event] = []
+        watch.wait()
+        step = self._bench.make_trial(self._variants[0], self._sizes[0]).run
+        Threads(None, told.append, watch).settle(step)
+        if told:
+            self._choose("threads", torch.get_num_threads(), str(told[0]))
+        return bool(told)
 
-    def _keep_plain(self, why: str) -> dict[str, Choice]:
+    def _open_search(self) -> "Search":
+        """What a batch takes is measured at the smallest size, and only if there are several sizes
+        to choose from."""
+        limit, peak = memory_limit(self.plan, self._machine), 0
+        if len(self._sizes) > 1:
+            peak = self._bench.measure_peak(self._variants[0], self._sizes[0]) or limit
+        return Search(
+            bench=self._bench,
+            variants=self._variants,
+            sizes=self._sizes,
+            limit_bytes=limit,
+            fixed_bytes=sum(p.nbytes for p in self._model.parameters() if p.requires_grad),
+            peak_bytes=peak,
+        )
+
+    def _keep_plain(self, why: str) -> None:
         """Keep the plain variant for every open choice, with the same reason for all."""
-        kept: dict[str, Choice] = {
-            name: (getattr(self.ways[0], name), why) for name in open_names(self.ways)
-        }
-        if len(self.sizes) > 1:
-            usual = [size for size in self.sizes if size <= DEFAULT_BATCH]
-            kept["batch_size"] = (max(usual, default=self.sizes[0]), why)
-        return kept
+        for name in open_names(self._variants):
+            self._choose(name, getattr(self._variants[0], name), why)
+        if len(self._sizes) > 1:
+            usual = [size for size in self._sizes if size <= DEFAULT_BATCH]
+            self._choose("batch_size", max(usual, default=self._sizes[0]), why)
 
-    def _skip_compiling(self, left: OpenChoices, run_seconds: float) -> dict[str, Choice]:
-        if not left.compile:
-            return {}
-        run, cost = _about(run_seconds), _about(self.budget.compile_seconds)
-        why = f"the run takes only {run}, too short to make up for {cost} of compiling"
-        return {"compile": (False, why)}
-
-    def _try_compiling(self, left: OpenChoices, found: "Found") -> dict[str, Choice]:
-        plain = self.bench.seconds([found.way], found.size)[found.way]
-        seconds = self._run_seconds(plain, found.size)
-        if seconds < self.budget.compiles_a_run * self.budget.compile_seconds:
-            return self._skip_compiling(left, seconds)
-        if not left.compile:
-            return {}
-        compiled = replace(found.way, compile=True)
-        self.bench.time([compiled], found.size)
-        timing = self.bench.timing(compiled, found.size)
-        return {"compile": compile_reason(plain, timing, seconds)}
-
-
-def _show_checkpointing(way: StepVariant, size: int, bench: Bench) -> dict[str, Choice]:
-    """Measure how much memory gradient checkpointing saves."""
-    if not way.gradient_checkpointing:
-        return {}
-    with_it, without = (
-        bench.measure_peak(replace(way, gradient_checkpointing=on), size) for on in (True, False)
-    )
-    return {"gradient_checkpointing": (True, checkpointing_reason(with_it, without, size))}
+    def _measure_compiling(
+        self, run_seconds: float, search: "Search | None" = None, plain: float = 0.0
+    ) -> None:
+        """Whether to compile what the search found, whose step takes `plain` seconds; without a
+        search, the run is too short."""
+        if self._request.compile is not None or self._machine.cannot_compile:
+            return
+        cost = self._budget.compiling
+        if search is None or run_seconds < self._budget.compiles_a_run * cost:
+            too_short = f"too short to make up for {_about(cost)} of compiling"
+            self._choose("compile", False, f"the run takes only {_about(run_seconds)}, {too_short}")
+            return
+        compiled = replace(search.variant, compile=True)
+        self._bench.time([compiled], search.size)
+        timing = self._bench.timing(compiled, search.size)
+        self._choose("compile", *compile_reason(plain, timing, run_seconds))
 
 
 def _about(seconds: float) -> str:
@@ -349,104 +323,109 @@ def batch_sizes(samples: int, processes: int) -> list[int]:
     return sorted({min(size, few) for size in sizes})
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchMemory:
-    """The memory that a batch may take, and what one of `size` samples took."""
+@dataclass(kw_only=True)
+class Search:
+    """Finds the fastest variant of a step and batch size, and says why. `variants` has the plainest
+    first, `sizes` the smallest. A batch may take `limit_bytes`; one of the smallest size took
+    `peak_bytes`, of which `fixed_bytes` do not grow with it."""
 
+    bench: Bench
+    variants: Sequence[StepVariant]
+    sizes: Sequence[int]
     limit_bytes: int
-    fixed_bytes: int
-    peak_bytes: int
-    size: int
-
-    def needed(self, size: int) -> int:
-        grows = max(0, self.peak_bytes - self.fixed_bytes)
-        return self.fixed_bytes + round(grows * size / self.size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A batch size, its fastest variant of a step, and why no larger one was chosen."""
-
-    size: int
-    way: StepVariant
+    fixed_bytes: int = 0
+    peak_bytes: int = 0
+    variant: StepVariant = StepVariant()
+    size: int = 0
     why_no_larger: str = ""
 
+    def run(self) -> bool:
+        """Find `variant` and `size`; False if nothing fits in memory. The fastest variant may
+        depend on the batch size, so all are timed again after the batch has grown; if another one
+        wins, its batch may grow further."""
+        self.size = self.sizes[0]
+        fastest = self._find_fastest()
+        while fastest is not None:
+            self.variant, before = fastest, self.size
+            self._grow()
+            fastest = self._find_fastest() if self.size > before else None
+            if fastest in (None, self.variant):
+                return True
+        return False
 
-def find_way_and_size(
-    bench: Bench, ways: Sequence[StepVariant], sizes: Sequence[int], room: BatchMemory
-) -> Found | None:
-    """Find the fastest variant and batch size; None if nothing fits in memory. The fastest variant
-    may depend on the batch size, so all are timed again after the batch has grown; if
-    another one wins, its batch may grow further."""
-    found = _fastest(bench, ways, sizes[0])
-    while found is not None:
-        grown = _grow(bench, found.way, [size for size in sizes if size >= found.size], room)
-        if grown.size == found.size:
-            return grown
-        better = _fastest(bench, ways, grown.size)
-        if better is None or better.way == grown.way:
-            return grown
-        found = better
-    return None
+    def _find_fastest(self) -> StepVariant | None:
+        """At this batch size; when time is up, the fastest of those already timed."""
+        seconds = self.bench.seconds(self.variants, self.size)
+        if len(seconds) < len(self.variants) and self.bench.left_seconds > 0:
+            seconds = self.bench.time(self.variants, self.size)
+        return fastest_variant(seconds) if seconds else None
+
+    def _grow(self) -> None:
+        for larger in [size for size in self.sizes if size > self.size]:
+            self.why_no_larger = self._why_not(larger)
+            if self.why_no_larger:
+                return
+            self.size = larger
+        few = f"fewer than {_STEPS_AN_EPOCH} steps per epoch"
+        self.why_no_larger = f"a larger batch would leave {few}"
+
+    def _why_not(self, larger: int) -> str:
+        bench, variant, size = self.bench, self.variant, self.size
+        grows = max(0, self.peak_bytes - self.fixed_bytes)
+        needed = self.fixed_bytes + round(grows * larger / self.sizes[0])
+        if needed > self.limit_bytes:
+            limit = bytes_text(self.limit_bytes)
+            return f"{larger:,} would take about {bytes_text(needed)} of memory, more than {limit}"
+        if bench.cost_of(variant, size, larger) > bench.left_seconds:
+            return f"{larger:,} was not tried: {self._time_is_up}"
+        before = bench.seconds([variant], size)[variant] / size
+        seconds = bench.time([variant], larger)
+        gain = before / (seconds[variant] / larger) - 1 if seconds else -1.0
+        if gain > _SIZE_MUST_GAIN:
+            return ""
+        timing = bench.timing(variant, larger)
+        if timing is not None and timing.dropped:
+            return f"{larger:,} failed ({timing.dropped})"
+        return f"{larger:,} is {f'only {gain:.0%} faster' if gain >= 0.005 else 'not faster'}"
+
+    @property
+    def _time_is_up(self) -> str:
+        return f"benchmarking may take at most {self.bench.budget_seconds:.0f} s"
+
+    def explain(self) -> dict[str, Choice]:
+        """The choices that were open, each with a reason that compares it with its rival."""
+        chosen: dict[str, Choice] = {
+            name: (getattr(self.variant, name), self._compare(name))
+            for name in open_names(self.variants)
+        }
+        if len(self.sizes) > 1:
+            timing = self.bench.timing(self.variant, self.size)
+            rate = rate_text(timing.samples_per_second) if timing else ""
+            chosen["batch_size"] = (self.size, f"{rate}; {self.why_no_larger}")
+        return chosen
+
+    def _compare(self, name: str) -> str:
+        """With the variant that differs in this choice only, the fastest if there are several."""
+        seconds = self.bench.seconds(self.variants, self.size)
+        values = {getattr(one, name) for one in self.variants} - {getattr(self.variant, name)}
+        others = [replace(self.variant, **{name: value}) for value in values]
+        other = min((o for o in others if o in seconds), key=seconds.__getitem__, default=None)
+        if other is None:
+            timing = self.bench.timing(others[0], self.size)
+            dropped = timing.dropped if timing is not None else ""
+            fate = f"used: {dropped}" if dropped else f"tried: {self._time_is_up}"
+            return f"a step {_in_words(name, others[0])} was not {fate}"
+        mine, theirs = seconds[self.variant], seconds[other]
+        figures = f"{step_text(mine)} per step vs. {step_text(theirs)} {_in_words(name, other)}"
+        measured = f"measured on {counted(self.size, 'sample')}"
+        return f"{figures}, {measured}" + ("; the gain is too small" if theirs < mine else "")
 
 
-def _fastest(bench: Bench, ways: Sequence[StepVariant], size: int) -> Found | None:
-    """The fastest variant at this batch size; when time is up, the fastest of those already
-    timed."""
-    known = bench.seconds(ways, size)
-    is_new = len(known) < len(ways)
-    seconds = bench.time(ways, size) if is_new and bench.left_seconds > 0 else known
-    return Found(size=size, way=fastest_way(seconds)) if seconds else None
-
-
-def _grow(bench: Bench, way: StepVariant, sizes: Sequence[int], room: BatchMemory) -> Found:
-    size = sizes[0]
-    for larger in sizes[1:]:
-        why = _why_not_try(bench, way, size, larger, room)
-        gain = 0.0 if why else _gain(bench, way, size, larger)
-        if not why and gain <= _SIZE_MUST_GAIN:
-            why = _why_not_take(bench, way, larger, gain)
-        if why:
-            return Found(size=size, way=way, why_no_larger=why)
-        size = larger
-    return Found(
-        size=size,
-        way=way,
-        why_no_larger=f"a larger batch would leave fewer than {_STEPS_AN_EPOCH} steps per epoch",
-    )
-
-
-def _why_not_try(bench: Bench, way: StepVariant, size: int, larger: int, room: BatchMemory) -> str:
-    needed = room.needed(larger)
-    if needed > room.limit_bytes:
-        limit = bytes_text(room.limit_bytes)
-        return f"{larger:,} would take about {bytes_text(needed)} of memory, more than {limit}"
-    if bench.cost_of(way, size, larger) > bench.left_seconds:
-        return (
-            f"{larger:,} was not tried: benchmarking may take at most {bench.budget_seconds:.0f} s"
-        )
-    return ""
-
-
-def _gain(bench: Bench, way: StepVariant, size: int, larger: int) -> float:
-    before = bench.seconds([way], size)[way] / size
-    seconds = bench.time([way], larger)
-    return before / (seconds[way] / larger) - 1 if seconds else -1.0
-
-
-def _why_not_take(bench: Bench, way: StepVariant, larger: int, gain: float) -> str:
-    timing = bench.timing(way, larger)
-    if timing is not None and timing.dropped:
-        return f"{larger:,} failed ({timing.dropped})"
-    word = f"is only {gain:.0%} faster" if gain >= 0.005 else "is not faster"
-    return f"{larger:,} {word}"
-
-
-def fastest_way(seconds: Mapping[StepVariant, float]) -> StepVariant:
+def fastest_variant(seconds: Mapping[StepVariant, float]) -> StepVariant:
     """The fastest variant, unless a plainer one is nearly as fast; `seconds` has the plainest
     first. A 16-bit variant must beat the best full-precision one."""
-    full = {way: time for way, time in seconds.items() if way.precision not in _MIXED}
-    mixed = {way: time for way, time in seconds.items() if way.precision in _MIXED}
+    full = {one: time for one, time in seconds.items() if one.precision not in _MIXED}
+    mixed = {one: time for one, time in seconds.items() if one.precision in _MIXED}
     if not full or not mixed:
         return _pick(seconds)
     best = _pick(mixed)
@@ -455,69 +434,24 @@ def fastest_way(seconds: Mapping[StepVariant, float]) -> StepVariant:
 
 def _pick(seconds: Mapping[StepVariant, float]) -> StepVariant:
     best = next(iter(seconds))
-    for way in seconds:
-        if _beats(seconds[way], seconds[best]):
-            best = way
+    for variant in seconds:
+        if _beats(seconds[variant], seconds[best]):
+            best = variant
     return best
 
 
 def _beats(seconds: float, plainer: float) -> bool:
-    return seconds < plainer * (1 - _WAY_MUST_GAIN)
+    return seconds < plainer * (1 - _VARIANT_MUST_GAIN)
 
 
-def _rival(way: StepVariant, name: str, seconds: Mapping[StepVariant, float]) -> StepVariant | None:
-    """The measured variant that differs in one choice only, the fastest if there are several."""
-    values = {getattr(other, name) for other in seconds} - {getattr(way, name)}
-    others = [replace(way, **{name: value}) for value in values]
-    return min((o for o in others if o in seconds), key=seconds.__getitem__, default=None)
-
-
-def compare_found(found: Found, ways: Sequence[StepVariant], bench: Bench) -> dict[str, Choice]:
-    """The open choices of the winning variant, each with a reason that compares it with its
-    rival."""
-    return {
-        name: (getattr(found.way, name), _compare(found, name, ways, bench))
-        for name in open_names(ways)
-    }
-
-
-def open_names(ways: Sequence[StepVariant]) -> list[str]:
+def open_names(variants: Sequence[StepVariant]) -> list[str]:
     """The choices in which the variants differ."""
-    return [name for name in _MEASURED if len({getattr(way, name) for way in ways}) > 1]
+    return [name for name in _MEASURED if len({getattr(one, name) for one in variants}) > 1]
 
 
-def _compare(found: Found, name: str, ways: Sequence[StepVariant], bench: Bench) -> str:
-    seconds = bench.seconds(ways, found.size)
-    other = _rival(found.way, name, seconds)
-    if other is None:
-        return _why_not_measured(found, name, ways, bench)
-    mine, others = seconds[found.way], seconds[other]
-    figures = f"{step_text(mine)} per step vs. {step_text(others)} {_in_words(name, other)}"
-    measured = f"measured on {counted(found.size, 'sample')}"
-    return f"{figures}, {measured}" + ("; the gain is too small" if others < mine else "")
-
-
-def _why_not_measured(found: Found, name: str, ways: Sequence[StepVariant], bench: Bench) -> str:
-    [value] = {getattr(way, name) for way in ways} - {getattr(found.way, name)}
-    other = replace(found.way, **{name: value})
-    timing = bench.timing(other, found.size)
-    words = _in_words(name, other)
-    if timing is not None and timing.dropped:
-        return f"a step {words} was not used: {timing.dropped}"
-    return (
-        f"a step {words} was not tried: benchmarking may take at most {bench.budget_seconds:.0f} s"
-    )
-
-
-def _in_words(name: str, way: StepVariant) -> str:
+def _in_words(name: str, variant: StepVariant) -> str:
     words: dict[str, dict[Any, str]] = {
         "channels_last": {True: "with channels_last", False: "without"},
         "cuda_graph": {True: "as one CUDA graph", False: "without a graph"},
     }
-    return words[name][getattr(way, name)] if name in words else f"in {way.precision}"
-
-
-def batch_reason(found: Found, bench: Bench) -> str:
-    timing = bench.timing(found.way, found.size)
-    rate = rate_text(timing.samples_per_second) if timing else ""
-    return f"{rate}; {found.why_no_larger}"
+    return words[name][getattr(variant, name)] if name in words else f"in {variant.precision}"

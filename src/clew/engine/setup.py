@@ -113,7 +113,7 @@ class Setup:
     def _build_step(self) -> Step:
         return build_step(
             self.model,
-            self.plan.way,
+            self.plan.variant,
             self.optimizer,
             self.fabric,
             max_norm=self.config.max_norm,

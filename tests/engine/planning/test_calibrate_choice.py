@@ -5,23 +5,20 @@ from typing import Any
 import pytest
 
 from clew.engine import PlanRequest
-from clew.engine.choices import choose_plainly
+from clew.engine.choices import choose_loading, choose_plainly, memory_limit, open_variants
 from clew.engine.plan import StepVariant, Timing
 from clew.engine.planner import (
-    BatchMemory,
-    batch_reason,
+    Search,
     batch_sizes,
     checkpointing_reason,
-    compare_found,
     compile_reason,
-    fastest_way,
-    find_way_and_size,
+    fastest_variant,
 )
 from tests.engine.planning.making import NEW_GPU, OLD_GPU, machine
 
 FP32, BF16 = StepVariant(), StepVariant(precision="bf16")
 TF32, GRAPH = StepVariant(precision="tf32"), StepVariant(precision="bf16", cuda_graph=True)
-ROOMY = BatchMemory(limit_bytes=10**12, fixed_bytes=0, peak_bytes=1, size=16)
+ROOMY = {"limit_bytes": 10**12, "fixed_bytes": 0, "peak_bytes": 1}
 
 
 class Table:
@@ -53,14 +50,21 @@ class Table:
         return self.seconds(ways, size)
 
 
-def find(
-    table: dict[StepVariant, dict[int, float]], room: BatchMemory = ROOMY
-) -> tuple[int, StepVariant, str]:
+def search(
+    table: dict[StepVariant, dict[int, float]], sizes: list[int], memory: dict[str, int]
+) -> Search | None:
     bench: Any = Table(table)
+    found = Search(bench=bench, variants=list(table), sizes=sizes, **memory)
+    return found if found.run() else None
+
+
+def find(
+    table: dict[StepVariant, dict[int, float]], memory: dict[str, int] = ROOMY
+) -> tuple[int, StepVariant, str]:
     sizes = sorted({size for times in table.values() for size in times} | {16, 32, 64})
-    found = find_way_and_size(bench, list(table), sizes, room)
+    found = search(table, sizes, memory)
     assert found is not None
-    return found.size, found.way, batch_reason(found, bench)
+    return found.size, found.variant, found.explain()["batch_size"][1]
 
 
 def test_batch_grows_while_it_pays_off() -> None:
@@ -75,8 +79,8 @@ def test_batch_stops_growing_when_an_epoch_would_have_too_few_steps() -> None:
 
 
 def test_batch_stops_growing_at_the_memory_limit() -> None:
-    room = BatchMemory(limit_bytes=5000, fixed_bytes=1000, peak_bytes=2600, size=16)
-    size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.012}}, room)
+    memory = {"limit_bytes": 5000, "fixed_bytes": 1000, "peak_bytes": 2600}
+    size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.012}}, memory)
     assert (size, why) == (
         32,
         "2,910 samples/s; 64 would take about 7.4 kB of memory, more than 5 kB",
@@ -99,8 +103,7 @@ def test_fastest_variant_may_change_with_the_batch_size() -> None:
 
 
 def test_no_plan_is_found_when_nothing_fits() -> None:
-    bench: Any = Table({FP32: {}})
-    assert find_way_and_size(bench, [FP32], [16], ROOMY) is None
+    assert search({FP32: {}}, [16], ROOMY) is None
 
 
 @pytest.mark.parametrize(
@@ -121,10 +124,9 @@ def test_batch_sizes_leave_an_epoch_enough_steps(
 
 
 def test_memory_is_shared_with_other_processes() -> None:
-    _, cpu = choose_plainly(PlanRequest(), machine(), 2)
-    assert cpu.memory_bytes == 2 * 10**9
-    _, gpu = choose_plainly(PlanRequest(), machine(gpus=(NEW_GPU,)), 1)
-    assert gpu.memory_bytes == 48 * 10**9
+    cpu, gpu = machine(), machine(gpus=(NEW_GPU,))
+    assert memory_limit(choose_plainly(PlanRequest(), cpu, 2), cpu) == 2 * 10**9
+    assert memory_limit(choose_plainly(PlanRequest(), gpu, 1), gpu) == 48 * 10**9
 
 
 @pytest.mark.parametrize(
@@ -152,21 +154,21 @@ def test_memory_is_shared_with_other_processes() -> None:
 def test_plainer_variant_is_kept_unless_clearly_beaten(
     seconds: dict[StepVariant, float], best: StepVariant
 ) -> None:
-    assert fastest_way(seconds) == best
+    assert fastest_variant(seconds) == best
 
 
 def test_reason_gives_the_timings() -> None:
-    on = machine(gpus=(NEW_GPU,))
-    plan, left = choose_plainly(PlanRequest(channels_last=False), on, 1)
-    ways = left.ways
-    assert [str(way) for way in ways] == [
+    on, request = machine(gpus=(NEW_GPU,)), PlanRequest(channels_last=False)
+    plan = choose_plainly(request, on, 1)
+    variants = open_variants(request, plan, on)
+    assert [str(variant) for variant in variants] == [
         *("tf32", "tf32, one CUDA graph"),
         *("bf16", "bf16, one CUDA graph"),
     ]
-    bench: Any = Table(dict(zip(ways, ({32: ms / 1e3} for ms in (5, 3.4, 4.2, 2.1)), strict=True)))
-    found = find_way_and_size(bench, ways, [32], ROOMY)
+    times = ({32: ms / 1e3} for ms in (5, 3.4, 4.2, 2.1))
+    found = search(dict(zip(variants, times, strict=True)), [32], ROOMY)
     assert found is not None
-    made = plan.change_all(compare_found(found, ways, bench))
+    made = plan.change_all(found.explain())
     measured = "measured on 32 samples"
     assert made.reasons["precision"] == f"2.1 ms per step vs. 3.4 ms in tf32, {measured}"
     assert made.reasons["cuda_graph"] == f"2.1 ms per step vs. 4.2 ms without a graph, {measured}"
@@ -174,10 +176,9 @@ def test_reason_gives_the_timings() -> None:
 
 
 def test_too_small_a_gain_is_reported() -> None:
-    bench: Any = Table({FP32: {16: 0.0034}, BF16: {16: 0.0033}})
-    found = find_way_and_size(bench, [FP32, BF16], [16], ROOMY)
+    found = search({FP32: {16: 0.0034}, BF16: {16: 0.0033}}, [16], ROOMY)
     assert found is not None
-    assert compare_found(found, [FP32, BF16], bench)["precision"] == (
+    assert found.explain()["precision"] == (
         "fp32",
         "3.4 ms per step vs. 3.3 ms in bf16, measured on 16 samples; the gain is too small",
     )
@@ -185,10 +186,10 @@ def test_too_small_a_gain_is_reported() -> None:
 
 def test_old_gpus_try_fp16_and_image_models_try_channels_last() -> None:
     on = machine(gpus=(OLD_GPU,))
-    ways = choose_plainly(PlanRequest(), on, 2)[1].ways
-    assert {way.precision for way in ways} == {"fp32", "fp16"}
-    assert {way.channels_last for way in ways} == {False, True}
-    assert {way.cuda_graph for way in ways} == {False}
+    variants = open_variants(PlanRequest(), choose_plainly(PlanRequest(), on, 2), on)
+    assert {one.precision for one in variants} == {"fp32", "fp16"}
+    assert {one.channels_last for one in variants} == {False, True}
+    assert {one.cuda_graph for one in variants} == {False}
 
 
 @pytest.mark.parametrize(
@@ -234,8 +235,9 @@ def test_threads_are_just_enough_to_keep_up(
         (machine(gpus=(NEW_GPU,), cores=16), gpu_workers),
         (machine(), cpu_workers),
     ):
-        loading = choose_plainly(PlanRequest(), on, 1)[1].loading
-        chosen = loading.choose(read_seconds=read, step_seconds=step)
+        request = PlanRequest()
+        plan = choose_plainly(request, on, 1)
+        chosen = choose_loading(request, plan, on, read_seconds=read, step_seconds=step)
         assert chosen["num_workers"][0] == workers
 
 

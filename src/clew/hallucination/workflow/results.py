@@ -1,7 +1,7 @@
 """The results that the steps return."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ class Plans:
 
     def as_dict(self) -> dict[str, Any]:
         plans = {name: made.to_dict() for name, made in self.plans.items()}
-        return {"machine": self.machine.to_dict(), "plans": plans}
+        return {"machine": asdict(self.machine), "plans": plans}
 
     def __repr__(self) -> str:
         gpus = "".join(f", {gpu.name}" for gpu in self.machine.gpus)

@@ -142,11 +142,12 @@ class _Calibration:
         self._measure(watch)
         bench, variant, size = self._bench, self.plan.variant, self.plan.batch_size
         if variant.gradient_checkpointing:
-            peaks = [
+            with_it, without = (
                 bench.measure_peak(replace(variant, gradient_checkpointing=on), size)
                 for on in (True, False)
-            ]
-            self._choose("gradient_checkpointing", True, checkpointing_reason(*peaks, size))
+            )
+            why = checkpointing_reason(with_it, without, size)
+            self._choose("gradient_checkpointing", True, why)
         timing = bench.timing(variant, size)
         if timing is not None and timing.seconds:
             loading = choose_loading(

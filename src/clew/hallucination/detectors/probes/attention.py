@@ -26,7 +26,7 @@ from clew.hallucination.detectors.probes.fitting import (
     standardize,
     where,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
 from clew.metrics import auroc
 
 DIAGONAL = "log_diagonal_answer"
@@ -40,7 +40,7 @@ RANKS = (5, 10, 25, 50, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionScore(Scorer):
+class AttentionScore(Scorer, kind="attention_score"):
     """Per layer, the sum over heads of the mean log A_ii over the answer's rows. By definition,
     higher means more likely hallucinated. An answer without tokens gets the median of the training
     answers.
@@ -57,7 +57,7 @@ class AttentionScore(Scorer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadsProbe(LinearScorer):
+class HeadsProbe(LinearScorer, kind="heads"):
     """A linear score of one number per layer and head."""
 
     field: str
@@ -70,6 +70,7 @@ class HeadsProbe(LinearScorer):
         return self.linear.score(read_flat(data, self.field, split))
 
 
+@method("attention_score", "Attention score (LLM-Check)", "no training", *DIAGONALS)
 def learn_attention_score(data: Features) -> Fitted:
     """Fit LLM-Check's attention score; the layer with the best validation AUROC is used."""
     known = has_tokens(data, "train")
@@ -79,6 +80,7 @@ def learn_attention_score(data: Features) -> Fitted:
     return Fitted(scorer=best, chosen={"layer": best.layer}, by_layer=by_layer)
 
 
+@method("lookback", "Lookback Lens", "probe", LOOKBACK)
 def learn_lookback(data: Features) -> Fitted:
     ratios = read_flat(data, LOOKBACK, "train")
     scale = standardize(ratios, LOOKBACK)
@@ -104,7 +106,7 @@ def read_flat(data: Features, field: str, split: str, layer: int | None = None) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayersProbe(Scorer):
+class LayersProbe(Scorer, kind="layers"):
     """A linear score of a field's values in all layers."""
 
     field: str
@@ -156,6 +158,7 @@ def read_layers(
         yield where, values.reshape(len(values), -1)
 
 
+@method("lapeigvals", "LapEigvals", "probe", SPECTRUM)
 def learn_lapeigvals(data: Features) -> Fitted:
     depth = data.read(SPECTRUM, "validation", layer=0).shape[-1]
     ranks = [k for k in RANKS if k <= depth]
@@ -163,11 +166,13 @@ def learn_lapeigvals(data: Features) -> Fitted:
     return _choose(layers, _fit_candidates(layers, ranks, balanced=True))
 
 
+@method("attn_logdet", "AttnLogDet", "probe", LOG_DIAGONAL)
 def learn_attn_logdet(data: Features) -> Fitted:
     layers = _ScaledLayers(data, LOG_DIAGONAL)
     return _choose(layers, _fit_candidates(layers, [1], balanced=True))
 
 
+@method("linear_probe_pca", "Linear probe, all layers (PCA)", "probe", STATES)
 def learn_all_layers(data: Features) -> Fitted:
     layers = _ScaledLayers(data, STATES)
     return _choose(layers, _fit_candidates(layers, [1], balanced=False))

@@ -5,7 +5,7 @@ baselines achieve does not count as hallucination detection."""
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from clew.hallucination.detectors.probes.fitting import (
     read_ragged,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores, method
 from clew.metrics import auroc
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class CategoryRate(Scorer):
         return np.array([self.rates.get(name, self.overall) for name in categories], np.float32)
 
 
+@method("length", "Answer length", "baseline", "token_logprobs")
 def learn_length(data: Features) -> Fitted:
     """Fit the length baseline. A single feature needs no regularization, so the weakest is used;
     the sign is learned in training."""
@@ -62,6 +63,7 @@ def learn_length(data: Features) -> Fitted:
     return Fitted(scorer=LengthScore(linear=scale.undo(linear)))
 
 
+@method("category", "Question category", "baseline", "category")
 def learn_category(data: Features) -> Fitted:
     labels = data.labels["train"]
     overall = float(labels.mean())
@@ -84,7 +86,7 @@ TokenStatistic = Literal["perplexity", "min_probability", "mean_entropy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EachAnswer(AnswerMeasure):
+class EachAnswer(AnswerMeasure, kind="token_probabilities"):
     """A fixed score of each answer's own token probabilities."""
 
     statistic: TokenStatistic
@@ -94,7 +96,7 @@ class EachAnswer(AnswerMeasure):
         return frozenset({_STATISTICS[self.statistic][0]})
 
     def find(self, data: Features, split: str) -> list[float | None]:
-        field, score_one = _STATISTICS[self.statistic]
+        field, score_one, _ = _STATISTICS[self.statistic]
         answers = read_ragged(data, field, split)
         return [score_one(a) if a is not None and len(a) else None for a in answers]
 
@@ -114,14 +116,13 @@ def learn_statistic(statistic: TokenStatistic, data: Features) -> Fitted:
     return EachAnswer(statistic=statistic).learn(data)
 
 
-learn_perplexity, learn_min_probability, learn_mean_entropy = (
-    partial(learn_statistic, name) for name in get_args(TokenStatistic)
-)
-_STATISTICS: dict[TokenStatistic, tuple[str, Callable[[Any], float]]] = {
-    "perplexity": ("token_logprobs", log_perplexity),
-    "min_probability": ("token_logprobs", least_probability),
-    "mean_entropy": ("token_entropies", lambda entropies: float(np.mean(entropies))),
+_STATISTICS: dict[TokenStatistic, tuple[str, Callable[[Any], float], str]] = {
+    "perplexity": ("token_logprobs", log_perplexity, "Perplexity"),
+    "min_probability": ("token_logprobs", least_probability, "Minimum token probability"),
+    "mean_entropy": ("token_entropies", lambda of: float(np.mean(of)), "Mean token entropy"),
 }
+for _name, (_field, _, _title) in _STATISTICS.items():
+    method(_name, _title, "no training", _field)(partial(learn_statistic, _name))
 
 
 TEXTS = ("question", "answer")
@@ -149,6 +150,7 @@ class TextScore(Scorer):
         return (found + self.bias).astype(np.float32)
 
 
+@method("text", "Question and answer text", "baseline", *TEXTS)
 def learn_text(data: Features) -> Fitted:
     """Fit the text baseline; the regularization strength is chosen on validation."""
     from sklearn.linear_model import LogisticRegression  # slow to import

@@ -15,8 +15,13 @@ from jaxtyping import Float32
 
 from clew.base.progress import ignore_event
 from clew.hallucination.detectors.probes.fitting import Array, Matrix, draw_answers, exp, log
-from clew.hallucination.detectors.probes.fusion import Projection, find_components, project
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
+from clew.hallucination.detectors.probes.fusion import (
+    CONFIDENCE,
+    Projection,
+    find_components,
+    project,
+)
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
 from clew.metrics import auroc
 
 if TYPE_CHECKING:
@@ -35,7 +40,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddedNeighbors(Scorer):
+class EmbeddedNeighbors(Scorer, kind="neighbors"):
     """Kernel-weighted nearest neighbors: the log-ratio of the mean weights exp(similarity / width)
     of the hallucinated and of the correct training answers."""
 
@@ -55,7 +60,7 @@ class EmbeddedNeighbors(Scorer):
     @property
     def fields(self) -> frozenset[str]:
         signals = {projection.signal for projection in self.projections}
-        return frozenset({*(signals & {*STATES}), "token_logprobs", "token_entropies"})
+        return frozenset({*(signals & {*STATES}), *CONFIDENCE})
 
     def score(self, data: Features, split: str) -> Array:
         return self.compare(self.embed(self.scale * project(self.projections, data, split)))
@@ -76,6 +81,11 @@ class EmbeddedNeighbors(Scorer):
         return near - far
 
 
+@method(
+    *("contrastive", "Contrastive embedding, kNN", "probe", "sequence", *CONFIDENCE),
+    is_seeded=True,
+    also_reads=("state_mean",),
+)
 def learn_contrastive(data: Features, *, seed: int) -> Fitted:
     """Train the autoencoder and embed the training answers; the epoch and the width of the kernel
     are chosen on validation."""

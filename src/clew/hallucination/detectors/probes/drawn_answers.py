@@ -6,26 +6,27 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.fitting import AnswerMeasure
-from clew.hallucination.detectors.probes.method import Features, Fitted
-from clew.hallucination.detectors.probes.states import Targets, fit_layers
+from clew.hallucination.detectors.probes.method import Features, Fitted, method
+from clew.hallucination.detectors.probes.states import STATES, Targets, fit_layers
 from clew.hallucination.labels.normalize import answer_words
 
 # Filler words of English answers.
 _WRAPPING = "It's its is was are were in on of at to by this that there lies located"
+_DRAWN = ("samples", "question")
 _FILLERS = frozenset(answer_words(_WRAPPING))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SemanticEntropy(AnswerMeasure):
+class SemanticEntropy(AnswerMeasure, kind="semantic_entropy"):
     """The entropy over the clusters of sampled answers."""
 
-    reads = ("samples", "question")
+    reads = _DRAWN
 
     def find(self, data: Features, split: str) -> list[float | None]:
         """None for an answer without sampled answers."""
@@ -36,12 +37,14 @@ class SemanticEntropy(AnswerMeasure):
         ]
 
 
+@method("semantic_entropy", "Semantic entropy", "no training", *_DRAWN)
 def learn_semantic_entropy(data: Features) -> Fitted:
     """Fit semantic entropy. Raises InputError if the entropy is the same for all answers and so
     carries no information."""
     return SemanticEntropy().learn(data, _refuse_constant)
 
 
+@method(*("semantic_entropy_probe", "Semantic entropy probe", "probe", STATES), learns_from=_DRAWN)
 def learn_entropy_probe(data: Features) -> Fitted:
     """Fit a semantic entropy probe at the best layer: it is trained on whether the entropy of the
     training answers is high, not on their labels. Raises InputError as for semantic entropy."""
@@ -130,7 +133,7 @@ Measure = Literal["disagreement", "unigram"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consistency(AnswerMeasure):
+class Consistency(AnswerMeasure, kind="consistency"):
     """How much the drawn answers differ from the answer."""
 
     measure: Measure
@@ -189,4 +192,10 @@ def _learn(measure: Measure, data: Features) -> Fitted:
     return Consistency(measure=measure).learn(data, refuse)
 
 
-learn_consistency, learn_selfcheck = (partial(_learn, name) for name in get_args(Measure))
+_TEXTS = ("samples", "question", "answer")
+method("consistency", "Consistency of drawn answers", "no training", *_TEXTS)(
+    partial(_learn, "disagreement")
+)
+method("selfcheck_ngram", "SelfCheckGPT (unigram)", "no training", *_TEXTS)(
+    partial(_learn, "unigram")
+)

@@ -25,7 +25,7 @@ from clew.hallucination.detectors.probes.fitting import (
     standardize,
     to_numpy,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores, method
 from clew.hallucination.traces.schema import CONTRAST_FALSE, CONTRAST_TRUE, ENTAILMENT, P_TRUE
 from clew.metrics import auroc
 
@@ -41,7 +41,7 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrueProbability(Scorer):
+class TrueProbability(Scorer, kind="p_true"):
     """Minus the mean log-odds that the model gives to its answer being true."""
 
     reads = (P_TRUE,)
@@ -51,12 +51,13 @@ class TrueProbability(Scorer):
         return (log(1 - found) - log(found)).mean(1)
 
 
+@method("p_true", "P(True)", "no training", P_TRUE)
 def learn_p_true(data: Features) -> Fitted:  # noqa: ARG001
     return Fitted(scorer=TrueProbability())
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntailmentEntropy(Scorer):
+class EntailmentEntropy(Scorer, kind="entailment_entropy"):
     """The entropy over clusters of drawn answers. Two of them mean the same if both directions of
     entailment are more probable than the threshold."""
 
@@ -87,6 +88,7 @@ def cluster_by_entailment(
     return sizes
 
 
+@method("entailment_entropy", "Entailment entropy", "no training", ENTAILMENT)
 def learn_entailment_entropy(data: Features) -> Fitted:
     """Choose the threshold on validation: small models say yes to almost everything."""
     labels, found = data.labels["validation"], []
@@ -105,7 +107,7 @@ def _candidates(data: Features) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContrastProbe(Scorer):
+class ContrastProbe(Scorer, kind="contrast"):
     """A linear score of the difference between the states after both replies, at one of the kept
     layers; each reply's states are normalized by themselves."""
 
@@ -124,7 +126,7 @@ class ContrastProbe(Scorer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsistentProbe(ContrastProbe):
+class ConsistentProbe(ContrastProbe, kind="contrast_consistent"):
     """The probability that an answer is hallucinated: the mean of what the states after "false"
     and those after "true" give, at one of the kept layers."""
 
@@ -158,6 +160,7 @@ class _Pairs:
         return self.scales[0].undo(linear), self.scales[1].undo(second)
 
 
+@method("contrast_probe", "Contrast probe", "probe", *CONTRAST)
 def learn_contrast_probe(data: Features) -> Fitted:
     """Fit a logistic regression on the differences of the states, at the best kept layer."""
     labels = data.labels["validation"]
@@ -177,6 +180,7 @@ def learn_contrast_probe(data: Features) -> Fitted:
     return Fitted(scorer=best, chosen={"layer": best.layer, "C": strength})
 
 
+@method("ccs", "CCS", "probe", *CONTRAST)
 def learn_ccs(data: Features) -> Fitted:
     """Find, without labels, the direction along which the two replies contradict each other. Only
     which of its ends is hallucinated, and the layer, are chosen on validation."""

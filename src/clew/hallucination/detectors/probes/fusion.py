@@ -27,7 +27,7 @@ from clew.hallucination.detectors.probes.fitting import (
     read_ragged,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
 from clew.metrics import auroc
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _EVERY = {"sequence": 3, "state_mean": 3}
 # Kernel widths relative to the median distance, and costs of a mistake.
 _WIDTHS = (0.25, 0.5, 1.0)
 _COSTS = (3.0, 1.0, 10.0)  # the first with every width, the others with the best width
-_CONFIDENCE = "confidence"
+_CONFIDENCE, CONFIDENCE = "confidence", ("token_logprobs", "token_entropies")
 # More do not help, and take longer for every answer.
 _COMPONENTS = 256
 _ROWS = 1024  # answers scored at a time: their distances to all support vectors are in memory
@@ -119,7 +119,7 @@ class KernelMachine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusionProbe(Scorer):
+class FusionProbe(Scorer, kind="fusion"):
     """A kernel machine on the components of all signals."""
 
     projections: Sequence[Projection]
@@ -133,12 +133,13 @@ class FusionProbe(Scorer):
     @property
     def fields(self) -> frozenset[str]:
         signals = {projection.signal for projection in self.projections} - {_CONFIDENCE}
-        return frozenset({*signals, "token_logprobs", "token_entropies"})
+        return frozenset({*signals, *CONFIDENCE})
 
     def score(self, data: Features, split: str) -> Array:
         return self.machine.score(project(self.projections, data, split))
 
 
+@method("fusion", "Fusion (clew)", "probe", "sequence", *CONFIDENCE, also_reads=SIGNALS)
 def learn_fusion(data: Features) -> Fitted:
     """Fit the fusion probe; kernel width and cost are chosen on validation."""
     signals = [signal for signal in SIGNALS if signal in data.fields]
@@ -182,7 +183,7 @@ def read_confidence(data: Features, split: str) -> Matrix:
     """Statistics of the token probabilities: mean, first token, minimum, and entropies. The number
     of tokens is not used, since length is not detection. All 0 without tokens."""
     values = np.zeros((len(data.labels[split]), 5), np.float32)
-    fields = (read_ragged(data, name, split) for name in ("token_logprobs", "token_entropies"))
+    fields = (read_ragged(data, name, split) for name in CONFIDENCE)
     for row, (logprobs, entropies) in enumerate(zip(*fields, strict=True)):
         if len(logprobs):
             probable = (logprobs.mean(), logprobs[0], logprobs.min())

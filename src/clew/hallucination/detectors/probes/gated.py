@@ -10,9 +10,14 @@ import numpy as np
 from jaxtyping import Float, Float32, Int
 
 from clew.hallucination.detectors.probes.fitting import Array, is_numpy, single, stack, to_numpy
-from clew.hallucination.detectors.probes.fusion import FusionProbe, learn_fusion
+from clew.hallucination.detectors.probes.fusion import (
+    CONFIDENCE,
+    SIGNALS,
+    FusionProbe,
+    learn_fusion,
+)
 from clew.hallucination.detectors.probes.gaussian import Centers, Gaussian
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
 from clew.hallucination.detectors.probes.robust import (
     RobustProbe,
     learn_robust,
@@ -159,7 +164,7 @@ class Standing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedProbe(Scorer):
+class GatedProbe(Scorer, kind="gated"):
     """Two methods, and how much each of them counts for an answer. In detectors of earlier versions
     the standings are center and spread of the scores, and fusion counts twice."""
 
@@ -189,6 +194,10 @@ class GatedProbe(Scorer):
         return share * self.fusion_weight * fusion + (1 - share) * robust
 
 
+@method(
+    *("gated", "Gated (clew)", "probe", "sequence", *CONFIDENCE),
+    also_reads=(*SIGNALS, "category"),
+)
 def learn_gated(data: Features) -> Fitted:
     """Fit both methods and the gate; fusion makes its choices on validation."""
     fusion, robust = learn_fusion(data), learn_robust(data)

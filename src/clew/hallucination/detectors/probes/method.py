@@ -6,7 +6,7 @@ label's score, where higher = correct).
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -33,11 +33,21 @@ class Features(Protocol):
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any: ...
 
 
+# The classes of fitted methods that detectors keep, by their name in a file.
+SCORERS: dict[str, type[Any]] = {}
+
+
 class Scorer(Protocol):
     """Scores every answer of a split, of the store it was fitted on or of another one. `fields` are
-    what it reads: those of its class, `reads`, if it does not say otherwise."""
+    what it reads: those of its class, `reads`, if it does not say otherwise. A class with a `kind`
+    can be kept in a detector."""
 
     reads: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, *, kind: str = "") -> None:
+        super().__init_subclass__()
+        if kind:
+            SCORERS[kind] = cls
 
     @property
     def parameters(self) -> int:
@@ -150,6 +160,22 @@ class Method:
             ms_per_answer=1000 * (scored - trained) / max(1, sum(map(len, scores.values()))),
             scorer=fitted.scorer,
         )
+
+
+METHODS: dict[str, Method] = {}
+_Learn = TypeVar("_Learn", bound=Callable[..., Fitted])
+
+
+def method(
+    name: str, title: str, family: Family, *needs: str, **options: Any
+) -> Callable[[_Learn], _Learn]:
+    """Make the decorated function the `learn` of a method; `options` are further ones of it."""
+
+    def register(learn: _Learn) -> _Learn:
+        METHODS[name] = Method(name, title, family, needs, learn, **options)
+        return learn
+
+    return register
 
 
 def _layer_aurocs(fitted: Fitted, data: Features) -> dict[str, list[float]]:

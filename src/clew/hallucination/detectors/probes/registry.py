@@ -1,4 +1,4 @@
-"""The methods fitted without the engine, by name. A new one takes its function and one entry."""
+"""The methods fitted without the engine, by name: those of clew, and those of other packages."""
 
 import os
 import re
@@ -6,23 +6,14 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, get_args
 
 from clew.base.errors import InputError, MethodError
-from clew.hallucination.detectors.probes import (
-    attention,
-    baselines,
-    contrastive,
-    drawn_answers,
-    evaluation,
-    fusion,
-    gated,
-    robust,
-    states,
-    tokens,
-)
 from clew.hallucination.detectors.probes.method import (
+    METHODS,
+    SCORERS,
     Family,
     Features,
     Fitted,
@@ -30,143 +21,20 @@ from clew.hallucination.detectors.probes.method import (
     Scorer,
 )
 from clew.hallucination.detectors.probes.own import DetectionMethod, OwnMethod
-from clew.hallucination.traces.schema import ENTAILMENT, P_TRUE
 
-_LOGPROBS, _ENTROPIES, _DRAWN = ("token_logprobs",), ("token_entropies",), ("samples", "question")
-_TOKENS = (*_LOGPROBS, *_ENTROPIES)
-# Name, title, fields that it needs, function and, for some, options of `Method`.
-_METHODS: dict[Family, tuple[tuple[Any, ...], ...]] = {
-    "baseline": (
-        ("length", "Answer length", _LOGPROBS, baselines.learn_length),
-        ("category", "Question category", ("category",), baselines.learn_category),
-        ("text", "Question and answer text", baselines.TEXTS, baselines.learn_text),
-    ),
-    "no training": (
-        ("perplexity", "Perplexity", _LOGPROBS, baselines.learn_perplexity),
-        (
-            "min_probability",
-            "Minimum token probability",
-            _LOGPROBS,
-            baselines.learn_min_probability,
-        ),
-        ("mean_entropy", "Mean token entropy", _ENTROPIES, baselines.learn_mean_entropy),
-        ("semantic_entropy", "Semantic entropy", _DRAWN, drawn_answers.learn_semantic_entropy),
-        (
-            "entailment_entropy",
-            "Entailment entropy",
-            (ENTAILMENT,),
-            evaluation.learn_entailment_entropy,
-        ),
-        ("p_true", "P(True)", (P_TRUE,), evaluation.learn_p_true),
-        (
-            "consistency",
-            "Consistency of drawn answers",
-            ("samples", *baselines.TEXTS),
-            drawn_answers.learn_consistency,
-        ),
-        (
-            "selfcheck_ngram",
-            "SelfCheckGPT (unigram)",
-            ("samples", *baselines.TEXTS),
-            drawn_answers.learn_selfcheck,
-        ),
-        (
-            "attention_score",
-            "Attention score (LLM-Check)",
-            attention.DIAGONALS,
-            attention.learn_attention_score,
-        ),
-    ),
-    "probe": (
-        ("linear_probe", "Linear probe", (states.STATES,), states.learn_best_layer),
-        (
-            *(
-                "semantic_entropy_probe",
-                "Semantic entropy probe",
-                (states.STATES,),
-                drawn_answers.learn_entropy_probe,
-            ),
-            {"learns_from": _DRAWN},
-        ),
-        (
-            "linear_probe_middle",
-            "Linear probe, middle layer",
-            (states.STATES,),
-            states.learn_middle_layer,
-        ),
-        (
-            "linear_probe_pca",
-            "Linear probe, all layers (PCA)",
-            (states.STATES,),
-            attention.learn_all_layers,
-        ),
-        ("saplma", "SAPLMA", (states.STATES,), states.learn_saplma, {"is_seeded": True}),
-        ("ccs", "CCS", evaluation.CONTRAST, evaluation.learn_ccs),
-        ("contrast_probe", "Contrast probe", evaluation.CONTRAST, evaluation.learn_contrast_probe),
-        (
-            *(
-                "contrastive",
-                "Contrastive embedding, kNN",
-                (states.STATES, *_TOKENS),
-                contrastive.learn_contrastive,
-            ),
-            {"is_seeded": True, "also_reads": ("state_mean",)},
-        ),
-        ("lapeigvals", "LapEigvals", (attention.SPECTRUM,), attention.learn_lapeigvals),
-        ("attn_logdet", "AttnLogDet", (attention.LOG_DIAGONAL,), attention.learn_attn_logdet),
-        ("lookback", "Lookback Lens", (attention.LOOKBACK,), attention.learn_lookback),
-        (
-            "token_probe",
-            "Token probe",
-            tokens.NEEDS,
-            tokens.learn_token_probe,
-            {"also_reads": (tokens.SPANS,)},
-        ),
-        (
-            "fusion",
-            "Fusion (clew)",
-            (states.STATES, *_TOKENS),
-            fusion.learn_fusion,
-            {"also_reads": fusion.SIGNALS},
-        ),
-        (
-            *("robust", "Robust (clew)", (states.STATES, *_TOKENS), robust.learn_robust),
-            {"also_reads": (*robust.SIGNALS, "category")},
-        ),
-        (
-            *("gated", "Gated (clew)", (states.STATES, *_TOKENS), gated.learn_gated),
-            {"also_reads": (*fusion.SIGNALS, "category")},
-        ),
-    ),
-}
+# A new one takes its name here; its functions and classes register themselves.
+_MODULES = (
+    *("baselines", "drawn_answers", "evaluation", "states", "attention", "contrastive"),
+    *("tokens", "fusion", "robust", "gated"),
+)
+for _module in _MODULES:
+    import_module(f"clew.hallucination.detectors.probes.{_module}")
 PROBES = {
-    name: Method(name, title, family, needs, learn, **(options[0] if options else {}))
-    for family, methods in _METHODS.items()
-    for name, title, needs, learn, *options in methods
+    name: one
+    for family in get_args(Family)
+    for name, one in METHODS.items()
+    if one.family == family
 }
-
-
-SCORERS: dict[str, type[Scorer]] = {
-    "token_probabilities": baselines.EachAnswer,
-    "semantic_entropy": drawn_answers.SemanticEntropy,
-    "entailment_entropy": evaluation.EntailmentEntropy,
-    "p_true": evaluation.TrueProbability,
-    "contrast_consistent": evaluation.ConsistentProbe,
-    "contrast": evaluation.ContrastProbe,
-    "consistency": drawn_answers.Consistency,
-    "attention_score": attention.AttentionScore,
-    "layer": states.LayerProbe,
-    "perceptron": states.Network,
-    "heads": attention.HeadsProbe,
-    "layers": attention.LayersProbe,
-    "fusion": fusion.FusionProbe,
-    "robust": robust.RobustProbe,
-    "gated": gated.GatedProbe,
-    "neighbors": contrastive.EmbeddedNeighbors,
-    "tokens": tokens.PooledTokens,
-}
-
-
 # The kind of a scorer of a method from outside clew: this and the method's name.
 _OWN = "method:"
 

@@ -22,8 +22,8 @@ from clew.hallucination.detectors.probes.fitting import (
     is_numpy,
     like,
 )
-from clew.hallucination.detectors.probes.fusion import read_confidence
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
+from clew.hallucination.detectors.probes.fusion import CONFIDENCE, read_confidence
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
 
 _STATES = ("state_mean", "sequence")
 _HEADS = ("lookback", "log_diagonal_answer", "laplacian_answer")
@@ -68,7 +68,7 @@ class _StackedStates(LinearScorer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustProbe(Scorer):
+class RobustProbe(Scorer, kind="robust"):
     """The sum of the signals' scores. Each has the same spread within a class, and token
     probabilities count twice."""
 
@@ -83,7 +83,7 @@ class RobustProbe(Scorer):
     @property
     def fields(self) -> frozenset[str]:
         fields = {part.field for part in self._parts}
-        return frozenset({*fields, "token_logprobs", "token_entropies"})
+        return frozenset({*fields, *CONFIDENCE})
 
     @property
     def _parts(self) -> tuple[UnitStates | HeadsProbe, ...]:
@@ -137,6 +137,10 @@ def read_categories(data: Features, split: str) -> list[str]:
     return [str(name) for name in data.read("category", split)]
 
 
+@method(
+    *("robust", "Robust (clew)", "probe", "sequence", *CONFIDENCE),
+    also_reads=(*SIGNALS, "category"),
+)
 def learn_robust(data: Features) -> Fitted:
     """Fit one direction per signal and layer; validation is not used."""
     groups = _Groups.of(data)

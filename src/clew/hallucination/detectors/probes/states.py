@@ -24,7 +24,7 @@ from clew.hallucination.detectors.probes.fitting import (
     fit_path,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
 from clew.metrics import auroc
 
 STATES = "sequence"
@@ -46,7 +46,7 @@ class Targets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerProbe(LinearScorer):
+class LayerProbe(LinearScorer, kind="layer"):
     """A linear score of one layer's states."""
 
     layer: int
@@ -107,6 +107,7 @@ def fit_layer(data: Features, layer: int, targets: Targets | None = None) -> Lay
     )
 
 
+@method("linear_probe", "Linear probe", "probe", STATES)
 def learn_best_layer(data: Features) -> Fitted:
     sweep, was_there = sweep_layers(data)
     return Fitted(
@@ -117,6 +118,7 @@ def learn_best_layer(data: Features) -> Fitted:
     )
 
 
+@method("linear_probe_middle", "Linear probe, middle layer", "probe", STATES)
 def learn_middle_layer(data: Features) -> Fitted:
     (probe,) = fit_layers(data, [data.layers // 2])
     return Fitted(scorer=probe, chosen={"layer": probe.layer, "C": probe.strength})
@@ -137,7 +139,7 @@ def _choose(data: Features, layer: int, targets: Targets | None) -> tuple[Choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network(Scorer):
+class Network(Scorer, kind="perceptron"):
     """Weights and biases by layer; the score is the single output of the last one."""
 
     layer: int
@@ -167,6 +169,7 @@ class Network(Scorer):
         return (states @ self.weights[-1] + self.biases[-1])[:, 0]
 
 
+@method("saplma", "SAPLMA", "probe", STATES, is_seeded=True)
 def learn_saplma(data: Features, *, seed: int) -> Fitted:
     """Fit SAPLMA at the layer where a linear probe is best on validation."""
     sweep, was_there = sweep_layers(data)

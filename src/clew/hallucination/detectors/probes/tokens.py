@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from clew.base.errors import InputError, StoreError
 from clew.hallucination.detectors.probes.fitting import Matrix, Scale, standardize
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
 from clew.hallucination.detectors.tokens import Pooling, TokenProbe, gate
 from clew.metrics import PlattScale, auroc
 
@@ -287,7 +287,7 @@ def _score(fit: _Fit, tokens: Tokens, matrix: Matrix) -> tuple[np.ndarray, np.nd
 
 
 @dataclass(frozen=True, kw_only=True)
-class PooledTokens(Scorer):
+class PooledTokens(Scorer, kind="tokens"):
     """The score of an answer, pooled from the logits of its tokens."""
 
     probe: TokenProbe
@@ -321,6 +321,7 @@ def read_inputs(probe: TokenProbe, data: Features, split: str) -> Iterator[np.nd
 _FITTED: WeakKeyDictionary[Features, Fitted] = WeakKeyDictionary()
 
 
+@method("token_probe", "Token probe", "probe", *NEEDS, also_reads=(SPANS,))
 def learn_token_probe(data: Features) -> Fitted:
     """Fit the token probe, from span labels if the answers have enough of them. Raises InputError
     if no answer has a token."""

@@ -21,8 +21,9 @@ from PIL import Image, ImageOps
 from clew.base.progress import ignore_event
 from clew.patterns.cleaning.checks import find_suspects, predict_left_out
 from clew.patterns.cleaning.duplicates import compare_pairs, find_duplicates
-from clew.patterns.cleaning.search import CleanSettings, find_problems, join_all, look_at
+from clew.patterns.cleaning.search import find_problems, join_all, look_at
 from clew.patterns.photos import find_classes
+from clew.patterns.settings import OfPhotos
 
 SHARES = (0.05, 0.2)
 RECALLS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
@@ -61,7 +62,7 @@ def measure_folder(data, work, seeds, copies):
 
 
 def look(data, cache):
-    return look_at(CleanSettings(data=data, cache=cache), ignore_event)
+    return look_at(data, cache, OfPhotos(device="cpu", reporter=ignore_event))
 
 
 def measure_labels(looked, seeds):

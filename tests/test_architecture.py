@@ -48,6 +48,7 @@ ROOMS = {
     ),
     "patterns": (
         "results_file",
+        "settings",
         "photos",
         "augment",
         "networks",

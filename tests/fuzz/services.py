@@ -29,11 +29,12 @@ def page(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
 
     def attempt() -> None:
         from clew.patterns.library.choose import choose_model
-        from clew.patterns.review import ReviewConfig, open_review
+        from clew.patterns.review import open_review
+        from clew.patterns.settings import ReviewSettings
         from tests.patterns.review.serving import serve
 
         chosen = choose_model(name="animals", library=home / "patterns")
-        with open_review(chosen, ReviewConfig()) as review, serve(review) as served:
+        with open_review(chosen, ReviewSettings()) as review, serve(review) as served:
             address = urlsplit(served.address)
             for _ in range(20):
                 raw = _make_request(chance, address.netloc, address.path)

@@ -10,10 +10,9 @@ import pytest
 from clew.base.errors import InputError
 from clew.engine import PlanRequest
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.flow import LoggedSteps, plan_training, run_flow
-from clew.patterns.library.choose import Chosen
+from clew.patterns.flow import FlowSteps, plan_training, run_flow
 from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.review import ReviewConfig
+from clew.patterns.settings import FlowSettings, ReviewSettings
 from clew.patterns.training import PatternsConfig
 from tests.patterns.library.making import contents, draw, make_photos, pretend_trained
 
@@ -38,7 +37,7 @@ def animals(library: Path) -> PatternSet:
     return made
 
 
-class QuickSteps(LoggedSteps):
+class QuickSteps(FlowSteps):
     """The real steps with a tiny network; the review is only recorded."""
 
     def __init__(self) -> None:
@@ -57,21 +56,21 @@ class QuickSteps(LoggedSteps):
         super().keep_model(pattern_set, results)
         self.done.append("keep")
 
-    def review(self, chosen: Chosen, config: ReviewConfig) -> None:  # noqa: ARG002
-        self.done.append(f"review {config.identified and config.identified.name}")
+    def review(self, given: ReviewSettings) -> None:
+        self.done.append(f"review {given.identified and Path(given.identified).name}")
 
 
 def test_next_training_starts_from_the_last_weights(animals: PatternSet) -> None:
     names = [photo.name for photo in animals.find_photos()]
     pretend_trained(animals.runs / "001", names)
-    assert plan_training(animals, only_if_changed=True) is None
+    assert animals.unchanged_model() == animals.runs / "001"
     draw(animals.photos / "cats/new.png", 99)
-    planned = plan_training(animals, only_if_changed=True)
-    assert planned is not None
+    assert animals.unchanged_model() is None
+    planned = plan_training(animals)
     assert (planned.out, planned.start_from) == (animals.runs / "002", animals.runs / "001")
     assert (planned.data, planned.images_dir) == (animals.photos, animals.cache)
     anew = plan_training(animals, replace(planned, overwrite=True, start_from=None))
-    assert anew is not None and anew.start_from is None
+    assert anew.start_from is None
 
 
 def test_set_without_photos_is_refused(library: Path) -> None:
@@ -91,11 +90,11 @@ def test_flow_does_what_is_requested_and_then_only_what_is_new(
     where = {"library": library, "sources": [tmp_path / "mine"]}
     settings: dict[str, Any] = {**where, "review": True, "device": "cpu"}
     first, again = QuickSteps(), QuickSteps()
-    result = run_flow("animals", first, **settings, identify=tmp_path / "new")
+    result = run_flow(FlowSettings("animals", **settings, identify=tmp_path / "new"), first)
     assert first.done == ["import", "train 001 from None", "review new"]
     assert result.identified is not None and result.identified.counts["photos"] == 2
     assert result.results["test_photos"] > 0
-    assert run_flow("animals", again, **settings).results == result.results
+    assert run_flow(FlowSettings("animals", **settings), again).results == result.results
     assert again.done == ["import", "keep", "review None"]
 
 
@@ -105,7 +104,7 @@ def test_flow_refuses_foreseeable_errors_before_doing_anything(
     make_photos(tmp_path / "mine", {"cats": 3})
     before = contents(tmp_path)
     with pytest.raises(InputError, match="give the photos to import with `sources`"):
-        run_flow("new", LoggedSteps(), library=library)
+        run_flow(FlowSettings("new", library=library))
     with pytest.raises(InputError, match="give the photos to identify with `identify`"):
-        run_flow("new", LoggedSteps(), library=library, sources=[tmp_path / "mine"], review=True)
+        run_flow(FlowSettings("new", library=library, sources=[tmp_path / "mine"], review=True))
     assert contents(tmp_path) == before

@@ -38,3 +38,8 @@ def as_text(text: object, style: str = "") -> Text:
     """Text on one line, safe for a terminal; for parts of Rich that would read a string as
     markup."""
     return Text(for_terminal(text), style)
+
+
+def print_line(console: Console, text: object, style: str | None = None) -> None:
+    """Print one line, however long, so that a path or command can be copied."""
+    console.print(Text(for_terminal(text)), style=style, soft_wrap=True)

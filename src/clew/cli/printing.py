@@ -1,6 +1,7 @@
 """Lines, tables and answers that several commands print."""
 
 import textwrap
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -8,16 +9,12 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from clew.base.terminal import print_line as print_line
 from clew.base.texts import for_terminal
 from clew.cli.errors import with_flags
 
 if TYPE_CHECKING:
     from clew.hallucination.live.asking import AskedAnswer
-
-
-def print_line(console: Console, text: object, style: str | None = None) -> None:
-    """Print one line, however long, so that a path or command can be copied."""
-    console.print(Text(for_terminal(text)), style=style, soft_wrap=True)
 
 
 def first_words(text: str, characters: int = 200) -> str:
@@ -53,6 +50,25 @@ def make_table(first: str = "", *numbers: str) -> Table:
     for heading in numbers:
         table.add_column(heading, justify="right")
     return table
+
+
+def print_table(
+    console: Console,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Container[int] = (),
+) -> None:
+    """Print rows below their headings, if any; nothing if there are no rows. `numbers` are the
+    places of the columns that are right-aligned."""
+    table = PlainTable(show_header=any(heads))
+    for place, head in enumerate(heads):
+        is_number = place in numbers
+        table.add_column(head, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(for_terminal, row))
+    if table.rows:
+        console.print(table)
 
 
 # From this risk on, the shade; below the first, none. They read well on dark and on light.

@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -41,17 +42,24 @@ def check_web(wanted: bool) -> None:
         require_web()
 
 
-def open_browser(console: Console, address: str, *, wanted: bool) -> None:
-    """Open a page, if somebody sits at this machine."""
-    if wanted and console.is_terminal and _has_screen():
-        webbrowser.open(address)
+def can_open_browser(console: Console) -> bool:
+    """Whether somebody sits at this machine."""
+    return console.is_terminal and _has_screen()
 
 
 def serve_until_done(console: Console, server: "LocalServer", *, browser: bool) -> None:
     """Serve until a person finishes on the page, or presses Ctrl-C."""
-    open_browser(console, server.address, wanted=browser)
-    try:
+    if browser and can_open_browser(console):
+        webbrowser.open(server.address)
+    with until_ctrl_c():
         server.run()
+
+
+@contextmanager
+def until_ctrl_c() -> Iterator[None]:
+    """Ctrl-C is how a person ends what runs in the block; other signals end the command."""
+    try:
+        yield
     except KeyboardInterrupt as interrupt:
         if getattr(interrupt, "number", signal.SIGINT) != signal.SIGINT:
             raise exit_interrupted(interrupt) from None

@@ -1,37 +1,31 @@
-"""The steps for a named set from end to end: train it, or everything at once (create, import,
-train, identify, review). The command line runs and displays the same steps."""
+"""A set from end to end: train it, or everything at once (create, import, train, identify,
+review). The command line runs and displays the same steps."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from clew.base.errors import InputError
+from clew.base.errors import ClewError, InputError
+from clew.base.progress import Note, Reporter, log_event
 from clew.base.tables import Tabular
 from clew.base.texts import counted, tenth_percent
 from clew.engine import PlanRequest
 from clew.engine.checkpoint import read_settings
 from clew.engine.folders import LAST
 from clew.engine.processes import is_first_process
-from clew.patterns.identification.identify import (
-    IdentifyConfig,
-    IdentifyResult,
-    configure_identification,
-    identify_photos,
-)
+from clew.patterns.identification.identify import IdentifyResult, identify_photos
 from clew.patterns.identification.results import find_identified
-from clew.patterns.library.choose import Chosen, choose_model
-from clew.patterns.library.folders import LIBRARY, read_results
 from clew.patterns.library.importing import import_photos
-from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.library.pattern_set import PatternSet, read_results
 from clew.patterns.library.placing import check_set_name
 from clew.patterns.photos import find_photos
 from clew.patterns.report.page import write_report
-from clew.patterns.review import ReviewConfig
-from clew.patterns.review.app import run_review
+from clew.patterns.review import run_review
+from clew.patterns.settings import FlowSettings, IdentifySettings, ReviewSettings
 from clew.patterns.trained.model import PatternModel, load_classifier
 from clew.patterns.training import PatternsConfig, train_patterns
 from clew.storage.run_file import write_run_file
@@ -39,14 +33,11 @@ from clew.storage.run_file import write_run_file
 logger = logging.getLogger(__name__)
 
 
-def plan_training(
-    pattern_set: PatternSet, how: PatternsConfig | None = None, *, only_if_changed: bool = False
-) -> PatternsConfig | None:
+def plan_training(pattern_set: PatternSet, how: PatternsConfig | None = None) -> PatternsConfig:
     """The next training of a set: resumes one that was not finished, else starts from the weights
     of the newest model (from scratch with `overwrite`).
 
-    `how` has the training settings; its folder and photos are replaced by the set's own. With
-    `only_if_changed` returns None if no photo was added or removed since the newest model. Raises
+    `how` has the training settings; its folder and photos are replaced by the set's own. Raises
     InputError for a set without photos.
     """
     if not pattern_set.find_photos():
@@ -55,13 +46,11 @@ def plan_training(
             pattern_set.call_to_import(),
             ".",
         )
-    latest, runs = pattern_set.latest_model(), pattern_set.all_runs()
-    is_trained = latest is not None and latest == runs[-1]
-    if only_if_changed and is_trained and not pattern_set.changed_since(runs[-1]):
-        return None
     out, start_from = pattern_set.run_folder()
     how = how or PatternsConfig(data=pattern_set.photos, out=out)
-    is_from_scratch = how.overwrite or how.from_scratch or _began_from_scratch(out)
+    # An unfinished run that started without earlier weights is resumed without them.
+    began = (out / LAST).exists() and read_settings(out).get("started_from") is None
+    is_from_scratch = how.overwrite or how.from_scratch or began
     return replace(
         how,
         data=pattern_set.photos,
@@ -71,11 +60,26 @@ def plan_training(
     )
 
 
-def _began_from_scratch(run: Path) -> bool:
-    """Whether there is an unfinished run that started without earlier weights."""
-    if not (run / LAST).exists():
-        return False
-    return read_settings(run).get("started_from") is None
+def run_training(
+    config: PatternsConfig,
+    reporter: Reporter = log_event,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    pattern_set: PatternSet | None = None,
+) -> "ClassifierResult":
+    """Train with a complete configuration, and write the report."""
+    results = train_patterns(config, reporter, should_stop)
+    if is_first_process():
+        write_page(config.out, reporter)
+    return ClassifierResult(path=config.out, model=config.out, raw=results, pattern_set=pattern_set)
+
+
+def write_page(folder: Path, reporter: Reporter) -> None:
+    """Write the report. If that fails, only report it: the training itself is complete."""
+    try:
+        write_report(folder)
+    except ClewError as error:
+        reporter(Note(f"the report could not be written: {error}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,76 +92,44 @@ class FlowResult:
     identified: IdentifyResult | None
 
 
-class FlowSteps(Protocol):
-    """Carries out the steps of a flow; each user interface implements its own."""
+class FlowSteps:
+    """Carries out the steps of a flow; progress goes to the log. A user interface overrides what it
+    shows."""
 
     def created(self, pattern_set: PatternSet) -> None:
         """Called after the set was created."""
-
-    def import_photos(self, pattern_set: PatternSet, sources: Sequence[Path]) -> None: ...
-
-    def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:
-        """Train the set; returns the contents of its results.json."""
-
-    def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:
-        """Called instead of `train` if no photo was added or removed since the newest model was
-        trained."""
-
-    def identify(self, chosen: Chosen, config: IdentifyConfig) -> IdentifyResult: ...
-
-    def review(self, chosen: Chosen, config: ReviewConfig) -> None: ...
-
-
-class LoggedSteps:
-    """Runs the steps without a user interface; progress goes to the log. `web` reviews on a
-    page."""
-
-    def __init__(self, *, web: bool = False) -> None:
-        self._web = web
-
-    def created(self, pattern_set: PatternSet) -> None:
         logger.info('created the set "%s" in %s', pattern_set.name, pattern_set.folder)
 
     def import_photos(self, pattern_set: PatternSet, sources: Sequence[Path]) -> None:
         import_photos(pattern_set, sources)
 
-    def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:  # noqa: ARG002
-        results = train_patterns(config)
-        if is_first_process():
-            write_report(config.out)
-        return results
+    def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:
+        """Train the set; returns the contents of its results.json."""
+        return run_training(config, pattern_set=pattern_set).raw
 
     def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:  # noqa: ARG002
+        """Called instead of `train` if no photo was added or removed since the newest model was
+        trained."""
         logger.info('"%s" is already trained: no photos were added or removed', pattern_set.name)
 
-    def identify(self, chosen: Chosen, config: IdentifyConfig) -> IdentifyResult:  # noqa: ARG002
-        return identify_photos(config)
+    def identify(self, given: IdentifySettings) -> IdentifyResult:
+        return identify_photos(given)
 
-    def review(self, chosen: Chosen, config: ReviewConfig) -> None:
-        run_review(chosen, config, web=self._web)
+    def review(self, given: ReviewSettings) -> None:
+        run_review(given)
 
 
-def run_flow(
-    name: str,
-    steps: FlowSteps,
-    *,
-    sources: Sequence[Path] = (),
-    identify: Path | None = None,
-    review: bool = False,
-    epochs: int | None = None,
-    library: Path = LIBRARY,
-    device: str | None = None,
-    threads: int | None = None,
-) -> FlowResult:
+def run_flow(given: FlowSettings, steps: FlowSteps | None = None) -> FlowResult:
     """Create, import, train, identify and review, skipping the steps that were not requested. The
     same call again resumes: photos are imported once, and a set is trained again only when photos
     were added or removed.
 
     Raises InputError for foreseeable problems before anything is done, else what the steps raise.
     """
-    name = check_set_name(name)
+    steps, name, library = steps or FlowSteps(), check_set_name(given.name), Path(given.library)
+    sources = [Path(source) for source in given.sources]
     is_known = name in {one.name for one in PatternSet.all(library)}
-    _check(library / name, sources, identify, is_known=is_known, review=review)
+    _check(given, library / name, sources, is_known=is_known)
     if is_known:
         pattern_set = PatternSet.open(name, library)
     else:
@@ -165,56 +137,49 @@ def run_flow(
         steps.created(pattern_set)
     if sources:
         steps.import_photos(pattern_set, sources)
-    request = PlanRequest(device=device, threads=threads)
-    results = _train_if_changed(steps, pattern_set, epochs, request)
-    chosen = choose_model(name, library=library)
+    results = _train_if_changed(given, steps, pattern_set)
     identified = None
-    if identify is not None:
-        asked = configure_identification(chosen, identify, device=device)
-        identified = steps.identify(chosen, asked)
-    if review:
+    if given.identify is not None:
+        identified = steps.identify(
+            IdentifySettings(given.identify, name=name, library=library, device=given.device)
+        )
+    if given.review or given.web:
         folder = None if identified is None else identified.folder
-        steps.review(chosen, ReviewConfig(identified=folder))
+        steps.review(ReviewSettings(name, library=library, identified=folder, web=given.web))
     return FlowResult(pattern_set=pattern_set, results=results, identified=identified)
 
 
 def _train_if_changed(
-    steps: FlowSteps, pattern_set: PatternSet, epochs: int | None, request: PlanRequest
+    given: FlowSettings, steps: FlowSteps, pattern_set: PatternSet
 ) -> dict[str, Any]:
-    how = PatternsConfig(
-        data=pattern_set.photos, out=pattern_set.runs, epochs=epochs, request=request
-    )
-    training = plan_training(pattern_set, how, only_if_changed=True)
-    if training is None:
-        model = pattern_set.latest_model()
-        results = {} if model is None else read_results(model)
+    if (model := pattern_set.unchanged_model()) is not None:
+        results = read_results(model)
         steps.keep_model(pattern_set, results)
         return results
+    request = PlanRequest(device=given.device, threads=given.threads)
+    how = PatternsConfig(
+        data=pattern_set.photos, out=pattern_set.runs, epochs=given.epochs, request=request
+    )
+    training = plan_training(pattern_set, how)
     results = steps.train(pattern_set, training)
     # The run.toml that trains the set with the same settings again.
     settings = {"name": pattern_set.name, "library": pattern_set.library}
-    settings |= {"epochs": epochs, "device": request.device}
+    settings |= {"epochs": given.epochs, "device": given.device}
     write_run_file(training.out, "patterns train", settings)
     return results
 
 
-def _check(
-    folder: Path,
-    sources: Sequence[Path],
-    identify: Path | None,
-    *,
-    is_known: bool,
-    review: bool,
-) -> None:
+def _check(given: FlowSettings, folder: Path, sources: list[Path], *, is_known: bool) -> None:
     """Check everything that could fail before hours of training."""
-    for photos in (*sources, *filter(None, [identify])):
+    for photos in (*sources, *([] if given.identify is None else [Path(given.identify)])):
         find_photos(photos)
     if not is_known and not sources:
         raise InputError(
             f'there is no set "{folder.name}" in "{folder.parent}" yet: give the photos to import '
             "with `sources`."
         )
-    if review and identify is None and not (is_known and find_identified(folder)):
+    is_reviewed = given.review or given.web
+    if is_reviewed and given.identify is None and not (is_known and find_identified(folder)):
         raise InputError(
             "`review` requires identified photos: give the photos to identify with `identify`."
         )

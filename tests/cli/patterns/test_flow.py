@@ -96,7 +96,7 @@ def test_changed_settings_print_command_to_start_over(
     def refuse(*_: Any, **__: Any) -> None:
         raise SettingsMismatchError("config.epochs: was 9, is now 30.")
 
-    monkeypatch.setattr("clew.patterns.workflow.training.run_training", refuse)
+    monkeypatch.setattr("clew.patterns.flow.run_training", refuse)
     ended = run("patterns", "flow", "my animals")
     assert ended.code == 1
     assert "is now 30. To start over: clew patterns train 'my animals' --overwrite\n" in ended.err

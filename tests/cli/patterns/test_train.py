@@ -88,7 +88,7 @@ def test_existing_command_lines_are_understood(
         caught.append(config)
         raise typer.Exit
 
-    monkeypatch.setattr("clew.patterns.workflow.training.run_training", catch)
+    monkeypatch.setattr("clew.patterns.flow.run_training", catch)
     ended = run(*TRAIN, *shlex.split(line))
     assert ended.code == 0, ended.err
     [config] = caught

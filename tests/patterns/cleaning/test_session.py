@@ -13,7 +13,6 @@ from PIL import Image
 
 from clew.base.errors import InputError
 from clew.patterns.cleaning.findings import Findings
-from clew.patterns.cleaning.page import open_clean_page
 from clew.patterns.cleaning.session import (
     Cleaning,
     CleanPlace,
@@ -22,6 +21,7 @@ from clew.patterns.cleaning.session import (
 )
 from clew.patterns.library.importing import import_photos
 from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.review.page import open_page
 from tests.patterns.cleaning.making import list_files, make_finding, make_findings, write_set
 from tests.patterns.review.test_app import fetch
 
@@ -48,7 +48,7 @@ def cleaning(place: CleanPlace, findings: Findings) -> Iterator[Cleaning]:
 
 @contextmanager
 def serve(cleaning: Cleaning) -> Iterator[str]:
-    with open_clean_page(cleaning) as server:
+    with open_page(cleaning) as server:
         thread = threading.Thread(target=server.run)
         thread.start()
         try:

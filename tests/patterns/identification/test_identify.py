@@ -10,7 +10,8 @@ from PIL import Image
 
 from clew.base.errors import InputError
 from clew.patterns.identification.identify import IdentifyResult, identify_photos
-from clew.patterns.identification.results import IdentifyConfig, read_identified
+from clew.patterns.identification.results import read_identified
+from clew.patterns.settings import IdentifySettings
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identification.making import COLORS, draw_doubtful, draw_photo, make_folder
 
@@ -19,9 +20,7 @@ from tests.patterns.identification.making import COLORS, draw_doubtful, draw_pho
 def identify(tmp_path: Path, colors: PatternModel) -> Any:
     def call(photos: Path, **options: Any) -> IdentifyResult:
         options = {"out": tmp_path / "out", **options}
-        return identify_photos(
-            IdentifyConfig(photos=photos, model=colors.folder, **options), model=colors
-        )
+        return identify_photos(IdentifySettings(photos, model=colors, **options))
 
     return call
 

@@ -8,8 +8,9 @@ from PIL import Image
 
 from clew.patterns.identification.identify import IdentifyResult, identify_photos
 from clew.patterns.identification.page import describe_counts
-from clew.patterns.identification.results import Identified, IdentifyConfig
+from clew.patterns.identification.results import Identified
 from clew.patterns.identification.sheets import ContactSheets
+from clew.patterns.settings import IdentifySettings
 from clew.patterns.trained.model import PatternModel
 from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.identification.making import draw_doubtful, make_folder
@@ -34,8 +35,8 @@ ACTIONS = """
 def result(tmp_path: Path, colors: PatternModel) -> IdentifyResult:
     photos = make_folder(tmp_path / "fotos ñ <script>alert(1)")
     draw_doubtful(photos / "mixed.png")
-    config = IdentifyConfig(photos=photos, model=colors.folder, out=tmp_path / "out", threshold=0.9)
-    return identify_photos(config, model=colors)
+    config = IdentifySettings(photos=photos, model=colors, out=tmp_path / "out", threshold=0.9)
+    return identify_photos(config)
 
 
 def test_page_is_self_contained_and_names_never_become_markup(result: IdentifyResult) -> None:

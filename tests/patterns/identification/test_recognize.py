@@ -15,7 +15,8 @@ from clew.patterns.identification.recognize import (
     place_windows,
     recognize_photo,
 )
-from clew.patterns.identification.results import IdentifyConfig, read_identified
+from clew.patterns.identification.results import read_identified
+from clew.patterns.settings import IdentifySettings
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identification.making import draw_photo, draw_small
 
@@ -24,8 +25,8 @@ BOX = (270, 20, 350, 80)
 
 def test_prediction_equals_that_of_identify(tmp_path: Path, colors: PatternModel) -> None:
     path = draw_photo(tmp_path / "a b.jpg", "green", sides=(900, 500))
-    config = IdentifyConfig(photos=path, model=colors.folder, out=tmp_path / "out")
-    listed = read_identified(identify_photos(config, model=colors).list_file).photos[0]
+    config = IdentifySettings(photos=path, model=colors, out=tmp_path / "out")
+    listed = read_identified(identify_photos(config).list_file).photos[0]
     found = recognize_photo(colors, path)
     assert found.best[0][0] == "green" and (found.width, found.height) == (900, 500)
     assert [label for label, _ in found.best] == [label for label, _ in listed.best]

@@ -9,7 +9,8 @@ import pytest
 from clew.base.errors import InputError
 from clew.patterns.identification.identify import class_folder, identify_photos
 from clew.patterns.identification.recognize import recognize_photo
-from clew.patterns.identification.results import IdentifyConfig, read_identified
+from clew.patterns.identification.results import read_identified
+from clew.patterns.settings import IdentifySettings
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identification.making import draw_noise, draw_photo, draw_small, with_unknown
 
@@ -28,10 +29,10 @@ def photos(tmp_path: Path) -> Path:
 def test_a_photo_of_none_of_the_classes_is_listed_as_unknown(
     photos: Path, knowing: PatternModel, tmp_path: Path
 ) -> None:
-    config = IdentifyConfig(
-        photos=photos, model=knowing.folder, out=tmp_path / "out", copy_to=tmp_path / "sorted"
+    config = IdentifySettings(
+        photos=photos, model=knowing, out=tmp_path / "out", copy_to=tmp_path / "sorted"
     )
-    result = identify_photos(config, model=knowing)
+    result = identify_photos(config)
     assert result.counts["unknown"] == 1 and result.counts["identified"] == 1
     [green, noise] = read_identified(result.list_file).photos
     assert noise.unknown and noise.doubtful and not green.unknown
@@ -46,8 +47,8 @@ def test_a_photo_of_none_of_the_classes_is_listed_as_unknown(
 def test_no_photo_is_unknown_if_that_is_turned_off(
     photos: Path, knowing: PatternModel, tmp_path: Path
 ) -> None:
-    config = IdentifyConfig(photos=photos, model=knowing.folder, out=tmp_path / "out", unknown=0)
-    assert identify_photos(config, model=knowing).counts["unknown"] == 0
+    config = IdentifySettings(photos=photos, model=knowing, out=tmp_path / "out", unknown=0)
+    assert identify_photos(config).counts["unknown"] == 0
     with pytest.raises(InputError, match="less than 1"):
         replace(config, unknown=1)
 

@@ -12,7 +12,8 @@ from clew.patterns.identification.results import Identified, IdentifiedWriter
 from clew.patterns.library.choose import Chosen, choose_model
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.photo import Fault
-from clew.patterns.review import Review, ReviewConfig, open_review
+from clew.patterns.review import Review, open_review
+from clew.patterns.settings import ReviewSettings
 
 CLASSES = ("cat", "dog", "fox")
 # The second name is one that file systems and terminals have trouble with.
@@ -89,7 +90,7 @@ def _identified(
 
 @contextmanager
 def reviewing(pattern_set: PatternSet, **settings: object) -> Iterator[Review]:
-    with open_review(choose(pattern_set), ReviewConfig(**settings)) as review:  # type: ignore[arg-type]
+    with open_review(choose(pattern_set), ReviewSettings(**settings)) as review:  # type: ignore[arg-type]
         yield review
 
 

@@ -10,8 +10,9 @@ from clew.base.errors import InputError, StoreError, StoreLockedError
 from clew.cli.errors import call_text
 from clew.patterns.library.choose import choose_model
 from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.review import ReviewConfig, open_review
+from clew.patterns.review import open_review
 from clew.patterns.review.journal import DecisionJournal, digest_file
+from clew.patterns.settings import ReviewSettings
 from tests.patterns.review.making import (
     NAMES,
     identify,
@@ -145,7 +146,9 @@ def test_photo_already_in_the_class_is_not_copied_again(animals: PatternSet, pho
     (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
     with reviewing(animals) as review:
         decision = review.approve()
-        assert decision.target == "cat/same.png" and "already there" in review.describe(decision)
+        assert decision.target == "cat/same.png" and "already there" in review.describe_result(
+            decision
+        )
         review.undo()
         assert (animals.photos / "cat/same.png").exists()  # it was not the review's
         with pytest.raises(InputError, match='is already in the class "cat"'):
@@ -157,7 +160,7 @@ def test_moving_a_photo_already_in_the_class_reports_the_deletion(
 ) -> None:
     (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
     with reviewing(animals, move=True) as review:
-        sentence = review.describe(review.approve())
+        sentence = review.describe_result(review.approve())
         assert sentence.endswith("cat/same.png; the original was deleted")
         review.undo()
     assert (photos / "a.png").exists() and (animals.photos / "cat/same.png").exists()
@@ -194,7 +197,7 @@ def test_without_a_set_photos_go_to_the_training_folder(tmp_path: Path, photos: 
     results = {"data": {"folder": str(data), "split_folders": True}}
     (model / "results.json").write_text(json.dumps(results))
     identify(model, photos)
-    with open_review(choose_model(model=model), ReviewConfig()) as review:
+    with open_review(choose_model(model=model), ReviewSettings()) as review:
         review.approve()
         assert call_text(review.next_call) == (
             f"clew patterns train --data {data} --start-from {model} --out {model}-2"
@@ -206,7 +209,7 @@ def test_folder_with_splits_receives_photos_in_train(tmp_path: Path, photos: Pat
     model = make_model(tmp_path / "out", tmp_path / "data" / "Train")
     save_photo(tmp_path / "data" / "test" / "cat" / "x.png", 5)
     identify(model, photos)
-    with open_review(choose_model(model=model), ReviewConfig(data=tmp_path / "data")) as review:
+    with open_review(choose_model(model=model), ReviewSettings(data=tmp_path / "data")) as review:
         assert review.classes == ["cat", "dog", "fox"]
         review.approve()
         assert f"--data {tmp_path / 'data'} " in call_text(review.next_call)
@@ -219,7 +222,7 @@ def test_file_that_training_would_skip_is_not_put_into_a_class(
     model = make_model(tmp_path / "out", tmp_path / "data")
     save_photo(photos / "a.png", 0).rename(photos / "without ending")
     identify(model, photos, names=("without ending",))
-    with open_review(choose_model(model=model), ReviewConfig()) as review:
+    with open_review(choose_model(model=model), ReviewSettings()) as review:
         with pytest.raises(InputError, match="does not have a photo extension .* rename it first"):
             review.approve()
         assert review.place == 0
@@ -251,8 +254,8 @@ def test_error_asks_for_missing_training_folder(tmp_path: Path, photos: Path) ->
     (tmp_path / "data").rename(tmp_path / "moved")
     chosen = choose_model(model=model)
     with pytest.raises(InputError, match="set `data` to a folder to add the photos to"):
-        open_review(chosen, ReviewConfig()).__enter__()
-    with open_review(chosen, ReviewConfig(data=tmp_path / "moved")) as review:
+        open_review(chosen, ReviewSettings()).__enter__()
+    with open_review(chosen, ReviewSettings(data=tmp_path / "moved")) as review:
         review.approve()
     assert (tmp_path / "moved" / "cat" / "a.png").exists()
 
@@ -334,7 +337,7 @@ def test_predicted_class_cannot_lead_out_of_the_folder(tmp_path: Path, photos: P
     out = identify(model, photos, classes=("../../x", "dog", "fox"))
     chosen = choose_model(model=model)
     with (
-        open_review(chosen, ReviewConfig(identified=out)) as review,
+        open_review(chosen, ReviewSettings(identified=out)) as review,
         pytest.raises(InputError, match='"../../x" cannot be the name of a class'),
     ):
         review.approve()

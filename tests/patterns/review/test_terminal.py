@@ -73,7 +73,7 @@ def test_many_classes_are_chosen_by_number_or_name(tmp_path: Path, photos: Path)
     with reviewing(made) as review:
         shown = converse(review, "12", "c 13", "c kind 29", "q")
     # The three guesses of a photo come first: 1 to 3.
-    assert [answer.label for answer in review._answers if answer] == [
+    assert [answer.label for answer in review._made if answer] == [
         *("kind 11", "kind 12", "kind 29")
     ]
     assert "and 21 more: press c and type" in shown

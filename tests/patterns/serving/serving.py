@@ -18,8 +18,9 @@ from PIL import Image
 from clew.pages.api import ApiKeys
 from clew.pages.server import open_api
 from clew.pages.service import Address, connection_limits
-from clew.patterns.serving.app import CONNECTIONS, PhotoService, PhotoServiceSettings, build_app
+from clew.patterns.serving.app import CONNECTIONS, PhotoService, build_app
 from clew.patterns.serving.corrections import Corrections
+from clew.patterns.settings import ServeSettings
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identification.making import COLORS
 
@@ -70,7 +71,7 @@ class ServedPhotos:
 def serving(
     model: PatternModel, home: Path, keys: Sequence[str] = (), **settings: Any
 ) -> Iterator[ServedPhotos]:
-    chosen = PhotoServiceSettings(**{"max_body_bytes": LIMIT_BYTES, **settings})
+    chosen = ServeSettings(**{"max_body_bytes": LIMIT_BYTES, **settings})
     kept = Corrections(home, model.folder, model.classes, most=chosen.max_corrections)
     service = PhotoService(model, kept, chosen, name="colors")
     access = Address(port=0, keys=ApiKeys(keys)).access(service.metrics)

@@ -9,6 +9,7 @@ import pytest
 from clew.patterns.library.choose import choose_model
 from clew.patterns.review import open_review
 from clew.patterns.review.session import title_of
+from clew.patterns.settings import ReviewSettings
 from clew.patterns.trained.model import PatternModel, load_classifier
 from tests.patterns.identification.making import draw_photo, save_color_model
 from tests.patterns.serving.serving import ServedPhotos, photo_of, serving
@@ -29,7 +30,7 @@ def test_a_correction_is_asked_about_in_the_next_review(trained: Path, tmp_path:
     with serving(model, trained) as served:
         status, kept = served.send("corrections", photo, name="../my cat.exe", label="Cat")
         assert status == 200 and (kept["label"], kept["waiting"]) == ("Cat", 1)
-    with open_review(choose_model(model=trained)) as review:
+    with open_review(choose_model(model=trained), ReviewSettings()) as review:
         question = review.current
         assert question is not None and question.label == "Cat"
         assert title_of(question) == "my cat.exe (corrected to Cat)"
@@ -37,7 +38,7 @@ def test_a_correction_is_asked_about_in_the_next_review(trained: Path, tmp_path:
         review.approve()
     [placed] = (tmp_path / "data/Cat").iterdir()
     assert placed.read_bytes() == photo and placed.suffix == ".jpg"
-    with open_review(choose_model(model=trained)) as review:
+    with open_review(choose_model(model=trained), ReviewSettings()) as review:
         assert review.current is None
 
 

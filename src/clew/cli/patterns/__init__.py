@@ -4,10 +4,16 @@ import typer
 
 from clew.cli.help import HelpGroup
 
+# In which people need them.
+_ORDER = (
+    *("flow", "create", "import", "list", "info", "clean", "similar", "train", "evaluate"),
+    *("identify", "recognize", "review", "serve", "export"),
+)
+
 
 def build_group() -> typer.Typer:
-    """The group with all its commands, in the order in which people need them."""
-    from clew.cli.patterns import cleaning, flow, photos, sets, training
+    """The group with all its commands."""
+    from clew.cli.patterns import photos, review, sets, training
 
     group = typer.Typer(
         cls=HelpGroup,
@@ -16,7 +22,7 @@ def build_group() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for module in (flow, sets, cleaning, training, photos):
-        for command, run in module.COMMANDS:
-            command.register(group, run)
+    known = [one for module in (sets, review, training, photos) for one in module.COMMANDS]
+    for command, run in sorted(known, key=lambda one: _ORDER.index(one[0].words.split()[1])):
+        command.register(group, run)
     return group

@@ -1,28 +1,28 @@
-"""clew patterns identify, recognize, review, serve and export: a trained classifier in use."""
+"""clew patterns identify, recognize, serve and export: a trained classifier in use."""
 
-import signal
-import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from clew.base.texts import bytes_text, counted, for_shell, for_terminal, whole_percent
+from clew.base.commands import select
+from clew.base.texts import bytes_text, counted, for_shell, whole_percent
 from clew.cli.commands import Call, read_command
-from clew.cli.errors import call_text, with_flags
-from clew.cli.printing import PlainTable, make_table, print_line
+from clew.cli.errors import with_flags
+from clew.cli.patterns.review import review_and_print, say_how_to_review
+from clew.cli.printing import print_line, print_table
 from clew.cli.renderer import Renderer
-from clew.cli.serve import check_web, open_browser, run_api
-from clew.cli.signals import exit_interrupted
-from clew.patterns.workflow import export, identify, recognize, review_photos, serve
+from clew.cli.serve import check_web, run_api
+from clew.patterns.settings import ReviewSettings
+from clew.patterns.workflow import export, identify, recognize, serve
 
 if TYPE_CHECKING:
     from clew.patterns.identification.identify import IdentifyResult
     from clew.patterns.identification.recognize import Recognition
-    from clew.patterns.identification.results import Identified, IdentifyConfig
-    from clew.patterns.library.choose import Chosen
-    from clew.patterns.review import Review, ReviewConfig
+    from clew.patterns.identification.results import Identified
     from clew.patterns.trained.export import ExportedModel
 
 
@@ -31,11 +31,9 @@ _FEW_PHOTOS = 20
 
 
 def _run_identify(call: Call) -> None:
-    from clew.patterns.library.choose import choose_model
-    from clew.patterns.review import ReviewConfig
-
-    wished = {name: call.settings[name] for name in ("review", "web")}
-    check_web(wished["web"])
+    given = select(ReviewSettings, SimpleNamespace(**call.settings))
+    is_reviewed = call.settings["review"] or given.web
+    check_web(given.web)
     # the review runs below, at the terminal
     settings = {**call.settings, "review": False, "web": False}
     with Renderer(call.progress) as reporter:
@@ -43,38 +41,12 @@ def _run_identify(call: Call) -> None:
     if call.as_json:
         call.print_json(describe_identification(result))
         return
-    print_result(call.console, call.progress, result)
-    if not result.counts["doubtful"]:
-        return
-    names = ("model", "name", "library")
-    chosen = choose_model(**{name: call.settings[name] for name in names})
-    if any(wished.values()):
+    print_identified(call.console, call.progress, result)
+    if result.counts["doubtful"] and is_reviewed:
         call.console.print()
-        config = ReviewConfig(identified=result.folder)
-        run_review(call.console, chosen, config, web=wished["web"])
-    else:
-        say_how_to_review(call.progress, chosen, call.settings["out"])
-
-
-def say_how_to_review(console: Console, chosen: "Chosen", out: Path | None = None) -> None:
-    """Print the command that reviews the doubtful photos. `out` is the folder of the results, if it
-    is not the default."""
-    from clew.patterns.review.session import ReviewConfig, call_to_review
-
-    review = call_to_review(chosen, ReviewConfig(identified=out))
-    print_line(console, f"review doubtful photos with: {call_text(review)}")
-
-
-def identify_and_print(
-    console: Console, progress: Console, config: "IdentifyConfig"
-) -> "IdentifyResult":
-    """Identify photos and print the result, as a step of `clew patterns flow`."""
-    from clew.patterns.identification.identify import identify_photos
-
-    with Renderer(progress) as reporter:
-        result = identify_photos(config, reporter)
-    print_result(console, progress, result)
-    return result
+        review_and_print(call.console, replace(given, identified=result.folder))
+    elif result.counts["doubtful"]:
+        say_how_to_review(call.progress, replace(given, identified=call.settings["out"]))
 
 
 def describe_identification(result: "IdentifyResult") -> dict[str, object]:
@@ -87,7 +59,7 @@ def describe_identification(result: "IdentifyResult") -> dict[str, object]:
     }
 
 
-def print_result(console: Console, progress: Console, result: "IdentifyResult") -> None:
+def print_identified(console: Console, progress: Console, result: "IdentifyResult") -> None:
     from clew.patterns.identification.page import describe_counts
     from clew.patterns.identification.results import read_identified
 
@@ -95,20 +67,14 @@ def print_result(console: Console, progress: Console, result: "IdentifyResult") 
     if result.counts["photos"] <= _FEW_PHOTOS:
         _print_photos(console, "photo", read_identified(result.list_file).photos)
     else:
-        _print_classes(console, result)
+        rows = [(label, f"{count:,}") for label, count in result.class_counts]
+        print_table(console, ("class", "photos"), rows, numbers=(1,))
+        console.print()
         _print_some(console, "doubtful", result.doubtful, result.counts["doubtful"])
         _print_some(console, "unreadable", result.faulty, result.counts["faulty"])
     for note in result.notes:
         print_line(progress, f"note: {with_flags(note)}")
     _print_places(progress, result)
-
-
-def _print_classes(console: Console, result: "IdentifyResult") -> None:
-    table = make_table("class", "photos")
-    for label, count in result.class_counts:
-        table.add_row(for_terminal(label), f"{count:,}")
-    console.print(table)
-    console.print()
 
 
 def _print_some(console: Console, title: str, photos: "tuple[Identified, ...]", count: int) -> None:
@@ -121,25 +87,18 @@ def _print_some(console: Console, title: str, photos: "tuple[Identified, ...]", 
 
 
 def _print_photos(console: Console, title: str, photos: "tuple[Identified, ...]") -> None:
-    table = make_table()
-    for heading in (title, "", ""):
-        table.add_column(heading, overflow="fold")
+    rows = []
     for photo in photos:
-        first, others = _tell(photo)
+        first, others = "unreadable", photo.fault.reason if photo.fault else ""
+        if photo.best:
+            first, *rest = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
+            others = ", ".join(rest)
         if photo.unknown:
             first += " (unknown)"
         elif photo.doubtful and title != "doubtful":
             first += " (doubtful)"
-        table.add_row(*(for_terminal(text) for text in (photo.name, first, others)))
-    console.print(table)
-
-
-def _tell(photo: "Identified") -> tuple[str, str]:
-    """The photo's class and its alternatives, or why it cannot be read."""
-    if photo.fault is not None:
-        return "unreadable", photo.fault.reason
-    told = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
-    return told[0], ", ".join(told[1:])
+        rows.append((photo.name, first, others))
+    print_table(console, (title, "", ""), rows)
 
 
 def _print_places(console: Console, result: "IdentifyResult") -> None:
@@ -186,11 +145,9 @@ def _run_recognize(call: Call) -> None:
 
 def _print(console: Console, found: "Recognition") -> None:
     print_line(console, f"{found.path} ({found.width:,} x {found.height:,} pixels)")
-    table = PlainTable(show_header=False)
-    for label, chance in found.best:
-        bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
-        table.add_row(for_terminal(label), whole_percent(chance), bar)
-    console.print(table)
+    bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}"
+    rows = ((one, whole_percent(chance), bar * round(_BAR * chance)) for one, chance in found.best)
+    print_table(console, ("", "", ""), rows)
     if found.is_unknown:
         print_line(console, "unknown: none of these classes; the photo is unlike all of them")
     elif found.is_doubtful:
@@ -211,112 +168,7 @@ def _describe_window(found: "Recognition") -> str:
     return f"most confident: {best.label} ({chance}) {where}, out of {found.views} windows"
 
 
-_REVIEW = read_command(review_photos, "patterns review")
-
-
-def _run_review(call: Call) -> None:
-    from clew.patterns.library.choose import choose_model
-    from clew.patterns.review import ReviewConfig
-
-    settings = dict(call.settings)
-    check_web(settings["web"])
-    which = {name: settings.pop(name) for name in ("name", "model", "library")}
-    asked = {name: settings.pop(name) for name in ("identified", "data", "every", "move")}
-    run_review(call.console, choose_model(**which), ReviewConfig(**asked), **settings)
-
-
-def run_review(
-    console: Console,
-    chosen: "Chosen",
-    config: "ReviewConfig",
-    *,
-    web: bool = False,
-    port: int = 0,
-    browser: bool = True,
-) -> None:
-    """Review what was identified, in the terminal or the browser, then print the next command."""
-    from clew.patterns.review import open_review
-
-    with open_review(chosen, config) as opened:
-        _print_queue(console, opened)
-        if not opened.queue.questions:
-            return
-        try:
-            if web:
-                _serve(console, opened, port, browser)
-            else:
-                _ask(console, opened)
-        except KeyboardInterrupt as interrupt:
-            if getattr(interrupt, "number", signal.SIGINT) != signal.SIGINT:
-                raise exit_interrupted(interrupt) from None
-        finally:
-            _print_end(console, opened, web=web)
-
-
-def _ask(console: Console, opened: "Review") -> None:
-    from clew.patterns.review.terminal import Dialogue, open_keys
-
-    keys = open_keys(sys.stdin, lambda prompt: print_line(console, prompt))
-    Dialogue(console, opened, keys).run()
-
-
-def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None:
-    from clew.patterns.review.app import open_page
-
-    with open_page(opened, port, call_text) as server:
-        print_line(console, f"review page: {server.address}")
-        print_line(console, "finish there or press Ctrl-C here; your decisions are saved")
-        open_browser(console, server.address, wanted=browser)
-        server.run()
-
-
-def _print_queue(console: Console, opened: "Review") -> None:
-    from clew.patterns.review.session import name_some
-
-    queue = opened.queue
-    photos = counted(len(queue.questions), "photo")
-    print_line(console, f"{photos} to review, from {queue.source}")
-    before = [
-        f"{queue.decided:,} reviewed" if queue.decided else "",
-        f"{queue.skipped:,} skipped (--all includes them)" if queue.skipped else "",
-    ]
-    if any(before):
-        print_line(console, f"in earlier reviews: {', '.join(filter(None, before))}")
-    if queue.gone:
-        print_line(console, f"no longer found: {len(queue.gone):,} ({name_some(queue.gone)})")
-    if queue.faulty:
-        print_line(console, f"{len(queue.faulty):,} could not be opened: {name_some(queue.faulty)}")
-    if queue.sure:
-        print_line(
-            console,
-            f"{counted(queue.sure, 'confident prediction')} not shown (--all includes them)",
-        )
-
-
-def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
-    from clew.patterns.review.session import describe_new_classes
-
-    counts = opened.counts()
-    told = [f"{counts[name]:,} {name}" for name in ("approved", "corrected", "skipped")]
-    left = len(opened.queue.questions) - opened.place
-    again = f"{call_text(opened.again_call)}{' --web' if web else ''}"
-    rest = f"; {left:,} left, continue with: {again}" if left else ""
-    console.print("")
-    print_line(console, f"{', '.join(told)}{rest}")
-    if opened.new_classes():
-        print_line(console, describe_new_classes(opened.new_classes()))
-    if counts["approved"] or counts["corrected"]:
-        print_line(console, f"the photos are in {opened.folder}")
-        print_line(
-            console, f"train again from the last weights with: {call_text(opened.next_call)}"
-        )
-
-
 _SERVE = read_command(serve, "patterns serve")
-
-
-def _run_serve(call: Call) -> None:
-    run_api(call, serve)
 
 
 _EXPORT = read_command(export, "patterns export")
@@ -371,7 +223,6 @@ def _list_classes(classes: tuple[str, ...]) -> str:
 COMMANDS = (
     (_IDENTIFY, _run_identify),
     (_RECOGNIZE, _run_recognize),
-    (_REVIEW, _run_review),
-    (_SERVE, _run_serve),
+    (_SERVE, partial(run_api, serve=serve)),
     (_EXPORT, _run_export),
 )

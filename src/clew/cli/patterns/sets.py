@@ -13,10 +13,10 @@ from clew.base.terminal import TextConsole
 from clew.base.texts import bytes_text, counted, for_shell, for_terminal, tenth_percent
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import error_text
-from clew.cli.printing import make_table, print_line
+from clew.cli.printing import print_line, print_table
 from clew.cli.renderer import Renderer
 from clew.cli.signals import how_to_resume, stop_on_signal
-from clew.patterns.library.folders import LIBRARY
+from clew.patterns.settings import LIBRARY
 from clew.patterns.workflow import create_set, describe_set, import_photos, list_sets
 
 if TYPE_CHECKING:
@@ -91,11 +91,9 @@ def import_and_print(
 
 
 def say_next(console: Console, pattern_set: "PatternSet") -> None:
-    from clew.cli.patterns.sets import next_step
     from clew.patterns.library.pattern_set import summarize_set
 
-    library = pattern_set.library
-    print_line(console, next_step(summarize_set(pattern_set), library))
+    print_line(console, next_step(summarize_set(pattern_set), pattern_set.library))
 
 
 def _describe(result: "ImportResult") -> dict[str, object]:
@@ -106,26 +104,20 @@ def _describe(result: "ImportResult") -> dict[str, object]:
 def _print_result(console: Console, result: "ImportResult") -> None:
     from clew.patterns.photos.photo import natural_order
 
-    counts = [result.count(name) for name in _RESULTS]
-    table = make_table("class", *_RESULTS)
-    for label in sorted(set().union(*counts), key=natural_order):
-        cell = for_terminal(label or "(no class)")
-        table.add_row(cell, *(f"{count[label]:,}" for count in counts))
-    if len(table.rows) > 1:
-        table.add_section()
-        table.add_row("all", *(f"{count.total():,}" for count in counts))
-    console.print(table)
-    _print_excluded(console, result)
-
-
-def _print_excluded(console: Console, result: "ImportResult") -> None:
-    excluded = result.excluded
+    counts, excluded = [result.count(name) for name in _RESULTS], result.excluded
+    rows = [
+        (label or "(no class)", *(f"{count[label]:,}" for count in counts))
+        for label in sorted(set().union(*counts), key=natural_order)
+    ]
+    if len(rows) > 1:
+        rows.append(("all", *(f"{count.total():,}" for count in counts)))
+    print_table(console, ("class", *_RESULTS), rows, numbers=range(1, 4))
     for source in excluded[:_MOST_NAMED]:
         print_line(console, f"excluded: {source.source}: {source.kind}, {source.reason}")
     if len(excluded) > _MOST_NAMED:
         kinds = Counter(source.kind for source in excluded).most_common()
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
-        print_line(console, f"... {len(excluded):,} in total: {counts}")
+        shown = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
+        print_line(console, f"... {len(excluded):,} in total: {shown}")
     if result.other_files:
         files = counted(result.other_files, "file")
         print_line(console, f"ignored {files} without an image extension (.jpg, .png, ...)")
@@ -149,13 +141,13 @@ def _run_list(call: Call) -> None:
         create = command_text("create", "NAME", library=library)
         print_line(call.console, f"no sets in {library} yet. Create one: {create}")
         return
-    table = make_table("set", "classes", "photos", "test accuracy (95% CI)", "trained")
+    rows = []
     for one in summaries:
         trained = one.model.finished[:10] if one.model and one.model.finished else "-"
         counts = (f"{len(one.classes):,}", f"{one.photos:,}")
-        table.add_row(for_terminal(one.name), *counts, accuracy_text(one.model), trained)
-    if summaries:
-        call.console.print(table)
+        rows.append((one.name, *counts, accuracy_text(one.model), trained))
+    heads = ("set", "classes", "photos", "test accuracy (95% CI)", "trained")
+    print_table(call.console, heads, rows, numbers=range(1, 5))
 
 
 _INFO = read_command(describe_set, "patterns info")
@@ -211,22 +203,20 @@ def _print_classes(console: Console, summary: "SetSummary") -> None:
     name = for_terminal(summary.name)
     title = Text.assemble((name, "bold"), f": {what}, created {for_terminal(summary.created[:10])}")
     console.print(title)
-    table = make_table("class", "photos")
-    for label, photos in summary.classes.items():
-        table.add_row(for_terminal(label), f"{photos:,}")
-    if table.rows:
-        console.print(table)
+    classes = [(label, f"{photos:,}") for label, photos in summary.classes.items()]
+    print_table(console, ("class", "photos"), classes, numbers=(1,))
     console.print()
 
 
 def _print_runs(console: Console, summary: "SetSummary") -> None:
-    table = make_table("run", "ended", "photos", "test accuracy (95% CI)")
+    rows = []
     for run in summary.runs[-_LAST_RUNS:]:
         photos = "-" if run.photos is None else f"{run.photos:,}"
         ended = run.finished[:16].replace("T", " ") if run.finished else "not finished"
-        table.add_row(run.folder.name, ended, photos, accuracy_text(run))
-    if table.rows:
-        console.print(table)
+        rows.append((run.folder.name, ended, photos, accuracy_text(run)))
+    heads = ("run", "ended", "photos", "test accuracy (95% CI)")
+    print_table(console, heads, rows, numbers=range(1, 4))
+    if rows:
         if len(summary.runs) > _LAST_RUNS:
             console.print(f"(and {len(summary.runs) - _LAST_RUNS:,} earlier)")
         console.print()

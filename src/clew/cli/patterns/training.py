@@ -1,23 +1,32 @@
-"""clew patterns train and evaluate."""
+"""clew patterns train and evaluate, and clew patterns flow: all steps at once."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from clew.base.texts import counted, duration_text, for_terminal, tenth_percent
+from clew.base.commands import select
+from clew.base.errors import SettingsMismatchError
+from clew.base.texts import counted, duration_text, tenth_percent
 from clew.cli.commands import Call, read_command
-from clew.cli.patterns.sets import command_text
-from clew.cli.printing import make_table, print_line
+from clew.cli.patterns.photos import describe_identification, print_identified
+from clew.cli.patterns.review import review_and_print, say_how_to_review
+from clew.cli.patterns.sets import command_text, import_and_print, say_next
+from clew.cli.printing import print_line, print_table
 from clew.cli.renderer import Renderer, excluded_text
+from clew.cli.serve import check_web
 from clew.cli.signals import long_run
-from clew.patterns.library.folders import LIBRARY
-from clew.patterns.workflow import evaluate, train
+from clew.patterns.settings import LIBRARY, FlowSettings, IdentifySettings, ReviewSettings
+from clew.patterns.workflow import evaluate, run_flow, train
 
 if TYPE_CHECKING:
-    from clew.patterns.flow import ClassifierResult
+    from clew.patterns.flow import ClassifierResult, FlowSteps
+    from clew.patterns.identification.identify import IdentifyResult
     from clew.patterns.library.pattern_set import PatternSet
+    from clew.patterns.training import PatternsConfig
 
 
 _TRAIN = read_command(train, "patterns train")
@@ -101,9 +110,17 @@ def print_reached(console: Console, results: dict[str, Any]) -> None:
             f"of {counted(results['test_photos'], 'photo')} correct",
         )
     )
-    table = _weakest_table(results)
-    if table.rows:
-        console.print(table)
+    heads = ("lowest recall", "recall", "most often predicted as")
+    below = [row for row in results["per_class"] if row["recall"] is not None and row["recall"] < 1]
+    rows = (
+        (
+            row["class"],
+            f"{tenth_percent(row['recall'])} of {row['test']:,}",
+            _taken_for(results, row["class"]),
+        )
+        for row in sorted(below, key=lambda row: row["recall"])[:_WEAKEST]
+    )
+    print_table(console, heads, rows, numbers=(1,))
 
 
 def print_doubt(console: Console, results: dict[str, Any]) -> None:
@@ -127,19 +144,6 @@ def print_places(console: Console, result: "ClassifierResult") -> None:
     if open_place(result.path).stat(result.report.name) is not None:
         print_line(console, f"report: {result.report}")
     print_line(console, f"all metrics: {result.path / 'results.json'}")
-
-
-def _weakest_table(results: dict[str, Any]) -> Table:
-    table = make_table()
-    table.add_column("lowest recall", overflow="fold")
-    table.add_column("recall", justify="right", no_wrap=True)
-    table.add_column("most often predicted as", overflow="fold")
-    rows = [row for row in results["per_class"] if row["recall"] is not None and row["recall"] < 1]
-    for row in sorted(rows, key=lambda row: row["recall"])[:_WEAKEST]:
-        right = f"{tenth_percent(row['recall'])} of {row['test']:,}"
-        other = _taken_for(results, row["class"])
-        table.add_row(*(for_terminal(text) for text in (row["class"], right, other)))
-    return table
 
 
 def _taken_for(results: dict[str, Any], name: str) -> str:
@@ -191,4 +195,75 @@ def _print_photos(console: Console, result: "ClassifierResult") -> None:
         print_line(console, line)
 
 
-COMMANDS = ((_TRAIN, _run_train), (_EVALUATE, _run_evaluate))
+_FLOW = read_command(run_flow, "patterns flow")
+
+
+def _run_flow(call: Call) -> None:
+    from clew.patterns import flow
+
+    given = FlowSettings(**call.settings)
+    check_web(given.web)
+    steps = _shown_steps(call.console, call.progress, is_reviewed=given.review or given.web)
+    result = flow.run_flow(given, steps)
+    if call.as_json:
+        identified = result.identified and describe_identification(result.identified)
+        call.print_json({"results": result.results, "identified": identified})
+        return
+    call.progress.print()
+    say_next(call.progress, result.pattern_set)
+
+
+def _shown_steps(console: Console, progress: Console, *, is_reviewed: bool) -> "FlowSteps":
+    """Each step of the flow under its own heading, with the output of its own command."""
+    from clew.patterns.flow import FlowSteps, run_training
+    from clew.patterns.identification.identify import identify_photos
+
+    def head(title: str) -> None:
+        console.print()
+        console.print(title, style="bold")
+
+    class Shown(FlowSteps):
+        def created(self, pattern_set: "PatternSet") -> None:
+            print_line(console, f'created the set "{pattern_set.name}" in {pattern_set.folder}')
+
+        def import_photos(self, pattern_set: "PatternSet", sources: Sequence[Path]) -> None:
+            head("import")
+            import_and_print(progress, pattern_set, sources, results=console)
+
+        def train(self, pattern_set: "PatternSet", config: "PatternsConfig") -> dict[str, Any]:
+            head("train")
+            try:
+                with long_run(progress, STOP_MESSAGE) as stop, Renderer(progress) as reporter:
+                    result = run_training(config, reporter, stop)
+            except SettingsMismatchError as error:
+                name, library = pattern_set.name, pattern_set.library
+                again = command_text("train", name, "--overwrite", library=library)
+                raise SettingsMismatchError(f"{error.text} To start over: {again}") from None
+            reporter.say(epochs_text(result.raw, is_new=reporter.has_trained))
+            print_training(console, progress, result)
+            return result.raw
+
+        def keep_model(self, pattern_set: "PatternSet", results: dict[str, Any]) -> None:
+            """The accuracy is printed even when there is nothing to do."""
+            head("train")
+            say_unchanged(progress, pattern_set, "no photos have been added or removed")
+            progress.print()
+            print_reached(console, results)
+
+        def identify(self, given: IdentifySettings) -> "IdentifyResult":
+            head("identify")
+            with Renderer(progress) as reporter:
+                result = identify_photos(replace(given, reporter=reporter))
+            print_identified(console, progress, result)
+            if result.counts["doubtful"] and not is_reviewed:
+                say_how_to_review(progress, select(ReviewSettings, given))
+            return result
+
+        def review(self, given: ReviewSettings) -> None:
+            head("review")
+            review_and_print(console, given)
+
+    return Shown()
+
+
+COMMANDS = ((_TRAIN, _run_train), (_EVALUATE, _run_evaluate), (_FLOW, _run_flow))

@@ -3,7 +3,7 @@ on them. Nothing is changed."""
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from jaxtyping import Float, Float32, Int64, UInt8
 
 from clew.base.cores import count_cores
 from clew.base.errors import InputError
-from clew.base.progress import Reporter, log_event
+from clew.base.progress import log_event
+from clew.base.settings import check_positive
 from clew.base.texts import counted, whole_percent
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
@@ -44,6 +45,8 @@ from clew.patterns.features.compute import FeatureSettings, PhotoFeatures, compu
 from clew.patterns.networks.lite0 import STAGE_CHANNELS
 from clew.patterns.photos import Photo, PhotoFolder, assign_splits, find_classes, find_photos
 from clew.patterns.photos.photo import first_kept
+from clew.patterns.settings import OfPhotos, SimilarSettings
+from clew.patterns.trained.model import usual_device
 
 # Sides in pixels that the network sees; fewer for tiny photos, to save time.
 _FEATURE_SIZE, _TINY_SIZE, _TINY_PHOTO = 128, 96, 64
@@ -52,16 +55,6 @@ _MOST_BY_FEATURES = 20_000  # in larger sets, only photos alike at a glance are 
 _BLANK = 0.9  # the score of a photo on which hardly anything can be seen
 _READ_AT_ONCE = 256
 _MOST_OF_A_PAIR = 20  # photos that are listed for two classes that overlap
-
-
-@dataclass(frozen=True, kw_only=True)
-class CleanSettings:
-    """Where to look, and with what: `cache` is the folder for decoded photos and features."""
-
-    data: Path
-    cache: Path
-    device: str = "cpu"
-    threads: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,18 +73,15 @@ class LookedAt:
         return self.cached.photos
 
 
-def look_at(
-    settings: CleanSettings,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> LookedAt:
-    """Decode the photos and compute their features; what was computed before is reused.
+def look_at(data: Path, cache: Path, given: OfPhotos) -> LookedAt:
+    """Decode the photos and compute their features; what was computed before is in `cache` and
+    reused.
 
     Raises InputError for a folder without classes, or if the weights of the network cannot be
     downloaded; TrainingStoppedError when `should_stop` returns true.
     """
-    folder = find_classes(settings.data, at_least=1)
-    cached, features = compute_set_features(settings, reporter, should_stop, folder=folder)
+    folder = find_classes(data, at_least=1)
+    cached, features = _compute_features(folder, cache, given)
     small, light = _look_at_pixels(cached)
     places = {name: place for place, name in enumerate(folder.classes)}
     labels = np.array([places[photo.label or ""] for photo in cached.photos], np.int64)
@@ -100,37 +90,32 @@ def look_at(
     )
 
 
-def compute_set_features(
-    settings: CleanSettings,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    *,
-    folder: PhotoFolder | None = None,
+def _compute_features(
+    folder: PhotoFolder, cache: Path, given: OfPhotos
 ) -> tuple[CachedPhotos, PhotoFeatures]:
-    """The usable photos of a folder with their features. Raises what `look_at` does."""
-    folder = folder or find_classes(settings.data, at_least=1)
-    threads = settings.threads or count_cores()
+    """The usable photos of a folder with their features."""
+    threads, reporter = given.num_workers or count_cores(), given.reporter or log_event
     cached = cache_photos(
         folder,
-        settings.cache,
+        cache,
         choose_size(folder),
         workers=threads,
-        reporter=reporter or log_event,
-        should_stop=should_stop,
+        reporter=reporter,
+        should_stop=given.should_stop,
     )
     if len(cached.photos) < 2:
         raise InputError(
-            f'"{settings.data}" contains {counted(len(cached.photos), "usable photo")}: there is '
+            f'"{folder.root}" contains {counted(len(cached.photos), "usable photo")}: there is '
             "nothing to compare. Check the path."
         )
     features = compute_features(
         cached,
-        settings.cache / "features",
+        cache / "features",
         settings=choose_features(cached),
-        device=settings.device,
+        device=usual_device(given.device),
         threads=threads,
-        reporter=reporter or log_event,
-        should_stop=should_stop,
+        reporter=reporter,
+        should_stop=given.should_stop,
     )
     return cached, features
 
@@ -261,52 +246,40 @@ def _finding(
     *,
     suggestion: str | None = None,
 ) -> Finding:
-    photo = looked.photos[place]
+    photo, digest = looked.photos[place], looked.cached.digests[place]
     return Finding(
         kind=kind,
         name=photo.name,
         label=photo.label or "",
         score=round(score, 4),
         reason=reason,
-        digest=looked.cached.digests[place],
+        digest=digest,
         suggestion=suggestion,
     )
 
 
 def _duplicate_findings(looked: LookedAt) -> Iterator[Finding]:
-    splits = _splits(looked)
     likely = []
     if len(looked.photos) <= _MOST_BY_FEATURES:
         likely = [find_neighbors(unit_rows(looked.features.embedding), _NEIGHBORS)]
-    pairs = find_duplicates(looked.small, *likely)
     for digest, copies in looked.cached.copies.items():
-        yield from _copy_findings(copies, digest)
-    for pair in pairs:
-        yield _pair_finding(looked, pair, splits)
+        # Identical images: all but the first are superfluous.
+        kept, *others = sorted(copies, key=first_kept)
+        for photo in others:
+            splits = (photo.split, kept.split) if photo.split else (None, None)
+            where = ": in {} and in {}"
+            yield _pair_finding((photo, digest), (kept, digest), "the same image as", splits, where)
+    drawn = _splits(looked)
+    for pair in find_duplicates(looked.small, *likely):
+        kept_one, photo_one = _sort_pair(looked, pair)
+        what = "a mirrored copy of" if pair.mirrored else "nearly the same image as"
+        drawn_into = drawn.get(photo_one[1]), drawn.get(kept_one[1])
+        where = ": training puts one into {}, the other into {}"
+        yield _pair_finding(photo_one, kept_one, what, drawn_into, where, score=pair.likeness)
 
 
-def _copy_findings(copies: Sequence[Photo], digest: str) -> Iterator[Finding]:
-    """Identical images: all but the first are superfluous."""
-    kept, *others = sorted(copies, key=first_kept)
-    for photo in others:
-        is_leak = photo.split is not None and photo.split != kept.split
-        what = f'it is the same image as "{kept.name}"'
-        where = f": in {photo.split} and in {kept.split}" if is_leak else ""
-        yield Finding(
-            kind="leak" if is_leak else "duplicate",
-            name=photo.name,
-            label=photo.label or "",
-            score=1.0,
-            reason=f"{what}{where}{_contradiction(photo, kept)}",
-            digest=digest,
-            other=kept.name,
-            other_label=kept.label,
-            other_digest=digest,
-        )
-
-
-def _pair_finding(looked: LookedAt, pair: DuplicatePair, splits: dict[str, str]) -> Finding:
-    """The photo to remove first: the training copy of a leak, else the smaller one."""
+def _sort_pair(looked: LookedAt, pair: DuplicatePair) -> list[tuple[Photo, str]]:
+    """The photo to remove first comes last: the training copy of a leak, else the smaller one."""
     places = sorted(
         (pair.first, pair.second),
         key=lambda place: (
@@ -315,22 +288,32 @@ def _pair_finding(looked: LookedAt, pair: DuplicatePair, splits: dict[str, str])
             place,
         ),
     )
-    kept, photo = (looked.photos[place] for place in places)
-    digests = [looked.cached.digests[place] for place in places]
-    split, other_split = splits.get(digests[1]), splits.get(digests[0])
-    is_leak = split != other_split
-    what = "a mirrored copy of" if pair.mirrored else "nearly the same image as"
-    where = f": training puts one into {split}, the other into {other_split}" if is_leak else ""
+    return [(looked.photos[place], looked.cached.digests[place]) for place in places]
+
+
+def _pair_finding(
+    superfluous: tuple[Photo, str],
+    original: tuple[Photo, str],
+    what: str,
+    splits: tuple[str | None, str | None],
+    where: str,
+    *,
+    score: float = 1.0,
+) -> Finding:
+    """Two photos with the digests of their images; `where` says how their splits differ."""
+    (photo, digest), (kept, kept_digest) = superfluous, original
+    is_leak = splits[0] != splits[1]
+    leak = where.format(*splits) if is_leak else ""
     return Finding(
         kind="leak" if is_leak else "duplicate",
         name=photo.name,
         label=photo.label or "",
-        score=round(min(1.0, pair.likeness), 4),
-        reason=f'it is {what} "{kept.name}"{where}{_contradiction(photo, kept)}',
-        digest=digests[1],
+        score=round(min(1.0, score), 4),
+        reason=f'it is {what} "{kept.name}"{leak}{_contradiction(photo, kept)}',
+        digest=digest,
         other=kept.name,
         other_label=kept.label,
-        other_digest=digests[0],
+        other_digest=kept_digest,
     )
 
 
@@ -375,41 +358,36 @@ class SimilarPhoto:
 
 
 def find_similar_photos(
-    image: Path,
-    settings: CleanSettings,
-    *,
-    count: int,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    data: Path, cache: Path, given: SimilarSettings
 ) -> tuple[SimilarPhoto, ...]:
-    """The photos of a folder that are most like `image`, the most similar first. The file itself is
-    not among them. Raises InputError if the image cannot be read."""
-    if count < 1:
-        raise InputError("give 1 or more.", setting="top_k", value=count)
+    """The photos of a folder that are most like an image, the most similar first. The file itself
+    is not among them. Raises InputError if the image cannot be read."""
+    image = Path(given.image)
+    check_positive(given, "top_k")
     if not image.expanduser().is_file():
         raise InputError(f'there is no photo "{image}": check the path.')
-    cached, features = compute_set_features(settings, reporter, should_stop)
-    asked = _look_at_one(image, settings, cached)
+    cached, features = _compute_features(find_classes(data, at_least=1), cache, given)
+    asked = _look_at_one(image, given, cached)
     mean = features.embedding.mean(0)
-    nearest = find_neighbors(unit_rows(features.embedding, mean), count + 1, unit_rows(asked, mean))
+    rows, queries = unit_rows(features.embedding, mean), unit_rows(asked, mean)
+    nearest = find_neighbors(rows, given.top_k + 1, queries)
     own = image.expanduser().resolve()
+    chosen = [cached.photos[place] for place in nearest.places[0].tolist()]
     found = [
         SimilarPhoto(
-            name=cached.photos[place].name,
-            label=cached.photos[place].label or "",
-            path=cached.photos[place].path,
-            similarity=round(float(similarity), 4),
+            name=photo.name,
+            label=photo.label or "",
+            path=photo.path,
+            similarity=round(similarity, 4),
         )
-        for place, similarity in zip(
-            nearest.places[0].tolist(), nearest.similarity[0].tolist(), strict=True
-        )
-        if cached.photos[place].path.resolve() != own
+        for photo, similarity in zip(chosen, nearest.similarity[0].tolist(), strict=True)
+        if photo.path.resolve() != own
     ]
-    return tuple(found[:count])
+    return tuple(found[: given.top_k])
 
 
 def _look_at_one(
-    image: Path, settings: CleanSettings, others: CachedPhotos
+    image: Path, given: OfPhotos, others: CachedPhotos
 ) -> Float32[np.ndarray, "1 1280"]:
     """The features of one photo, computed like those of the others."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -420,7 +398,7 @@ def _look_at_one(
             cached,
             Path(scratch) / "features",
             settings=choose_features(others),
-            device=settings.device,
-            threads=settings.threads,
+            device=usual_device(given.device),
+            threads=given.num_workers,
             reporter=lambda _: None,
         ).embedding

@@ -1,32 +1,37 @@
-"""A running cleaning session: findings that wait for a decision, each decision carried out at once,
-and undone again."""
+"""A cleaning session: findings that wait for a decision, each decision carried out at once, and
+undone again; where the photos are, and what was found."""
 
 import os
-import threading
+import webbrowser
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow as pa
+from rich.console import Console
 
 from clew.base.errors import Call, InputError
-from clew.base.progress import Reporter
 from clew.base.tables import Tabular
+from clew.base.terminal import TextConsole, print_line
+from clew.base.texts import for_terminal, whole_percent
+from clew.base.urls import local_path
 from clew.patterns.cleaning.findings import (
     FINDINGS,
+    KINDS,
     LISTING,
+    TITLES,
     Finding,
     Findings,
     Kind,
     write_findings,
 )
 from clew.patterns.cleaning.report import REPORT, write_clean_report
-from clew.patterns.cleaning.search import CleanSettings, find_problems, look_at
-from clew.patterns.library.folders import library_settings
-from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.library.placing import check_class_name, class_folder, lies_inside, only_one
+from clew.patterns.cleaning.search import find_problems, look_at
+from clew.patterns.library.pattern_set import PatternSet, library_settings
+from clew.patterns.library.placing import class_folder, lies_inside, only_one
 from clew.patterns.photos.find import SPLIT_FOLDERS
 from clew.patterns.photos.photo import SUFFIXES, natural_order
 from clew.patterns.review.journal import (
@@ -37,11 +42,13 @@ from clew.patterns.review.journal import (
     Decisions,
     read_journal,
 )
-from clew.patterns.review.session import find_label
-from clew.patterns.trained.model import usual_device
+from clew.patterns.review.page import open_page
+from clew.patterns.review.session import Say, Session
+from clew.patterns.settings import CleanSettings, OfPhotos
 from clew.storage.ownership import claim
 
 CHANGES = "changes.jsonl"
+_SHOWN = 40  # findings of each kind that the page knows at a time
 # The counts of a session, by what was done.
 DONE: dict[Action, str] = {
     "relabel": "relabeled",
@@ -51,41 +58,44 @@ DONE: dict[Action, str] = {
 }
 
 
-class Cleaning:
-    """The open findings, by number. Threads that share it hold `lock`.
+@dataclass(frozen=True, kw_only=True)
+class PageDecision:
+    """A person's decision about `finding`, whose number it is; `other` means its second photo.
+    `question` is the number of decisions so far that the page knew."""
 
-    A finding is settled by a decision about it, and when one of its photos is moved away.
-    `next_call` is what to do afterwards, `again_call` asks what is left.
-    """
+    question: int
+    action: Literal["keep", "remove", "relabel", "move", "later", "undo"]
+    finding: int = -1
+    label: str = ""
+    other: bool = False
+
+
+class Cleaning(Session):
+    """The open findings, by number. A finding is settled by a decision about it, and when one of
+    its photos is moved away."""
+
+    PACKAGE, Answer = "clew.patterns.cleaning", PageDecision
+    SIDES = {"photos": 1200, "thumbnails": 160}
 
     def __init__(
-        self,
-        findings: Findings,
-        decisions: Decisions,
-        *,
-        next_call: Call,
-        again_call: Call,
+        self, findings: Findings, decisions: Decisions, *, next_call: Call, again_call: Call
     ) -> None:
-        self.data, self.decisions = findings.data, decisions
-        self.classes = list(findings.classes)
-        self.next_call, self.again_call = next_call, again_call
-        self.lock = threading.RLock()
+        super().__init__(decisions, findings.classes, next_call=next_call, again_call=again_call)
+        self.data = findings.data
         self._decided = {decision.key for decision in decisions.journal}
         self.findings = tuple(one for one in findings if self._is_asked(one))
         self.splits = _find_splits(self.data) if findings.split_folders else {}
         self._moved: dict[str, Path] = {}  # where photos went in this session, by their names
-        self._made: list[Decision] = []
         self._later: list[int] = []
-
-    @property
-    def place(self) -> int:
-        """The number of decisions in this session."""
-        return len(self._made)
 
     def counts(self) -> dict[str, int]:
         """How many photos this session relabeled, moved, removed and kept."""
-        found = Counter(decision.action for decision in self._made)
+        found = Counter(decision.action for decision in self._made if decision is not None)
         return {name: found[action] for action, name in DONE.items()}
+
+    @property
+    def report(self) -> Path:
+        return self.decisions.journal.path.with_name(REPORT)
 
     def waiting(self, kind: Kind) -> list[int]:
         """The numbers of the open findings of a kind; those put off come last."""
@@ -94,7 +104,8 @@ class Cleaning:
             for number, finding in enumerate(self.findings)
             if finding.kind == kind and self.is_open(number)
         ]
-        return sorted(found, key=lambda number: self._put_off(number))
+        order = {number: place for place, number in enumerate(self._later)}
+        return sorted(found, key=lambda number: order.get(number, -1))
 
     def is_open(self, number: int) -> bool:
         """Whether a finding waits for a decision."""
@@ -105,7 +116,6 @@ class Cleaning:
         return finding.key not in self._decided and not is_moved
 
     def path(self, number: int, *, other: bool = False) -> Path | None:
-        """The file of a finding's photo, or of the photo that it resembles."""
         if not 0 <= number < len(self.findings):
             return None
         name = self.findings[number].other if other else self.findings[number].name
@@ -129,11 +139,12 @@ class Cleaning:
         """Move a photo into the folder of another class, possibly a new one. Raises InputError for
         an invalid name."""
         finding = self.findings[number]
-        label = find_label(self.classes, label) or check_class_name(label)
-        name = self._name(finding, other=other)
+        label, name = self._find_class(label), self._name(finding, other=other)
         if label == (finding.other_label if other else finding.label):
             raise InputError(f'the photo is already in the class "{label}": keep it.')
-        folder = class_folder(self._split_folder(name), label)
+        # The folder whose folders are classes.
+        above = self.data / Path(name).parts[0] if self.splits else self.data
+        folder = class_folder(above, label)
         self._decide(finding, "relabel", name, folder.relative_to(self.data))
         if label not in self.classes:
             self.classes = sorted([*self.classes, label], key=natural_order)
@@ -166,12 +177,86 @@ class Cleaning:
         self._decided.discard(undone.key)
         if undone.action != "keep":
             self._moved.pop(undone.source, None)
-        self._made = [decision for decision in self._made if decision.number != undone.number]
+        self._made = [one for one in self._made if one and one.number != undone.number]
         return undone
 
-    def split_of(self, name: str) -> str | None:
-        """The split folder that a photo is in."""
-        return SPLIT_FOLDERS.get(Path(name).parts[0].casefold()) if self.splits else None
+    def is_current(self, given: PageDecision) -> bool:
+        """Two people may decide about different findings at once; each is decided once, and "undo"
+        means the decision that its page shows as the last one."""
+        if given.action == "undo":
+            return given.question == self.place
+        return self.is_open(given.finding)
+
+    def carry_out(self, given: PageDecision) -> str:
+        number, other = given.finding, given.other
+        if given.action == "undo":
+            return f"undone: {self.undo().source}"
+        if given.action == "keep":
+            return self.keep(number)
+        if given.action == "later":
+            return self.put_off(number)
+        if given.action == "remove":
+            return self.remove(number, other=other)
+        if given.action == "move":
+            return self.move(number, given.label, other=other)
+        return self.relabel(number, given.label, other=other)
+
+    def describe(self, say: Say) -> dict[str, Any]:
+        waiting = {kind: self.waiting(kind) for kind in KINDS}
+        return {
+            **super().describe(say),
+            "total": self.place + sum(map(len, waiting.values())),
+            "kinds": [
+                {"kind": kind, "title": TITLES[kind], "open": len(waiting[kind])} for kind in KINDS
+            ],
+            "findings": {
+                kind: [self._describe(number) for number in numbers[:_SHOWN]]
+                for kind, numbers in waiting.items()
+            },
+            "classes": [for_terminal(label) for label in self.classes],
+            "splits": sorted(self.splits),
+            "counts": self.counts(),
+            "can_undo": len(self.decisions.journal) > 0,
+            "folder": for_terminal(str(self.data)),
+            "removed": for_terminal(str(self.decisions.removed)),
+        }
+
+    def _describe(self, number: int) -> dict[str, Any]:
+        finding = self.findings[number]
+        photos = [(finding.name, finding.label)]
+        if finding.other is not None:
+            photos.append((finding.other, finding.other_label or ""))
+        return {
+            "number": number,
+            "reason": for_terminal(finding.reason),
+            "score": whole_percent(finding.score),
+            "suggestion": finding.suggestion and for_terminal(finding.suggestion),
+            "photos": [
+                {
+                    "name": for_terminal(name),
+                    "label": for_terminal(label),
+                    "split": SPLIT_FOLDERS.get(Path(name).parts[0].casefold())
+                    if self.splits
+                    else None,
+                }
+                for name, label in photos
+            ],
+        }
+
+    def tell_end(self, say: Say) -> list[str]:
+        """What was decided, what is left, and what to do now, in lines."""
+        counts = self.counts()
+        left = sum(len(self.waiting(kind)) for kind in KINDS)
+        rest = f"; {left:,} left, continue with: {say(self.again_call)}" if left else ""
+        lines = [f"{', '.join(f'{count:,} {name}' for name, count in counts.items())}{rest}"]
+        if counts["removed"]:
+            back = say("`undo`")
+            lines.append(
+                f"removed photos are in {self.decisions.removed}; {back} N brings them back"
+            )
+        if any(counts[name] for name in ("relabeled", "moved", "removed")):
+            lines.append(f"train on the cleaned photos with: {say(self.next_call)}")
+        return lines
 
     def _decide(
         self, finding: Finding, action: Action, name: str, folder: Path | None = None
@@ -221,18 +306,11 @@ class Cleaning:
         there = all(os.path.lexists(self.data / name) for name in names if name is not None)
         return there and finding.key not in self._decided
 
-    def _put_off(self, number: int) -> int:
-        return self._later.index(number) if number in self._later else -1
-
     def _name(self, finding: Finding, *, other: bool) -> str:
         name = finding.other if other else finding.name
         if name is None:
             raise InputError("this finding is about one photo only.")
         return name
-
-    def _split_folder(self, name: str) -> Path:
-        """The folder whose folders are classes, for a photo."""
-        return self.data / Path(name).parts[0] if self.splits else self.data
 
 
 def _find_splits(data: Path) -> dict[str, str]:
@@ -254,6 +332,20 @@ class CleanPlace:
     out: Path | None = None  # the folder, if it was chosen
 
     @classmethod
+    def choose(cls, given: OfPhotos) -> "CleanPlace":
+        """Whose photos, and where the findings go. Raises InputError."""
+        if given.data is not None and given.name is not None:
+            raise InputError(
+                f'the set "{given.name}" and `data` "{given.data}" cannot be combined: give only '
+                "one of them."
+            )
+        out = None if given.out is None else local_path(given.out)
+        if given.data is not None:
+            return cls.of_folder(Path(given.data), out)
+        library, instead = Path(given.library), "a folder of photos with `data`"
+        return cls.of_set(PatternSet.open(given.name, library, otherwise=instead), out)
+
+    @classmethod
     def of_folder(cls, data: Path, out: Path | None = None) -> "CleanPlace":
         whole = data.expanduser().absolute()
         folder = out or whole.resolve().parent / f"{whole.resolve().name}-clean"
@@ -272,11 +364,6 @@ class CleanPlace:
             cache=pattern_set.cache,
             pattern_set=pattern_set,
             out=out,
-        )
-
-    def settings(self, device: str | None, threads: int | None) -> CleanSettings:
-        return CleanSettings(
-            data=self.data, cache=self.cache, device=str(usual_device(device)), threads=threads
         )
 
     def call(self) -> Call:
@@ -343,29 +430,44 @@ def _schema() -> pa.Schema:
     return pa.schema([*((name, pa.string()) for name in names), ("score", pa.float64())])
 
 
-def search_problems(
-    place: CleanPlace,
-    *,
-    device: str | None,
-    threads: int | None,
-    reporter: Reporter | None,
-    should_stop: Callable[[], bool],
-) -> CleanResult:
+def search_problems(place: CleanPlace, given: CleanSettings) -> CleanResult:
     """Look for problems and write the lists. What a person has decided about is not listed
     again."""
     place.folder.mkdir(parents=True, exist_ok=True)
     claim(place.folder, (FINDINGS, LISTING, REPORT, CHANGES, REMOVED))
     # While a session may be running, and without waiting for it.
-    decided = {
-        one.key
-        for one in read_journal(place.folder / CHANGES, inside=True)[0].values()
-        if one.step == "done"
-    }
-    looked = look_at(place.settings(device, threads), reporter, should_stop)
+    known = read_journal(place.folder / CHANGES, inside=True)[0].values()
+    decided = {one.key for one in known if one.step == "done"}
+    looked = look_at(place.data, place.cache, given)
     findings = find_problems(looked).without(decided)
     write_findings(place.folder, findings)
     write_clean_report(place.folder, looked, findings)
     return CleanResult(folder=place.folder, findings=findings)
+
+
+def decide_on_page(
+    place: CleanPlace,
+    findings: Findings,
+    given: CleanSettings,
+    console: Console | None = None,
+    say: Say = str,
+) -> None:
+    """Let a person decide about the findings in the browser; `say` gives the text of a call for
+    hints. Raises StoreLockedError, and InputError if the port is taken."""
+    console = console or TextConsole(soft_wrap=True)
+    with (
+        open_cleaning(place, findings) as cleaning,
+        open_page(cleaning, given.port, say) as server,
+    ):
+        print_line(console, f"page: {server.address}")
+        print_line(console, "finish there or press Ctrl-C here; your decisions are saved")
+        if given.browser:
+            webbrowser.open(server.address)
+        try:
+            server.run()
+        finally:
+            for line in cleaning.tell_end(say):
+                print_line(console, line)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import filecmp
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +14,10 @@ import pyarrow as pa
 from jaxtyping import Int64
 
 from clew.base.errors import Call, InputError
-from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
+from clew.base.progress import WorkAdvanced, WorkStarted, log_event, report_work
 from clew.base.tables import Tabular
 from clew.base.texts import counted
+from clew.base.urls import local_path, resolved
 from clew.patterns.identification.page import draw_results
 from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
@@ -24,8 +25,8 @@ from clew.patterns.identification.results import (
     TABLE_FILE,
     Identified,
     IdentifiedWriter,
-    IdentifyConfig,
     Tally,
+    count_workers,
     default_folder,
     read_entry,
     read_identified,
@@ -33,20 +34,16 @@ from clew.patterns.identification.results import (
     table_head,
     table_row,
 )
-from clew.patterns.library.choose import Chosen
-from clew.patterns.library.folders import SET_FILE, library_settings
+from clew.patterns.library.choose import choose_model
+from clew.patterns.library.pattern_set import SET_FILE, library_settings
 from clew.patterns.library.placing import candidate_names, put_photo, safe_file_name
 from clew.patterns.photos.find import PhotoFolder, find_photos
-from clew.patterns.trained.model import (
-    PatternModel,
-    Prediction,
-    load_classifier,
-    predict_photos,
-    usual_device,
-)
+from clew.patterns.settings import IdentifySettings
+from clew.patterns.trained.model import PatternModel, predict_photos
 from clew.storage.writing import replacing
 
 _SOME = 10
+_BATCH = 64
 
 
 class ClassFolders:
@@ -142,60 +139,62 @@ class IdentifyResult(Tabular):
         return self.folder / PAGE_FILE
 
 
-def configure_identification(
-    chosen: Chosen, photos: Path, *, device: str | None = None
-) -> IdentifyConfig:
-    """The default settings: results go next to the model, on the fastest available device."""
-    return IdentifyConfig(
-        photos=photos,
-        model=chosen.model,
-        out=default_folder(chosen.home, photos),
-        device=usual_device(device),
-    )
-
-
-def identify_photos(
-    config: IdentifyConfig,
-    reporter: Reporter | None = None,
-    model: PatternModel | None = None,
-) -> IdentifyResult:
+def identify_photos(given: IdentifySettings) -> IdentifyResult:
     """Identify photos and write the lists, the page and the contact sheets. Photos that cannot be
     read are listed with the reason.
 
     Raises InputError if there are no photos or the results would overwrite other files; StoreError
     without a model.
     """
-    reporter = reporter or log_event
-    folder, notes = _find(config)
-    refuse_foreign(config.out)
-    copies = ClassFolders(config.copy_to) if config.copy_to is not None else None
-    model = model or load_classifier(config.model, config.device)
-    config.out.mkdir(parents=True, exist_ok=True)
+    reporter, photos = given.reporter or log_event, Path(given.photos)
+    copy_to = None if given.copy_to is None else local_path(given.copy_to)
+    chosen = choose_model(given.name, model=given.model, library=given.library)
+    out = default_folder(chosen.home, photos) if given.out is None else local_path(given.out)
+    folder, notes = _find(photos, {"out": out, "copy_to": copy_to})
+    refuse_foreign(out)
+    copies = ClassFolders(copy_to) if copy_to is not None else None
+    model = chosen.load(given.device)
+    out.mkdir(parents=True, exist_ok=True)
     tally = Tally(model.classes)
+    settings = {
+        "folder": str(photos.resolve()),
+        "model": str(resolved(chosen.model)),
+        "threshold": given.threshold,
+        "unknown": given.unknown,
+        "top_k": min(given.top_k, len(model.classes)),
+        "copied_to": copy_to and str(copy_to.resolve()),
+        "classes": list(model.classes),
+    }
     count = len(folder.photos) + len(folder.faults)
     started = WorkStarted(
         noun="photos", planned=count, estimate=f"{counted(count, 'photo')} to identify"
     )
-    with report_work(reporter, started):
-        _list_all(config, model, folder, tally, copies, reporter)
-    sheets, left_off = draw_results(config, tally, model.classes)
+    with ExitStack() as files:
+        files.enter_context(report_work(reporter, started))
+        lines = files.enter_context(replacing(out / IDENTIFIED_FILE))
+        rows = files.enter_context(replacing(out / TABLE_FILE))
+        writer = IdentifiedWriter(lines, settings)
+        rows.write(table_head())
+        for photo in _identify(given, model, folder):
+            tally.add(photo, writer.add(photo))
+            rows.write(table_row(photo))
+            if copies is not None:
+                copies.add(photo)
+            reporter(WorkAdvanced())
+        writer.end(tally.counts())
+    sheets, left_off = draw_results(out, settings, tally, thumbnails=given.thumbnails)
+    lost = copies.lost if copies is not None else 0
+    missing = f"{counted(lost, 'photo')} could not be copied: missing or no longer readable."
     return IdentifyResult(
-        folder=config.out,
+        folder=out,
         counts=tally.counts(),
         class_counts=tally.class_counts(),
-        notes=tuple(filter(None, (*notes, left_off, _describe_lost(copies)))),
+        notes=tuple(filter(None, (*notes, left_off, missing if lost else ""))),
         sheets=tuple(sheets),
-        doubtful=_read_some(config.out, tally.doubtful(_SOME)),
-        faulty=_read_some(config.out, tally.faulty(_SOME)),
+        doubtful=_read_some(out, tally.doubtful(_SOME)),
+        faulty=_read_some(out, tally.faulty(_SOME)),
         copies=copies,
     )
-
-
-def _describe_lost(copies: ClassFolders | None) -> str:
-    if copies is None or not copies.lost:
-        return ""
-    lost = counted(copies.lost, "photo")
-    return f"{lost} could not be copied: missing or no longer readable."
 
 
 def _read_some(folder: Path, places: Int64[np.ndarray, " some"]) -> tuple[Identified, ...]:
@@ -203,20 +202,18 @@ def _read_some(folder: Path, places: Int64[np.ndarray, " some"]) -> tuple[Identi
         return tuple(read_entry(lines, place) for place in places.tolist())
 
 
-def _find(config: IdentifyConfig) -> tuple[PhotoFolder, list[str]]:
-    """The photos, without those that an earlier run has put among them."""
-    folder = find_photos(config.photos)
+def _find(photos: Path, places: Mapping[str, Path | None]) -> tuple[PhotoFolder, list[str]]:
+    """The photos, without those that an earlier run has put among them, into one of `places`."""
+    folder = find_photos(photos)
     results = [fault for fault in folder.faults if fault.kind == "results"]
     folder = replace(folder, faults=tuple(f for f in folder.faults if f.kind != "results"))
     notes = [f'"{fault.name}" was skipped: {fault.reason}.' for fault in results]
-    if config.photos.is_dir():
-        places = {"out": config.out, "copy_to": config.copy_to}
-        for setting, ours in places.items():
-            if ours is not None:
-                folder = _exclude(folder, ours, setting, notes)
+    for setting, ours in places.items():
+        if ours is not None and photos.is_dir():
+            folder = _exclude(folder, ours, setting, notes)
     if not folder.photos and not folder.faults:
         raise InputError(
-            f'"{config.photos}" contains no photos other than earlier results: give another folder.'
+            f'"{photos}" contains no photos other than earlier results: give another folder.'
         )
     return folder, notes
 
@@ -248,54 +245,24 @@ def _inside(root: Path, ours: Path, setting: str) -> str | None:
     return None if is_outside else f"{Path(place).as_posix()}/"
 
 
-def _list_all(
-    config: IdentifyConfig,
-    model: PatternModel,
-    folder: PhotoFolder,
-    tally: Tally,
-    copies: ClassFolders | None,
-    reporter: Reporter,
-) -> None:
-    """Writes identified.json and identified.csv as the predictions come."""
-    with ExitStack() as files:
-        lines = files.enter_context(replacing(config.out / IDENTIFIED_FILE))
-        rows = files.enter_context(replacing(config.out / TABLE_FILE))
-        writer = IdentifiedWriter(lines, config.as_settings(model.classes))
-        rows.write(table_head())
-        for photo in _identify(config, model, folder):
-            tally.add(photo, writer.add(photo))
-            rows.write(table_row(photo))
-            if copies is not None:
-                copies.add(photo)
-            reporter(WorkAdvanced())
-        writer.end(tally.counts())
-
-
 def _identify(
-    config: IdentifyConfig, model: PatternModel, folder: PhotoFolder
+    given: IdentifySettings, model: PatternModel, folder: PhotoFolder
 ) -> Iterator[Identified]:
     for fault in folder.faults:
         path = folder.root / fault.name
         yield Identified(name=fault.name, path=path, best=(), doubtful=False, fault=fault)
-    predictions = predict_photos(
-        model, folder.photos, batch_size=config.batch_size, workers=config.workers
-    )
-    for prediction in predictions:
-        yield _judge(prediction, config)
-
-
-def _judge(prediction: Prediction, config: IdentifyConfig) -> Identified:
-    best = tuple(prediction.top_k(config.top_k))
-    is_unknown = prediction.is_unknown(config.unknown)
-    return Identified(
-        name=prediction.photo.name,
-        path=prediction.photo.path,
-        best=best,
-        doubtful=is_unknown or (bool(best) and best[0][1] < config.threshold),
-        fault=prediction.fault,
-        unknown=is_unknown,
-        typicality=prediction.typicality,
-    )
+    for found in predict_photos(model, folder.photos, batch_size=_BATCH, workers=count_workers()):
+        best = tuple(found.top_k(given.top_k))
+        is_unknown = found.is_unknown(given.unknown)
+        yield Identified(
+            name=found.photo.name,
+            path=found.photo.path,
+            best=best,
+            doubtful=is_unknown or (bool(best) and best[0][1] < given.threshold),
+            fault=found.fault,
+            unknown=is_unknown,
+            typicality=found.typicality,
+        )
 
 
 DOUBTFUL_FOLDER, UNKNOWN_FOLDER = "_doubtful", "_unknown"

@@ -17,7 +17,6 @@ from clew.patterns.identification.results import (
     PAGE_FILE,
     Group,
     Identified,
-    IdentifyConfig,
     Tally,
     read_entry,
     sheet_file,
@@ -268,33 +267,34 @@ _MOST_FAULTS = 500
 
 
 def draw_results(
-    config: IdentifyConfig, tally: Tally, classes: tuple[str, ...]
+    out: Path, settings: dict[str, Any], tally: Tally, *, thumbnails: int
 ) -> tuple[list[Path], str]:
-    """The contact sheets, and a sentence about photos that are not shown ("" if all are)."""
-    groups = tally.groups(config.thumbnails)
+    """The contact sheets, and a sentence about photos that are not shown ("" if all are).
+    `settings` and the photos are those of identified.json."""
+    groups = tally.groups(thumbnails)
     shown = sum(len(group.places) for group in groups)
-    sheets = ContactSheets(config.out, title=_title(config, tally), photos=shown)
+    title = f"{Path(settings['folder']).name}: {describe_counts(tally.counts())}"
+    sheets = ContactSheets(out, title=title, photos=shown)
     names = [sheet_file(page) for page in range(sheets.pages)]
     left_off = _describe_hidden(groups, shown)
     facts = PageFacts(
-        settings=config.as_settings(classes),
+        settings=settings,
         counts=tally.counts(),
         class_counts=tally.class_counts(),
         sheets=names,
         left_off=left_off.replace("`", ""),
     )
     with (
-        (config.out / IDENTIFIED_FILE).open("rb") as lines,
-        replacing(config.out / PAGE_FILE) as page,
+        (out / IDENTIFIED_FILE).open("rb") as lines,
+        replacing(out / PAGE_FILE) as page,
     ):
-        for piece in _pieces(config, facts, tally, groups, sheets, lines):
+        for piece in _pieces(facts, tally, groups, sheets, lines):
             page.write(piece.encode("utf-8", "replace"))
     sheets.end()
-    return [config.out / name for name in names], left_off
+    return [out / name for name in names], left_off
 
 
 def _pieces(
-    config: IdentifyConfig,
     facts: PageFacts,
     tally: Tally,
     groups: list[Group],
@@ -305,8 +305,8 @@ def _pieces(
     for group in groups:
         if len(group.places):
             photos = (read_entry(lines, place) for place in group.places.tolist())
-            pictures = make_thumbnails(photos, workers=config.workers)
-            yield from draw_group(group, _on_sheets(pictures, sheets), config.threshold)
+            pictures = make_thumbnails(photos)
+            yield from draw_group(group, _on_sheets(pictures, sheets), facts.settings["threshold"])
     if faulty := facts.counts["faulty"]:
         places = tally.faulty(_MOST_FAULTS).tolist()
         yield from draw_faults((read_entry(lines, place) for place in places), faulty)
@@ -319,10 +319,6 @@ def _on_sheets(
     for photo, picture in pictures:
         sheets.add(photo, picture)
         yield photo, picture
-
-
-def _title(config: IdentifyConfig, tally: Tally) -> str:
-    return f"{config.photos.resolve().name}: {describe_counts(tally.counts())}"
 
 
 def _describe_hidden(groups: list[Group], shown: int) -> str:

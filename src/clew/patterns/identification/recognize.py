@@ -12,7 +12,6 @@ from jaxtyping import Float
 from PIL import Image
 
 from clew.base.errors import InputError
-from clew.patterns.identification.results import check_options
 from clew.patterns.photos.decode import PhotoError, PhotoSource, open_photo, read_photo
 from clew.patterns.results_file import USUAL_UNKNOWN
 from clew.patterns.trained.model import Judged, PatternModel
@@ -157,7 +156,6 @@ def recognize_photo(
     model: PatternModel, path: Path, *, top_k: int = 3, multiscale: bool = False
 ) -> Recognition:
     """Classify one photo. Raises InputError if it does not exist or cannot be read."""
-    check_options(top_k=top_k)
     if path.is_dir():
         raise InputError(
             f'"{path}" is a folder: use "clew patterns identify" for all photos in it.'

@@ -4,9 +4,9 @@ reads the first again."""
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, TypedDict
 
 import numpy as np
 from jaxtyping import Int64
@@ -14,9 +14,7 @@ from jaxtyping import Int64
 from clew.base.cores import count_cores
 from clew.base.errors import InputError, StoreError
 from clew.base.typed_json import Bounds, read_as, to_json, wrong
-from clew.base.urls import resolved
 from clew.patterns.photos.photo import Fault
-from clew.patterns.results_file import USUAL_UNKNOWN
 from clew.storage.reading import open_regular, parse_json, read_json
 from clew.storage.text_files import csv_text
 
@@ -56,28 +54,29 @@ class Identified:
         return self.best[0][1] if self.best else None
 
 
+_Share = Annotated[float, Bounds(least=0, most=1)]
+_Guess = TypedDict("_Guess", {"class": str, "probability": _Share})
+
+
+class _Told(TypedDict):
+    kind: str
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Record:
     """A photo in the file. Raises ValueError if it is not one that `_to_record` made."""
 
     name: str
     path: str
-    best: list[dict[str, str | float]]
+    best: list[_Guess]
     doubtful: bool
-    fault: dict[str, str] | None = None
+    fault: _Told | None = None
     correction: str | None = None
     unknown: bool = False
-    typicality: Annotated[float, Bounds(least=0, most=1)] | None = None
+    typicality: _Share | None = None
 
     def __post_init__(self) -> None:
-        for one in self.best:
-            label, probability = one.get("class"), one.get("probability")
-            if not isinstance(label, str) or not isinstance(probability, float):
-                raise wrong("best", self.best)
-            if not 0 <= probability <= 1:
-                raise wrong("probability", probability)
-        if self.fault is not None and not {"kind", "reason"} <= self.fault.keys():
-            raise wrong("fault", self.fault)
         if (self.fault is None) != bool(self.best) or "\0" in self.path:
             raise wrong("photo", self.path)
 
@@ -187,7 +186,7 @@ def _from_record(record: _Record) -> Identified:
     return Identified(
         name=record.name,
         path=Path(record.path),
-        best=tuple((str(one["class"]), float(one["probability"])) for one in record.best),
+        best=tuple((one["class"], one["probability"]) for one in record.best),
         doubtful=record.doubtful,
         fault=fault or None,
         correction=record.correction,
@@ -223,65 +222,9 @@ PAGE_FILE, TABLE_FILE = "identified.html", "identified.csv"
 SHEET_NAME = "contact_sheet"
 
 
-@dataclass(frozen=True, kw_only=True)
-class IdentifyConfig:
-    """The settings of an identification. `photos` is a folder or one photo. Photos whose most
-    likely class has a probability below `threshold` are doubtful; those with a typicality below
-    `unknown` are unknown. `thumbnails` is the number of photos that the page and the contact sheets
-    show. `copy_to` gets copies of the photos, one folder per class."""
-
-    photos: Path
-    model: Path
-    out: Path
-    top_k: int = 3
-    threshold: float = 0.6
-    unknown: float = USUAL_UNKNOWN
-    copy_to: Path | None = None
-    thumbnails: int = 500
-    batch_size: int = 64
-    workers: int = field(default_factory=lambda: min(_MOST_WORKERS, count_cores()))
-    device: str | None = None
-
-    def __post_init__(self) -> None:
-        check_options(top_k=self.top_k, threshold=self.threshold, unknown=self.unknown)
-        if self.thumbnails < 0:
-            raise InputError("it must be 0 or more.", setting="thumbnails", value=self.thumbnails)
-
-    def as_settings(self, classes: tuple[str, ...]) -> dict[str, Any]:
-        """What identified.json says about how it was made."""
-        return {
-            "folder": str(self.photos.resolve()),
-            "model": str(resolved(self.model)),
-            "threshold": self.threshold,
-            "unknown": self.unknown,
-            "top_k": min(self.top_k, len(classes)),
-            "copied_to": self.copy_to and str(self.copy_to.resolve()),
-            "classes": list(classes),
-        }
-
-
-def check_options(*, top_k: int = 1, threshold: float = 0.0, unknown: float = 0.0) -> None:
-    """Raises InputError for values that no prediction can use."""
-    if top_k < 1:
-        raise InputError(
-            "it must be 1 or more: the number of top predictions to report per photo.",
-            setting="top_k",
-            value=top_k,
-        )
-    if not 0 <= threshold <= 1:
-        raise InputError(
-            "it must be a probability from 0 to 1. Photos with a lower confidence are marked as "
-            "doubtful.",
-            setting="threshold",
-            value=threshold,
-        )
-    if not 0 <= unknown < 1:
-        raise InputError(
-            "it must be 0 (no photo is unknown) or more, and less than 1: about this share of the "
-            "photos that do show a known class is marked as unknown too.",
-            setting="unknown",
-            value=unknown,
-        )
+def count_workers() -> int:
+    """Threads that read photos, for the network and for thumbnails."""
+    return min(_MOST_WORKERS, count_cores())
 
 
 def sheet_file(page: int) -> str:

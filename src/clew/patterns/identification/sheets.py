@@ -12,7 +12,13 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from clew.base.cores import map_in_threads
 from clew.base.texts import whole_percent
-from clew.patterns.identification.results import MADE_BY, Identified, remove_sheets, sheet_file
+from clew.patterns.identification.results import (
+    MADE_BY,
+    Identified,
+    count_workers,
+    remove_sheets,
+    sheet_file,
+)
 from clew.patterns.photos.decode import open_photo
 from clew.patterns.photos.opening import PhotoError
 from clew.storage.writing import replacing
@@ -28,10 +34,10 @@ _BAR = 4
 
 
 def make_thumbnails(
-    photos: Iterable[Identified], *, workers: int
+    photos: Iterable[Identified],
 ) -> Iterator[tuple[Identified, Image.Image | None]]:
     """Each photo with its thumbnail; None if it is missing or damaged by now."""
-    return map_in_threads(lambda photo: (photo, _make(photo)), photos, workers)
+    return map_in_threads(lambda photo: (photo, _make(photo)), photos, count_workers())
 
 
 def as_data_address(picture: Image.Image) -> str:

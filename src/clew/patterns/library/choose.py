@@ -1,21 +1,25 @@
 """Finds the model to use: the one in a folder, the newest of a set, or that of the only set."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clew.base.errors import Call, InputError
 from clew.base.urls import UrlPath, as_path, resolved
-from clew.patterns.library.folders import (
-    LIBRARY,
+from clew.patterns.library.pattern_set import (
     SET_FILE,
+    PatternSet,
     is_finished,
     is_started,
     library_settings,
     read_results,
 )
-from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.find import SPLIT_FOLDERS, find_classes
 from clew.patterns.photos.photo import SPLITS
+from clew.patterns.settings import LIBRARY
+
+if TYPE_CHECKING:
+    from clew.patterns.trained.model import PatternModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,13 @@ class Chosen:
     model: Path
     pattern_set: PatternSet | None
     classes_folder: Path | None
+    loaded: "PatternModel | None" = None
+
+    def load(self, device: str | None = None) -> "PatternModel":
+        """The model, ready to predict. Raises InputError and StoreError."""
+        from clew.patterns.trained.model import load_classifier
+
+        return self.loaded or load_classifier(self.model, device)
 
     @property
     def home(self) -> Path:
@@ -59,17 +70,22 @@ class Chosen:
 
 
 def choose_model(
-    name: str | None = None, *, model: Path | None = None, library: Path = LIBRARY
+    name: str | None = None,
+    *,
+    model: "str | Path | PatternModel | None" = None,
+    library: str | Path = LIBRARY,
 ) -> Chosen:
     """Find a model by its folder or by the name of a set; without either, that of the only set.
     Raises InputError if both are given, or if there is no trained model."""
+    if model is not None and not isinstance(model, str | Path):
+        return replace(choose_model(name, model=model.folder), loaded=model)
     if model is not None and name is not None:
         raise InputError(
             f'`model` "{model}" and the set "{name}" are different models: give only one of them.'
         )
     if model is not None:
         return _of_folder(as_path(model))
-    return _of_set(PatternSet.open(name, library, otherwise="a trained model with `model`"))
+    return _of_set(PatternSet.open(name, Path(library), otherwise="a trained model with `model`"))
 
 
 def _of_set(pattern_set: PatternSet) -> Chosen:

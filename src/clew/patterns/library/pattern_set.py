@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections import Counter
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,18 +13,6 @@ from typing import Annotated, Any
 
 from clew.base.errors import Call, InputError, StoreError
 from clew.base.typed_json import Bounds, read_as, to_json
-from clew.patterns.library.folders import (
-    LIBRARY,
-    RESULTS,
-    SET_FILE,
-    Change,
-    compare_photos,
-    find_runs,
-    is_finished,
-    library_settings,
-    next_run,
-    read_results,
-)
 from clew.patterns.library.journal import Journal, describe_picture, digest_picture
 from clew.patterns.library.placing import (
     check_class_name,
@@ -36,14 +25,30 @@ from clew.patterns.library.placing import (
 from clew.patterns.photos.find import find_classes, walk
 from clew.patterns.photos.opening import PhotoError
 from clew.patterns.photos.photo import Photo, natural_order
+from clew.patterns.results_file import RESULTS, read_results_file
+from clew.patterns.settings import LIBRARY
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file
 from clew.version import __version__
 
 logger = logging.getLogger(__name__)
 
+SET_FILE = "set.json"
 _FORMAT = "clew patterns"
+_RUN = re.compile(r"\d{3,}")
+_EXCLUDED = ("excluded.csv", "left_out.csv")  # the second in runs of earlier versions
 _WAIT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Photos that a run did not see, and those it saw that no longer exist."""
+
+    new: int
+    gone: int
+
+    def __bool__(self) -> bool:
+        return self.new + self.gone > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,12 +155,19 @@ class PatternSet:
 
     def all_runs(self) -> list[Path]:
         """Training runs, oldest first, finished or not."""
-        return find_runs(self.runs)
+        found = self.runs.iterdir() if self.runs.is_dir() else ()
+        runs = [run for run in found if _RUN.fullmatch(run.name) and run.is_dir()]
+        return sorted(runs, key=lambda run: int(run.name))
 
     def latest_model(self) -> Path | None:
         """The newest run that was finished."""
-        finished = [run for run in self.all_runs() if is_finished(run)]
-        return finished[-1] if finished else None
+        return next(filter(is_finished, reversed(self.all_runs())), None)
+
+    def unchanged_model(self) -> Path | None:
+        """The newest run, if it was finished and no photo was added or removed since."""
+        model = self.latest_model()
+        is_newest = model is not None and model == self.all_runs()[-1]
+        return model if model and is_newest and not self.changed_since(model) else None
 
     def run_folder(self) -> tuple[Path, Path | None]:
         """Where the next training goes, and the model whose weights it starts from.
@@ -165,12 +177,17 @@ class PatternSet:
         runs, start_from = self.all_runs(), self.latest_model()
         if runs and not is_finished(runs[-1]) and not self.changed_since(runs[-1]):
             return runs[-1], start_from
-        return next_run(self.runs), start_from
+        return self.runs / f"{int(runs[-1].name) + 1 if runs else 1:03d}", start_from
 
-    def changed_since(self, run: Path) -> Change | None:
+    def changed_since(self, run: Path, photos: tuple[Photo, ...] | None = None) -> Change | None:
         """How many photos were added and removed since a run looked at them; None if the run
         stopped before that."""
-        return compare_photos(run, {photo.name for photo in self.find_photos()})
+        if not (run / "splits.csv").is_file():
+            return None
+        names = {photo.name for photo in (self.find_photos() if photos is None else photos)}
+        used = _read_names(run / "splits.csv")
+        excluded = {name for file in _EXCLUDED for name in _read_names(run / file)}
+        return Change(new=len(names - used - excluded), gone=len(used - names))
 
     def add(self, path: Path, label: str, *, move: bool = False) -> Path:
         """Puts a photo into a class, under a free name; returns the photo in the set.
@@ -338,7 +355,7 @@ def summarize_set(pattern_set: PatternSet) -> SetSummary:
         classes={label: counts[label] for label in sorted(counts, key=natural_order)},
         bytes=sum(_size(photo.path) for photo in photos),
         runs=tuple(map(_summarize_run, pattern_set.all_runs())),
-        change=None if model is None else compare_photos(model, {one.name for one in photos}),
+        change=None if model is None else pattern_set.changed_since(model, photos),
     )
 
 
@@ -375,3 +392,42 @@ def _size(path: Path) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0  # just deleted
+
+
+def library_settings(library: Path) -> dict[str, object]:
+    """For a `Call`: the library is named if it is not the default."""
+    return {} if library == LIBRARY else {"library": str(library)}
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a training run finished in this folder: then it is a model."""
+    return (run / RESULTS).is_file() and (run / "best.safetensors").is_file()
+
+
+def is_started(run: Path) -> bool:
+    """Whether a training run has written weights."""
+    return any((run / name).is_file() for name in ("best.safetensors", "last.safetensors"))
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """What results.json holds, of a folder or at a URL; empty if it is missing or damaged."""
+    from clew.storage.working_copy import fetched
+
+    try:
+        with fetched(run, RESULTS) as path:
+            return read_results_file(path)
+    except (OSError, ValueError):
+        return {}
+
+
+def _read_names(path: Path) -> set[str]:
+    from clew.storage.text_files import read_csv
+
+    try:
+        return {row["name"] for row in read_csv(path) if row.get("name")}
+    except FileNotFoundError:
+        return set()
+    except ValueError as error:
+        raise StoreError(
+            f'"{path}" cannot be read ({error}): delete its folder and train again.'
+        ) from None

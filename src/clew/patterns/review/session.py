@@ -1,5 +1,5 @@
-"""A review: which photos are asked about, which key or word means which class, and the answers,
-each applied at once."""
+"""A person decides about photos, one at a time, and each decision is carried out at once: what all
+sessions share, and the review of identified photos, with what is asked and which key means what."""
 
 import itertools
 import os
@@ -7,39 +7,79 @@ import re
 import threading
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from clew.base.errors import Call, InputError
-from clew.base.texts import for_terminal
-from clew.patterns.identification.results import (
-    IDENTIFIED_FILE,
-    Identification,
-    Identified,
-    find_identified,
-    find_newest,
-    read_identified,
-)
-from clew.patterns.library.choose import Chosen, find_classes_folder
-from clew.patterns.library.folders import read_results
+from clew.base.texts import counted, for_terminal, whole_percent
+from clew.patterns.identification.results import Identification, Identified
 from clew.patterns.library.pattern_set import MIN_PHOTOS
-from clew.patterns.library.placing import check_class_name, only_one
-from clew.patterns.photos.photo import natural_order
-from clew.patterns.review.journal import (
-    Action,
-    Decision,
-    DecisionJournal,
-    Decisions,
-    LabeledFolder,
-    digest_file,
-)
+from clew.patterns.library.placing import check_class_name
+from clew.patterns.review.journal import Action, Decision, Decisions, digest_file
 
-JOURNAL = "review.jsonl"
 _KEYS = "123456789"
+_COUNTED = ("approved", "corrected", "skipped")
 _NUMBER = re.compile("0|[1-9][0-9]*")
+# The text of a call, or of a setting in backticks, for the user's interface.
+Say = Callable[[Call | str], str]
+
+
+class Session:
+    """Decisions about photos, for the terminal and the page. `next_call` is what to do afterwards,
+    `again_call` asks what is left. Threads that share it hold `lock`.
+
+    For the page, a session has the names of its files (`PACKAGE`), the kind of its answers
+    (`Answer`), the sides of its pictures in pixels, and the methods below.
+    """
+
+    PACKAGE: ClassVar[str]
+    Answer: ClassVar[type]
+    SIDES: ClassVar[Mapping[str, int]]
+
+    def __init__(
+        self, decisions: Decisions, classes: Sequence[str], *, next_call: Call, again_call: Call
+    ) -> None:
+        self.decisions, self.classes = decisions, list(classes)
+        self.next_call, self.again_call = next_call, again_call
+        self.lock = threading.RLock()
+        # The decisions of this session, the last at the end; None for a photo that was missing.
+        self._made: list[Decision | None] = []
+
+    @property
+    def place(self) -> int:
+        """The number of decisions in this session."""
+        return len(self._made)
+
+    @property
+    def report(self) -> Path | None:
+        """A report that the page shows."""
+        return None
+
+    def path(self, number: int, *, other: bool = False) -> Path | None:
+        """The file of a photo, by the number of its question; `other` is its second photo."""
+        raise NotImplementedError
+
+    def is_current(self, given: Any) -> bool:
+        """Whether the page that gave this answer showed the current state."""
+        raise NotImplementedError
+
+    def carry_out(self, given: Any) -> str:
+        """Carry out an answer of the page; returns what was done."""
+        raise NotImplementedError
+
+    def describe(self, say: Say) -> dict[str, Any]:
+        """Everything that the page shows. Photos are identified only by numbers."""
+        return {
+            "place": self.place,
+            "command": for_terminal(say(self.next_call)),
+            "again": for_terminal(say(self.again_call)),
+        }
+
+    def _find_class(self, label: str) -> str:
+        """A class as it was typed, possibly a new one. Raises InputError for an invalid name."""
+        return find_label(self.classes, label) or check_class_name(label)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +97,24 @@ class Queue:
     gone: tuple[str, ...] = ()
     faulty: tuple[str, ...] = ()
     sure: int = 0
+
+    def tell(self, say: Say) -> list[str]:
+        """What is asked, and what is not, in lines."""
+        every = say("`every=True`")
+        before = [
+            f"{self.decided:,} reviewed" if self.decided else "",
+            f"{self.skipped:,} skipped ({every} includes them)" if self.skipped else "",
+        ]
+        faulty = f"{len(self.faulty):,} could not be opened: {name_some(self.faulty)}"
+        sure = f"{counted(self.sure, 'confident prediction')} not shown ({every} includes them)"
+        lines = {
+            f"{counted(len(self.questions), 'photo')} to review, from {self.source}": True,
+            f"in earlier reviews: {', '.join(filter(None, before))}": any(before),
+            f"no longer found: {len(self.gone):,} ({name_some(self.gone)})": bool(self.gone),
+            faulty: bool(self.faulty),
+            sure: self.sure > 0,
+        }
+        return [line for line, is_shown in lines.items() if is_shown]
 
 
 def make_queue(
@@ -204,12 +262,19 @@ def name_some(names: tuple[str, ...], *, most: int = 5) -> str:
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
-class Review:
-    """The questions of a queue, in order, for the terminal and the page.
+@dataclass(frozen=True, kw_only=True)
+class PageAnswer:
+    """A person's answer; `question` is the number of the one that was on the screen."""
 
-    `next_call` is what to do afterwards, `again_call` asks what is left. Threads that share it hold
-    `lock`.
-    """
+    question: int
+    action: Literal["approve", "correct", "skip", "undo"]
+    label: str = ""
+
+
+class Review(Session):
+    """The questions of a queue, in order."""
+
+    PACKAGE, Answer, SIDES = "clew.patterns.review", PageAnswer, {"photos": 1600}
 
     def __init__(
         self,
@@ -221,17 +286,8 @@ class Review:
         next_call: Call,
         again_call: Call,
     ) -> None:
-        self.queue, self.classes, self.moves = queue, list(classes), moves
-        self.next_call, self.again_call = next_call, again_call
-        self.lock = threading.RLock()
-        self.decisions, self._known = decisions, set(classes)
-        # The decisions of this review, the last at the end; None for a photo that was missing.
-        self._answers: list[Decision | None] = []
-
-    @property
-    def place(self) -> int:
-        """The number of answered questions, which is the index of the open one."""
-        return len(self._answers)
+        super().__init__(decisions, classes, next_call=next_call, again_call=again_call)
+        self.queue, self.moves, self._known = queue, moves, set(classes)
 
     @property
     def current(self) -> Identified | None:
@@ -245,14 +301,14 @@ class Review:
 
     def counts(self) -> Counter[str]:
         """How many this review approved, corrected and skipped."""
-        return Counter(answer.action for answer in self._answers if answer is not None)
+        return Counter(one.action for one in self._made if one is not None)
 
     def new_classes(self) -> dict[str, int]:
         """Classes that got their first photos from this review, with their numbers."""
-        given = Counter(answer.label for answer in self._answers if answer is not None)
+        given = Counter(one.label for one in self._made if one is not None)
         return {one: given[one] for one in self.classes if given[one] and one not in self._known}
 
-    def describe(self, decision: Decision) -> str:
+    def describe_result(self, decision: Decision) -> str:
         """A sentence about the result of an answer."""
         where = f"{self.folder}/{decision.target}"
         if not decision.is_new:
@@ -274,7 +330,7 @@ class Review:
     def correct(self, label: str) -> Decision:
         """Put the photo into another class, possibly a new one. Raises InputError for an invalid
         name."""
-        label = find_label(self.classes, label) or check_class_name(label)
+        label = self._find_class(label)
         is_guess = label == self._open_question().best[0][0]
         decision = self._answer("approved" if is_guess else "corrected", label)
         if label not in self.classes:
@@ -287,28 +343,81 @@ class Review:
         try:
             decision = self._decision(question, "skipped")
         except OSError:
-            self._answers.append(None)  # there is nothing left to note
+            self._made.append(None)  # there is nothing left to note
         else:
-            self._answers.append(self.decisions.note(decision))
+            self._made.append(self.decisions.note(decision))
 
     def undo(self) -> Identified:
         """Undo the last answer and ask the question again.
 
         Raises InputError when there is none, or when the photo cannot be restored.
         """
-        if not self._answers:
+        if not self._made:
             raise InputError("there is nothing to undo: no photo has been reviewed yet.")
-        answer = self._answers[-1]
-        if answer is not None:
+        if (answer := self._made[-1]) is not None:
             self.decisions.undo(answer)
-        self._answers.pop()
-        self._forget_unused_classes()
+        self._made.pop()
+        # New classes whose only answers were undone are not offered again.
+        used = {one.label for one in self._made if one is not None}
+        self.classes = [one for one in self.classes if one in self._known or one in used]
         return self.queue.questions[self.place]
 
-    def _forget_unused_classes(self) -> None:
-        """Forget new classes whose only answers were undone, so that they are not offered again."""
-        used = {answer.label for answer in self._answers if answer is not None}
-        self.classes = [one for one in self.classes if one in self._known or one in used]
+    def tell_end(self, say: Say) -> list[str]:
+        """What was decided, what is left, and what to do now, in lines."""
+        counts = self.counts()
+        told = ", ".join(f"{counts[name]:,} {name}" for name in _COUNTED)
+        left = len(self.queue.questions) - self.place
+        rest = f"; {left:,} left, continue with: {say(self.again_call)}" if left else ""
+        lines = [f"{told}{rest}"]
+        if self.new_classes():
+            lines.append(describe_new_classes(self.new_classes()))
+        if counts["approved"] or counts["corrected"]:
+            lines.append(f"the photos are in {self.folder}")
+            lines.append(f"train again from the last weights with: {say(self.next_call)}")
+        return lines
+
+    def path(self, number: int, *, other: bool = False) -> Path | None:
+        questions = self.queue.questions
+        return questions[number].path if 0 <= number < len(questions) and not other else None
+
+    def is_current(self, given: PageAnswer) -> bool:
+        return given.question == self.place
+
+    def carry_out(self, given: PageAnswer) -> str:
+        if given.action == "undo":
+            return f"Undone: {self.undo().name}"
+        if given.action == "skip":
+            self.skip()
+            return "Skipped"
+        decision = self.approve() if given.action == "approve" else self.correct(given.label)
+        return self.describe_result(decision)
+
+    def describe(self, say: Say) -> dict[str, Any]:
+        total, counts, question = len(self.queue.questions), self.counts(), self.current
+        return {
+            **super().describe(say),
+            "total": total,
+            "question": question and self._describe(question),
+            "following": self.place + 1 if self.place + 1 < total else None,
+            "counts": {name: counts[name] for name in _COUNTED},
+            "can_undo": self.place > 0,
+            "new_classes": describe_new_classes(self.new_classes()),
+            "moves": self.moves,
+            "folder": for_terminal(self.folder),
+        }
+
+    def _describe(self, question: Identified) -> dict[str, Any]:
+        keys = {choice.label: choice.key for choice in self.choices()}
+        guesses = [
+            {
+                "label": label,
+                "key": keys.get(label, ""),
+                "probability": chance,
+                "text": whole_percent(chance),
+            }
+            for label, chance in question.best
+        ]
+        return {"name": for_terminal(title_of(question)), "guesses": guesses, "keys": keys}
 
     def _open_question(self) -> Identified:
         if self.current is None:
@@ -325,7 +434,7 @@ class Review:
                 "it, or skip it."
             ) from None
         decision = self.decisions.carry_out(decision)
-        self._answers.append(decision)
+        self._made.append(decision)
         return decision
 
     def _decision(self, question: Identified, action: Action, label: str | None = None) -> Decision:
@@ -343,130 +452,3 @@ class Review:
             guess=guess,
             probability=round(probability, 6),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReviewConfig:
-    """What to review. `identified` is an identified.json or its folder, by default the newest of
-    the model or set that still has questions; `data` the folder with one folder per class that
-    takes the photos, by default the training folder; `every` also asks about confident predictions,
-    and about photos skipped before."""
-
-    identified: Path | None = None
-    data: Path | None = None
-    every: bool = False
-    move: bool = False
-
-
-@contextmanager
-def open_review(chosen: Chosen, config: ReviewConfig | None = None) -> Iterator[Review]:
-    """Open the review and lock it against other processes.
-
-    Raises InputError when nothing was identified yet or the folder for the photos is unknown,
-    StoreLockedError.
-    """
-    config = config or ReviewConfig()
-    candidates = _find_identified(chosen, config)
-    classes = _open_classes(chosen, config)
-    message = (
-        f'another review of "{chosen.home}" is running: finish that one first (q at the terminal, '
-        '"Finish" on the page).'
-    )
-    with only_one(chosen.home / ".review.lock", message):
-        journal = DecisionJournal(chosen.home / JOURNAL)
-        decisions = Decisions(journal, classes.folder, classes=classes)
-        identification, queue = _choose(candidates, journal, every=config.every)
-        yield Review(
-            queue,
-            decisions,
-            _list_classes(identification, chosen, classes),
-            moves=config.move,
-            next_call=_call_to_train(chosen, config),
-            again_call=call_to_review(chosen, config),
-        )
-
-
-def _find_identified(chosen: Chosen, config: ReviewConfig) -> list[Path]:
-    """What may be reviewed, the newest first."""
-    path = config.identified
-    if path is not None and not path.exists():
-        raise InputError(
-            f'there is no "{path}": give the output folder of "clew patterns identify".'
-        )
-    if path is not None:
-        return [path / IDENTIFIED_FILE if path.is_dir() else path]
-    found = find_identified(chosen.home)
-    if not found:
-        raise InputError(
-            "there is nothing to review: no photos have been identified yet. Run ",
-            chosen.call_to_identify(),
-            " first.",
-        )
-    return found
-
-
-def _choose(
-    files: list[Path], journal: DecisionJournal, *, every: bool
-) -> tuple[Identification, Queue]:
-    """The newest that still has questions; if none has, the newest."""
-    opened = map(read_identified, files)
-    asked = ((one, make_queue(one, journal, every=every)) for one in opened)
-    newest = next(asked)
-    return next((pair for pair in chain([newest], asked) if pair[1].questions), newest)
-
-
-def _open_classes(chosen: Chosen, config: ReviewConfig) -> LabeledFolder:
-    folder = chosen.classes_folder if config.data is None else find_classes_folder(config.data)
-    if folder is None:
-        raise InputError(
-            f'the folder of photos that "{chosen.model}" was trained on no longer exists: set '
-            "`data` to a folder to add the photos to, with one subfolder per class."
-        )
-    if not folder.is_dir():
-        raise InputError(
-            f'there is no folder "{folder}": give a folder with one subfolder per class.'
-        )
-    if chosen.pattern_set is not None and config.data is None:
-        return LabeledFolder(folder, chosen.pattern_set.add)
-    return LabeledFolder(folder)
-
-
-def _list_classes(
-    identification: Identification, chosen: Chosen, classes: LabeledFolder
-) -> list[str]:
-    """The classes to choose from: those of the model, and those whose folders were added since."""
-    trained = (
-        identification.settings.get("classes") or read_results(chosen.model).get("classes") or []
-    )
-    guessed = {label for photo in identification.photos for label, _ in photo.best}
-    return sorted({*map(str, trained), *guessed, *classes.labels()}, key=natural_order)
-
-
-def _call_to_train(chosen: Chosen, config: ReviewConfig) -> Call:
-    """The call that trains again from the last weights."""
-    if chosen.pattern_set is not None and config.data is None:
-        return chosen.pattern_set.call_to_train()
-    trained_on = read_results(chosen.model).get("data", {}).get("folder")
-    folder = config.data or (Path(trained_on) if trained_on else chosen.classes_folder)
-    out = _free_name(chosen.model)
-    places = {"data": folder, "start_from": chosen.model, "out": out}
-    return Call("clew.patterns.train", (), {name: str(path) for name, path in places.items()})
-
-
-def call_to_review(chosen: Chosen, config: ReviewConfig) -> Call:
-    """The call that asks the remaining questions, without identifying again."""
-    newest = find_newest(chosen.home)
-    is_newest = config.identified in (None, newest, newest and newest.parent)
-    wishes: dict[str, object] = {
-        "identified": None if is_newest else str(config.identified),
-        "data": config.data and str(config.data),
-        "move": config.move,
-        "every": config.every,
-    }
-    return chosen.call_to_review({name: value for name, value in wishes.items() if value})
-
-
-def _free_name(model: Path) -> Path:
-    numbers = range(2, 10_000)
-    names = (model.with_name(f"{model.name}-{number}") for number in numbers)
-    return next(name for name in names if not name.exists())

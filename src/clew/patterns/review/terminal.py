@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.base.errors import InputError
+from clew.base.terminal import print_line
 from clew.base.texts import for_terminal, whole_percent
 from clew.patterns.identification.results import Identified
 from clew.patterns.library.placing import check_class_name
@@ -146,7 +147,7 @@ class Dialogue:
         return (self._keys.ask(question) or "").casefold() in ("y", "yes")
 
     def _tell(self, decision: Decision) -> None:
-        self._say(self._review.describe(decision), style="green")
+        self._say(self._review.describe_result(decision), style="green")
 
     def _show(self, question: Identified) -> None:
         number, total = self._review.place + 1, len(self._review.queue.questions)
@@ -192,7 +193,7 @@ class Dialogue:
         return [one for one in choices if len(one.key) == 1 or one.probability is not None]
 
     def _say(self, text: str, style: str | None = None) -> None:
-        self._console.print(Text(for_terminal(text)), style=style, soft_wrap=True)
+        print_line(self._console, text, style)
 
 
 def _confidence(choice: Choice) -> tuple[Text, Text]:

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,16 +12,14 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from clew.base.errors import ClewError, InputError, QueueFullError
-from clew.base.settings import check_numbers, check_positive
 from clew.pages.api import ApiError, Counter, Histogram, Lifecycle, RequestMetrics, busy, invalid
 from clew.pages.service import StaticPage, add_state, new_app, reply
 from clew.patterns.identification.recognize import Recognition, look_at_whole
-from clew.patterns.identification.results import check_options
 from clew.patterns.photos.decode import PhotoError, open_photo, read_square
 from clew.patterns.report.gallery import as_data_url, lay_over
-from clew.patterns.results_file import USUAL_UNKNOWN
 from clew.patterns.serving.corrections import Correction, Corrections
 from clew.patterns.serving.requests import PhotoOptions, read_photo_request
+from clew.patterns.settings import ServeSettings
 from clew.patterns.trained.model import PatternModel, check_maps, heat_maps
 
 if TYPE_CHECKING:
@@ -31,33 +28,6 @@ if TYPE_CHECKING:
 
 # A photo of 20 MB from each of them fits in memory, whatever they do.
 CONNECTIONS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhotoServiceSettings:
-    """A response lists `top_k` classes unless the request says otherwise. It is doubtful below the
-    confidence `threshold`, and unknown below the typicality `unknown`. More than `max_waiting`
-    photos at a time are refused, larger ones than `max_body_bytes` too. At most `max_corrections`
-    photos wait for review. After the signal to end, requests get `drain_seconds`."""
-
-    top_k: int = 3
-    threshold: float = 0.6
-    unknown: float = USUAL_UNKNOWN
-    max_waiting: int = 32
-    max_body_bytes: int = 20_000_000
-    max_corrections: int = 10_000
-    drain_seconds: float = 20.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
-        check_options(top_k=self.top_k, threshold=self.threshold, unknown=self.unknown)
-        check_positive(self, "max_waiting", "max_body_bytes", "max_corrections")
-        if not 0 <= self.drain_seconds < math.inf:
-            raise InputError(
-                "give a number of seconds, 0 or more.",
-                setting="drain_seconds",
-                value=self.drain_seconds,
-            )
 
 
 _PATHS = ("/", "/identify", "/corrections", "/model", "/healthz", "/readyz", "/metrics")
@@ -123,7 +93,7 @@ class PhotoService:
         self,
         model: PatternModel,
         corrections: Corrections,
-        settings: PhotoServiceSettings,
+        settings: ServeSettings,
         *,
         name: str,
         lifecycle: Lifecycle | None = None,

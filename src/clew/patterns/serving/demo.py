@@ -14,7 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from clew.base.errors import InputError, without_settings
-from clew.patterns.serving.app import PAGE, PhotoServiceSettings
+from clew.patterns.serving.app import PAGE
+from clew.patterns.settings import Judging
 from clew.patterns.trained.export import INPUT, OUTPUT, TYPICALITY, ExportedModel, export_onnx
 from clew.patterns.trained.model import PatternModel
 from clew.storage.ownership import claim
@@ -70,7 +71,7 @@ def _page_files() -> dict[str, bytes]:
 
 
 def _describe(model: PatternModel, name: str) -> dict[str, bytes]:
-    settings = PhotoServiceSettings()
+    settings = Judging()
     about = {
         "model": name,
         "classes": list(model.classes),

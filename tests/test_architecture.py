@@ -48,7 +48,6 @@ ROOMS = {
     ),
     "patterns": (
         "results_file",
-        "settings",
         "photos",
         "augment",
         "networks",
@@ -58,6 +57,7 @@ ROOMS = {
         "trained",
         "report",
         "training",
+        "settings",
         "library",
         "identification",
         "review",

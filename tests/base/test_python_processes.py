@@ -4,11 +4,12 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from clew.base.python_processes import run_module, start_function
+from clew.base.python_processes import Copy, run_module, start_copy, start_function
 from tests.test_architecture import SOURCE
 
 # Modules that Python, pip and clew import.
@@ -42,6 +43,35 @@ def test_a_function_finds_the_modules_of_this_process(
     modules = (tmp_path / "modules").read_text().splitlines()
     assert modules == [sys.modules["queue"].__file__, str(SOURCE / "__init__.py"), "mine"]
     assert not trap.exists()
+
+
+def answer(number: int) -> None:
+    """What a copy does: says what it was given, and ends, fails, dies or never ends."""
+    sys.stdout.write(sys.stdin.read())
+    if number < 0:
+        os.kill(os.getpid(), -number)
+    while number > 1:
+        time.sleep(0.01)
+    assert not number
+
+
+def call(number: int, out: Path) -> Copy:
+    out.with_suffix(".in").write_text(f"given {number}")
+    with out.with_suffix(".in").open() as stdin, out.open("w") as stdout:
+        files = {"stdin": stdin.fileno(), "stdout": stdout.fileno(), "stderr": stdout.fileno()}
+        return start_copy(answer, number, **files)
+
+
+def test_copies_of_one_process_read_what_they_get_and_end_alone(tmp_path: Path) -> None:
+    outs = [tmp_path / str(number) for number in range(4)]
+    copies = [call(number, out) for number, out in zip((0, 1, -9, 2), outs, strict=True)]
+    assert [copy.wait() for copy in copies[:3]] == [0, 1, -9]
+    with pytest.raises(TimeoutError):
+        copies[3].wait(0.2)
+    for copy in copies:
+        copy.end()
+    assert outs[0].read_text() == "given 0"
+    assert "AssertionError" in outs[1].read_text()
 
 
 def test_a_module_is_not_taken_from_the_current_folder(trap: Path) -> None:

@@ -23,7 +23,6 @@ ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error)
 _FOOTER_BYTES = 10  # the footer's length and the magic, at the end of a file
 _CONTINUATION = b"\xff\xff\xff\xff"
 _BLOCK = struct.Struct("<qiiq")
-_BUFFER, _LENGTH = struct.Struct("<qq"), struct.Struct("<q")
 _LISTS = {kind(pa.int8()).id for kind in (pa.list_, pa.large_list)} | {pa.list_(pa.int8(), 1).id}
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
@@ -79,17 +78,6 @@ class BatchHeaders:
             values = _follow(message, _header(message), 1)
             _check_record_batch(message, values, len(self._content))
 
-    def unpacked_bytes(self, index: int) -> int:
-        """What record batch `index` takes in memory, by its own account, if it is compressed."""
-        block = self._batches + index * _BLOCK.size
-        message = self._message(block)
-        return _unpacked_bytes(message, _header(message), self._body(block))
-
-    def unpacked_dictionaries(self) -> int:
-        """The same for all dictionaries."""
-        messages = ((self._message(at), self._body(at)) for at in self._dictionary_blocks())
-        return sum(_unpacked_bytes(one, _follow(one, _header(one), 1), at) for one, at in messages)
-
     def place(self, index: int) -> tuple[int, int]:
         """The first byte of the header of record batch `index`, and its size."""
         offset, header_bytes, _, _ = _BLOCK.unpack_from(
@@ -108,10 +96,6 @@ class BatchHeaders:
             raise ValueError("its footer is damaged")
         return self._content[offset + 8 :]
 
-    def _body(self, block: int) -> Any:
-        offset, header_bytes, _, _ = _BLOCK.unpack_from(self._footer, block)
-        return self._content[offset + header_bytes :]
-
 
 def footer_length(tail: Any, file_bytes: int) -> int:
     """Of the footer, its own length and the magic after it."""
@@ -125,31 +109,6 @@ def _find_list(footer: Any, member: int) -> int:
     """Where the footer lists the places of its messages, after their number; 0 if it has none."""
     place = _field(footer, _root(footer), member)
     return place + _unsigned(footer, place) + 4 if place else 0
-
-
-def unpacked_bytes(message: pa.Message) -> int:
-    """What a message of a stream takes in memory, by its own account, if it is compressed."""
-    if message.type not in ("record batch", "dictionary"):
-        return 0
-    table = memoryview(message.metadata)
-    header = _header(table)
-    header = _follow(table, header, 1) if message.type == "dictionary" else header
-    return _unpacked_bytes(table, header, memoryview(message.body))
-
-
-def _unpacked_bytes(message: Any, header: int, body: Any) -> int:
-    """Each compressed buffer starts with the number of bytes that it takes; Arrow allocates them
-    before it reads on. -1 is a buffer that is stored as it is."""
-    place = _field(message, header, 2)
-    if not _field(message, header, 3) or not place:
-        return 0
-    start = place + _unsigned(message, place)
-    total = 0
-    for index in range(_unsigned(message, start)):
-        offset, length = _BUFFER.unpack_from(message, start + 4 + index * _BUFFER.size)
-        if length > 0:
-            total += max(0, _LENGTH.unpack_from(body, offset)[0])
-    return total
 
 
 def check_header(message: Any, file_bytes: int) -> None:

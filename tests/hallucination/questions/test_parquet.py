@@ -11,7 +11,7 @@ import pytest
 
 from clew.base.errors import InputError
 from clew.hallucination.questions import load_questions
-from clew.hallucination.questions.tables import read_parquet
+from clew.hallucination.questions.tables import read_table
 
 ROWS = 300
 TABLE = pa.table(
@@ -67,7 +67,7 @@ def test_parquet_that_polars_writes_is_read(tmp_path: Path, compression: Any) ->
 
 def test_empty_parquet_is_read_as_such(tmp_path: Path) -> None:
     pq.write_table(TABLE.slice(0, 0), tmp_path / "q.parquet")
-    assert list(read_parquet(tmp_path / "q.parquet")) == []
+    assert list(read_table(tmp_path / "q.parquet")) == []
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_repeated_accepted_answers_are_no_bomb(tmp_path: Path) -> None:
     aliases = aliases.cast(pa.list_(pa.string()))
     table = pa.table({"question": questions, "aliases": aliases})
     pq.write_table(table, tmp_path / "q.parquet", compression="zstd")
-    assert next(read_parquet(tmp_path / "q.parquet")).number == 0
+    assert next(read_table(tmp_path / "q.parquet")).number == 0
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_flipped_bytes_are_refused_or_read(tmp_path: Path) -> None:
     path = tmp_path / "q.parquet"
     pq.write_table(TABLE.slice(0, 9), path, compression="none", store_schema=False)
     content, chance = path.read_bytes(), random.Random(0)
-    for _ in range(8):
+    for _ in range(120):
         broken = bytearray(content)
         broken[chance.randrange(len(broken))] = chance.randrange(256)
         path.write_bytes(broken)
         try:
-            assert len(list(read_parquet(path))) == 9
+            assert len(list(read_table(path))) == 9
         except (InputError, ValueError) as error:
             assert str(error)
 

@@ -21,7 +21,7 @@ from clew.hallucination.questions.records import (
     plain_name,
     useful_columns,
 )
-from clew.hallucination.questions.tables import read_arrow, read_parquet
+from clew.hallucination.questions.tables import read_table
 from clew.storage.arrow import ARROW_ERRORS
 from clew.storage.reading import NotRegularFileError, hash_text, open_regular, parse_json
 from clew.storage.text_files import (
@@ -213,8 +213,8 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".json": _read_json,
     ".csv": _read_csv,
     ".tsv": _read_csv,
-    ".parquet": read_parquet,
-    ".arrow": read_arrow,
+    ".parquet": read_table,
+    ".arrow": read_table,
     ".jsonl.gz": _read_json_lines,
     ".csv.gz": _read_csv,
     ".tsv.gz": _read_csv,

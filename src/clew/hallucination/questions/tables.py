@@ -1,22 +1,22 @@
 """Questions from Parquet and Arrow files, which may claim more rows or text than they hold."""
 
+import mmap
 import os
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clew.base.errors import InputError
-from clew.base.python_processes import limit_process, own_memory, start_function
+from clew.base.python_processes import Copy, limit_process, own_memory, start_copy
 from clew.base.texts import bytes_text
 from clew.hallucination.questions.records import Row, first_line, useful_columns
-from clew.storage.arrow import BatchHeaders, map_file, unpacked_bytes
 from clew.storage.reading import open_regular
 
 _BATCH_ROWS = 1024
@@ -27,7 +27,7 @@ _ROWS_PER_BYTE = 64
 _MAX_RATIO = 200
 _FREE_BYTES = 1 << 26
 _FREE_ROWS = 1 << 20
-# What decoding Parquet takes besides its rows, and CPU time. Real files take 0.02 s per MB.
+# What decoding takes besides its rows, and CPU time. Real files take 0.02 s per MB.
 _DECODER_BYTES = 1 << 28
 _LEAST_SECONDS, _BYTES_PER_SECOND = 10, 1_000_000
 _ROWS_KEY = b"rows"
@@ -36,38 +36,40 @@ _PLAIN_TEXTS = "write it with dictionaries or plain texts, or save it as JSON Li
 _LIST_BYTES, _ITEM_BYTES = 64, 8
 
 
-def read_parquet(path: Path) -> Iterator[Row]:
-    """Decoded in a process of its own with limited memory and time: Arrow believes what a file
-    claims, allocates first, and ends the process for some damaged footers."""
-    size = path.stat().st_size
-    seconds = _LEAST_SECONDS + size // _BYTES_PER_SECOND
+def read_table(path: Path) -> Iterator[Row]:
+    """The rows of a Parquet or Arrow file, decoded in a process of its own with limited memory and
+    time: Arrow believes what a file claims, allocates first, and ends the process for some damaged
+    files."""
+    seconds = _LEAST_SECONDS + path.stat().st_size // _BYTES_PER_SECOND
     memory = _most_unpacked(path) + _DECODER_BYTES
-    with open_regular(path) as source:
-        child = start_function(
-            *(write_parquet, path.name, memory, seconds),
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-    try:
-        yield from _batch_rows(path, _receive_batches(path, child))
-    finally:
-        child.kill()
-        child.communicate()
+    content, errors = os.pipe(), os.pipe()
+    with (
+        open_regular(path) as source,
+        os.fdopen(content[0], "rb") as batches,
+        os.fdopen(errors[0], "rb") as said,
+    ):
+        files = {"stdin": source.fileno(), "stdout": content[1], "stderr": errors[1]}
+        child = start_copy(write_table, path.name, memory, seconds, **files)
+        os.close(content[1])
+        os.close(errors[1])
+        try:
+            yield from _batch_rows(path, _receive_batches(path, batches))
+            _explain(path, child, said.read().decode(errors="replace").strip())
+        finally:
+            child.end()
 
 
-def _receive_batches(path: Path, child: "subprocess.Popen[bytes]") -> Iterator[pa.RecordBatch]:
-    assert child.stdout is not None and child.stderr is not None
-    try:
-        batches = pa.ipc.open_stream(child.stdout)
+def _receive_batches(path: Path, content: BinaryIO) -> Iterator[pa.RecordBatch]:
+    with suppress(pa.ArrowInvalid, OSError):  # it ended early, and says why
+        batches = pa.ipc.open_stream(content)
         _check_rows(path, int(batches.schema.metadata[_ROWS_KEY]))
         yield from batches
-    except (pa.ArrowInvalid, OSError):  # it ended early, and says why
-        pass
-    said = child.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+
+
+def _explain(path: Path, child: Copy, said: str) -> None:
     if child.wait() == 0 and not said:
         return
-    kind, _, text = said.partition(": ")
+    kind, _, text = said.rpartition("\n")[2].partition(": ")
     if kind == InputError.__name__:
         raise InputError(text)
     if kind == MemoryError.__name__:
@@ -75,14 +77,14 @@ def _receive_batches(path: Path, child: "subprocess.Popen[bytes]") -> Iterator[p
     raise ValueError(text if kind == ValueError.__name__ else "it crashes its reader")
 
 
-def write_parquet(name: str, max_memory: int, max_seconds: int) -> None:
-    """Decode the Parquet file that is standard input, and write its useful columns to standard
-    output as a stream of Arrow; to standard error, what is wrong."""
+def write_table(name: str, max_memory: int, max_seconds: int) -> None:
+    """Decode the Parquet or Arrow file that is standard input, and write its useful columns to
+    standard output as a stream of Arrow; to standard error, what is wrong."""
     limit_process(memory_bytes=max_memory, seconds=max_seconds)
     pa.set_memory_pool(pa.system_memory_pool())
     try:
         with own_memory():
-            _write_parquet(name)
+            _write_parquet(name) if name.lower().endswith(".parquet") else _write_arrow(name)
     except (MemoryError, InputError, ValueError, OSError, pa.ArrowException) as error:
         told = next((k for k in (MemoryError, InputError) if isinstance(error, k)), ValueError)
         text = first_line(error)
@@ -103,43 +105,32 @@ def _write_parquet(name: str) -> None:
     file = pq.ParquetFile(sys.stdin.buffer, read_dictionary=texts, pre_buffer=False)
     batches = file.iter_batches(batch_size=_BATCH_ROWS, columns=columns, use_threads=False)
     first = next(batches, None)
-    schema = (
-        file.schema_arrow.empty_table().select(columns).schema if first is None else first.schema
-    )
+    if first is None:
+        _write(_select(file.schema_arrow, columns), (), rows)
+    else:
+        _write(first.schema, chain([first], batches), rows)
+
+
+def _write_arrow(name: str) -> None:
+    content = pa.py_buffer(mmap.mmap(0, 0, access=mmap.ACCESS_READ))
+    try:
+        file = pa.ipc.open_file(content)
+        batches = map(file.get_batch, range(file.num_record_batches))
+    except pa.ArrowInvalid:  # the stream format, which Hugging Face writes
+        file = batches = pa.ipc.open_stream(content)
+    columns = useful_columns(name, file.schema.names)
+    _write(_select(file.schema, columns), (batch.select(columns) for batch in batches), 0)
+
+
+def _select(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Not by way of an empty table, for which Arrow imports pandas."""
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch], rows: int) -> None:
     with pa.ipc.new_stream(sys.stdout.buffer, schema.with_metadata({_ROWS_KEY: str(rows)})) as out:
-        for batch in () if first is None else chain([first], batches):
+        for batch in batches:
             out.write_batch(batch)
-
-
-def read_arrow(path: Path) -> Iterator[Row]:
-    with map_file(path) as source:
-        content = source.read_buffer()
-        try:
-            reader = pa.ipc.open_file(content)
-            batches = _file_batches(path, reader, content)
-        except pa.ArrowInvalid:  # the stream format, which Hugging Face writes
-            reader = pa.ipc.open_stream(content)
-            batches = _stream_batches(path, reader, content)
-        columns = useful_columns(path.name, reader.schema.names)
-        yield from _batch_rows(path, (batch.select(columns) for batch in batches))
-
-
-def _file_batches(path: Path, reader: Any, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    headers = BatchHeaders(content)
-    _check_unpacked(path, headers.unpacked_dictionaries())
-    for index in range(reader.num_record_batches):
-        _check_unpacked(path, headers.unpacked_bytes(index))
-        yield reader.get_batch(index)
-
-
-def _stream_batches(path: Path, reader: Any, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    dictionaries = 0
-    for message in pa.ipc.MessageReader.open_stream(content):
-        if message.type == "dictionary":
-            dictionaries += unpacked_bytes(message)
-        elif message.type == "record batch":
-            _check_unpacked(path, dictionaries + unpacked_bytes(message))
-            yield reader.read_next_batch()
 
 
 def _check_rows(path: Path, rows: int) -> None:

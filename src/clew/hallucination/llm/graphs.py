@@ -176,8 +176,7 @@ class GraphPasses(PlainPasses):
         self._captured: dict[tuple[int, int, bool], _CapturedPass] = {}
         self._versions = (0, 0)
         self._weights = torch.empty(0, dtype=torch.float32, device=model.device)
-        is_gpu = model.device.type == "cuda"
-        self.pool = torch.cuda.graph_pool_handle() if is_gpu else None
+        self.pool = self._make_pool()
 
     @property
     def spare_row(self) -> int:
@@ -206,7 +205,13 @@ class GraphPasses(PlainPasses):
 
     def forget(self) -> None:
         self._captured.clear()
+        self.pool = self._make_pool()
         self._weights = self._weights.new_empty(0)
+
+    def _make_pool(self) -> tuple[int, int] | None:
+        """Memory for graphs. That of graphs that are gone cannot be used again while tokens that
+        they gave are still being read."""
+        return torch.cuda.graph_pool_handle() if self.model.device.type == "cuda" else None
 
     def weights_of(self, tokens: int, columns: int) -> Float[Tensor, "layers tokens heads columns"]:
         """Where the attention weights of a pass go. All passes share the memory: each is added to
@@ -247,7 +252,7 @@ class GraphPasses(PlainPasses):
         cache = self.model.cache
         versions = cache.version, self.record.version if self.record is not None else 0
         if self._versions != versions:  # a graph reads and writes the tensors it was captured with
-            self._captured.clear()
+            self.forget()
             self._versions = versions
         tokens = next((size for size in _SIZES if size >= count), None)
         tokens = tokens or -(-count // _SIZES[-1]) * _SIZES[-1]

@@ -70,6 +70,7 @@ def test_every_variant_gives_the_same_result(tmp_path: Path) -> None:
         if result.plan.device == "cuda":
             assert 0 < result.peak_memory_bytes < 1 << 30
             assert 0 <= result.data_wait_share <= 1
+    assert torch.get_float32_matmul_precision() == "highest"  # for whatever runs afterwards
 
 
 @pytest.mark.parametrize("graph", [False, True])

@@ -20,7 +20,7 @@ from clew.engine.config import Batches, LoadSettings, OpenBatches, TrainConfig
 from clew.engine.feed import count_samples, move, named_tensors, same_random_numbers
 from clew.engine.plan import StepVariant, Timing
 from clew.engine.setup import build_optimizer, place_model
-from clew.engine.step import RUNS_BEFORE, build_step, shapes_of
+from clew.engine.step import RUNS_BEFORE, build_step, restored_precision, shapes_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -113,14 +113,11 @@ class Footprint:
 @contextmanager
 def restored_state(device: torch.device) -> Iterator[None]:
     """Restores the random state and PyTorch's float32 matmul precision afterwards."""
-    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
-        with same_random_numbers(device):
+        with restored_precision(), same_random_numbers(device):
             yield
     finally:
-        torch.set_float32_matmul_precision(matmul)
         if device.type == "cuda":
-            torch.backends.cudnn.allow_tf32 = convolutions
             free_memory()
 
 

@@ -16,7 +16,7 @@ from clew.engine.config import Batches, StepOutput
 from clew.engine.feed import build_courier, count_samples, sample_names
 from clew.engine.plan import HardwarePlan
 from clew.engine.processes import gather
-from clew.engine.step import build_precision
+from clew.engine.step import build_precision, restored_precision
 from clew.metrics import auroc, best_threshold
 
 if TYPE_CHECKING:
@@ -312,6 +312,7 @@ def _join(parts: list[dict[str, Any]]) -> Evaluation:
     )
 
 
+@restored_precision()
 def score(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabric") -> Evaluation:
     """Score all samples. If only fp16 gives non-finite scores, fp32 is used instead; otherwise they
     raise TrainingError."""

@@ -296,6 +296,18 @@ def _cast(tensors: Any, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(copies)
 
 
+@contextmanager
+def restored_precision() -> Iterator[None]:
+    """Restores the precision of float32 matrix multiplications, which PyTorch keeps per process:
+    whatever runs after a training must not be less accurate for it."""
+    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
 def build_precision(name: PrecisionName, device: torch.device) -> "Precision":
     """Autocast and, for fp16, its loss scaler. Also sets the precision of a GPU's float32 matrix
     multiplications, which PyTorch keeps per process."""

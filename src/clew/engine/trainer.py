@@ -46,7 +46,7 @@ from clew.engine.state import (
     TrainingEnded,
     TrainingStarted,
 )
-from clew.engine.step import build_precision
+from clew.engine.step import build_precision, restored_precision
 from clew.storage.ownership import claim
 from clew.storage.reading import read_json
 from clew.storage.working_copy import working_copy
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 _VALIDATED = "val_"
 
 
+@restored_precision()
 def fit(
     model: nn.Module,
     train: Batches | OpenBatches,
@@ -333,6 +334,7 @@ def _refuse_other_machine(plan: HardwarePlan, request: PlanRequest, processes: i
     plan_hardware(replace(request, device=plan.device), processes=processes)
 
 
+@restored_precision()
 def record_fit(
     model: nn.Module,
     history: Sequence[Row],

@@ -236,6 +236,7 @@ class FilledRows:
         prompts: Sequence[int] = (),
     ) -> None:
         self.model, self.sequences, self._record = model.with_own_cache(), sequences, record
+        self._room = room
         longest = max(map(len, sequences)) + room
         size = len(sequences), -(-longest // COLUMNS_STEP) * COLUMNS_STEP
         self.model.cache.prepare_resize(*size)()
@@ -260,8 +261,10 @@ class FilledRows:
             Segment(row=row, tokens=sequence[shared:], start=shared)
             for row, sequence in enumerate(self.sequences)
         ]
-        for segments in self._split(rest):
-            places, logits, _ = self._pass(segments, wanted)
+        passes = list(self._split(rest))
+        is_whole = not shared and not self._room and len(passes) == 1
+        for segments in passes:
+            places, logits, _ = self._pass(segments, wanted, is_whole=is_whole)
             if places:
                 yield places, logits
 
@@ -307,7 +310,12 @@ class FilledRows:
             yield some
 
     def _pass(
-        self, segments: Sequence[Segment], wanted: Sequence[range], layers: Sequence[int] = ()
+        self,
+        segments: Sequence[Segment],
+        wanted: Sequence[range],
+        layers: Sequence[int] = (),
+        *,
+        is_whole: bool = False,
     ) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
         """The wanted places, their logits, and their states in some layers."""
         ordered, places, keep, first = self.model.in_order(segments), [], [], 0
@@ -317,7 +325,7 @@ class FilledRows:
             places += [(one.row, place) for place in found]
             keep += [first + place - one.start for place in found]
             first += len(one.tokens)
-        planned = self.model.plan(ordered, keeps_weights=self._keeps_weights)
+        planned = self.model.plan(ordered, keeps_weights=self._keeps_weights, is_whole=is_whole)
         # Some token's logits are computed even if none are wanted: no model expects an empty index.
         where = torch.tensor(keep or [0], device=self.model.device)
         keeps_states = self._record is not None or len(layers) > 0

@@ -3,6 +3,7 @@ replayed. A pass over few tokens is limited by the host, which launches thousand
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -208,7 +209,7 @@ class GraphPasses(PlainPasses):
         self.pool = self._make_pool()
         self._weights = self._weights.new_empty(0)
 
-    def _make_pool(self) -> tuple[int, int] | None:
+    def _make_pool(self) -> Any:
         """Memory for graphs. That of graphs that are gone cannot be used again while tokens that
         they gave are still being read."""
         return torch.cuda.graph_pool_handle() if self.model.device.type == "cuda" else None

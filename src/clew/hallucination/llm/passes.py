@@ -214,6 +214,8 @@ class Pass:
     keeps_weights: bool
     cache: RowCache
     uses_kernels: bool = False
+    # Nothing comes before or after these tokens: their keys and values need no cache.
+    is_whole: bool = False
     # On a GPU, where the kernels put the attention weights of all layers.
     weights: Float[Tensor, "layers tokens heads columns"] | None = None
     states: list[Float[Tensor, "tokens dim"]] = field(default_factory=list)
@@ -264,8 +266,11 @@ class PackedModel:
         steps = sorted((s for s in segments if len(s.tokens) == 1), key=lambda s: s.row)
         return [*steps, *(s for s in segments if len(s.tokens) > 1)]
 
-    def plan(self, ordered: Sequence[Segment], *, keeps_weights: bool = False) -> Pass:
-        """Pack segments that are `in_order`."""
+    def plan(
+        self, ordered: Sequence[Segment], *, keeps_weights: bool = False, is_whole: bool = False
+    ) -> Pass:
+        """Pack segments that are `in_order`. Those that are `is_whole` are not kept in the cache,
+        if all have several tokens."""
         device = self.device
         lengths = [len(segment.tokens) for segment in ordered]
         rows = [s.row for s, length in zip(ordered, lengths, strict=True) for _ in range(length)]
@@ -273,15 +278,17 @@ class PackedModel:
         ends = torch.tensor(lengths).cumsum(0)
         longest = max(positions) + 1
         columns = min(-(-longest // COLUMNS_STEP) * COLUMNS_STEP, self.cache.capacity)
+        is_whole = is_whole and self.packs and min(lengths) > 1
         return Pass(
             groups=self._group(ordered),
             tokens=torch.tensor([t for s in ordered for t in s.tokens], device=device),
             rows=torch.tensor(rows, device=device),
             positions=torch.tensor(positions, device=device),
             last=(ends - 1).to(device),
-            columns=columns,
+            columns=longest if is_whole else columns,
             keeps_weights=keeps_weights,
             cache=self.cache,
+            is_whole=is_whole,
         )
 
     def _group(self, ordered: Sequence[Segment]) -> list[Group]:
@@ -467,11 +474,11 @@ def attend_to_rows(
     if here != home:  # a layer on another GPU: the rows of all layers are on the first one
         query, key, value = (one.to(home) for one in (query, key, value))
         s_aux = None if s_aux is None else s_aux.to(home)
-    cached = planned.cache.layer(layer, key[0], value[0])
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if planned.uses_kernels:
         from clew.hallucination.llm.kernels import attend_packed
 
+        cached = planned.cache.layer(layer, key[0], value[0])
         output = attend_packed(
             query[0],
             key[0],
@@ -484,21 +491,25 @@ def attend_to_rows(
             window=sliding_window,
         )
         return output[None], None
-    cached[0][planned.rows, :, planned.positions] = key[0].transpose(0, 1)
-    cached[1][planned.rows, :, planned.positions] = value[0].transpose(0, 1)
+    if not planned.is_whole:
+        cached = planned.cache.layer(layer, key[0], value[0])
+        for rows, new in zip(cached, (key, value), strict=True):
+            rows[planned.rows, :, planned.positions] = new[0].transpose(0, 1)
     parts = []
     for group in planned.groups:
-        keys, values = (
-            all_rows[group.lanes][:, :, : planned.columns].flatten(0, 1) for all_rows in cached
-        )
+        if planned.is_whole:
+            lanes = tuple(group.query(one[0]) for one in (key, value))
+        else:
+            lanes = tuple(rows[group.lanes][:, :, : planned.columns] for rows in cached)
+        keys, values = (one.flatten(0, 1) for one in lanes)
         scores = _scores(group, query[0], keys, scaling, softcap, sliding_window)
         weights = _softmax(scores, s_aux, query.dtype)
         mixed = torch.bmm(weights.view(len(keys), -1, planned.columns), values)
         if planned.keeps_weights:
             group.weights.append(weights)
         heads = query.shape[1]
-        lanes = mixed.view(group.lane_count, heads, group.width, -1).transpose(1, 2)
-        parts.append(group.unpack(lanes))
+        mixed = mixed.view(group.lane_count, heads, group.width, -1).transpose(1, 2)
+        parts.append(group.unpack(mixed))
     output = parts[0] if len(parts) == 1 else torch.cat(parts)
     return output[None].to(here), None
 

@@ -209,9 +209,9 @@ class RowRecord:
         if "answer_sum" in tensors:
             # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
             is_answer = planned.positions >= self._prompts[planned.rows]
-            is_answer = is_answer if alive is None else is_answer & alive
-            answer = torch.where(is_answer[None, :, None], states, 0).transpose(0, 1).float()
-            tensors["answer_sum"].index_add_(0, planned.rows, answer)
+            chosen = (is_answer if alive is None else is_answer & alive).nonzero()[:, 0]
+            answer = states[:, chosen].transpose(0, 1).float()
+            tensors["answer_sum"].index_add_(0, planned.rows[chosen], answer)
 
     def _add_weights(self, group: Group, planned: Pass, alive: Tensor | None) -> None:
         """Reduce the attention of one group of segments, all layers at once."""

@@ -1,10 +1,11 @@
 """`last.safetensors`, from which a run resumes, `best.safetensors`, the weights to use, and what
 identifies a run: it resumes only with the settings it was started with."""
 
+import json
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -258,15 +259,16 @@ def _under(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
 def describe_run(
     model: nn.Module, config: TrainConfig, request: PlanRequest, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Everything that identifies a run."""
+    """Everything that identifies a run, as it reads back from JSON: without tuples and paths."""
     shapes = {name: list(p.shape) for name, p in model.named_parameters()}
-    return {
+    run = {
         "clew": __version__,
         "model": {"class": type(model).__name__, "parameters": shapes},
         "config": asdict(config),
         "request": request.describe(),
         "settings": dict(settings),
     }
+    return json.loads(json.dumps(run, default=str))
 
 
 def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -302,10 +304,6 @@ def adapt_plan(plan: HardwarePlan, before: PlanRequest, now: PlanRequest) -> Har
 
 def _parts(request: PlanRequest) -> tuple[int | None, int]:
     return request.batch_size, request.grad_accum or 1
-
-
-def saved_request(about: Mapping[str, Any]) -> PlanRequest:
-    return replace(PlanRequest(), **about["request"])
 
 
 def _comparable(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -216,49 +216,28 @@ def _state(batches: Batches) -> dict[str, Any] | None:
         return None
 
 
-class Source:
-    """Batches that are opened once the plan is known, or that the caller has already opened."""
-
-    def __init__(self, given: Batches | OpenBatches, *, seed: int, shuffle: bool) -> None:
-        self._given, self._seed, self._shuffle = given, seed, shuffle
-
-    @property
-    def is_ready_made(self) -> bool:
-        """Whether the caller passed a ready-made loader, whose batch size is fixed."""
-        return not callable(self._given)
-
-    def open(self, plan: HardwarePlan) -> Batches:
-        """Open the batches as planned. Raises InputError if they are not split among the
-        processes."""
-        batches = (
-            self._given(load_settings(plan, seed=self._seed, shuffle=self._shuffle))
-            if callable(self._given)
-            else self._given
+def open_batches(
+    given: Batches | OpenBatches, plan: HardwarePlan, *, seed: int, shuffle: bool
+) -> Batches:
+    """Open the batches as planned, unless the caller has already. Raises InputError if they are
+    not split among the processes."""
+    batches = given(load_settings(plan, seed=seed, shuffle=shuffle)) if callable(given) else given
+    if plan.processes > 1 and _count_sharing(batches) != plan.processes:
+        raise InputError(
+            f"{plan.processes} processes train together, but this {type(batches).__name__} would "
+            "give every process all samples: pass a function that opens a clew Loader, or a "
+            "DataLoader with a DistributedSampler, after the process group is initialized."
         )
-        if plan.processes > 1 and _count_sharing(batches) != plan.processes:
-            raise InputError(
-                f"{plan.processes} processes train together, but this {type(batches).__name__} "
-                "would give every process all samples: pass a function that opens a clew Loader, "
-                "or a DataLoader with a DistributedSampler, after the process group is "
-                "initialized."
-            )
-        if not len(batches):
-            raise InputError("there are no batches: check the data and its split.")
-        return batches
+    if not len(batches):
+        raise InputError("there are no batches: check the data and its split.")
+    return batches
 
 
 def load_settings(plan: HardwarePlan, *, seed: int = 0, shuffle: bool = False) -> LoadSettings:
     """The part of the plan that a loader needs."""
-    return LoadSettings(
-        batch_size=plan.process_batch,
-        num_workers=plan.num_workers,
-        persistent_workers=plan.persistent_workers,
-        prefetch_factor=plan.prefetch_factor,
-        pin_memory=plan.pin_memory,
-        max_cache_batches=plan.max_cache_batches,
-        seed=seed,
-        shuffle=shuffle,
-    )
+    names = {one.name for one in fields(LoadSettings)} & plan.choices.keys()
+    planned = {name: getattr(plan, name) for name in names} | {"batch_size": plan.process_batch}
+    return LoadSettings(**planned, seed=seed, shuffle=shuffle)
 
 
 def _count_sharing(batches: Batches) -> int:

@@ -81,15 +81,20 @@ class Loop:
         """Train until the last epoch or early stopping. Raises TrainingStoppedError when asked to
         stop, TrainingError if training cannot continue."""
         self._since = time.perf_counter()
-        while not self.state.is_trained:
-            self._setup.feed.open(self.state.position)
-            # An epoch that starts from the beginning sets its own seed.
-            if resumed and self.state.position.samples:
-                self._checkpoints.restore_random()
-            resumed = False
-            self._train_epoch()
-            self._end_epoch()
-            self._stop_between_epochs()
+        try:
+            while not self.state.is_trained:
+                self._setup.feed.open(self.state.position)
+                # An epoch that starts from the beginning sets its own seed.
+                if resumed and self.state.position.samples:
+                    self._checkpoints.restore_random()
+                resumed = False
+                self._train_epoch()
+                self._end_epoch()
+                self._stop_between_epochs()
+        finally:
+            self._setup.feed.close()
+            if self._logs is not None:
+                self._logs.close()
 
     def _train_epoch(self) -> None:
         self._setup.model.train()

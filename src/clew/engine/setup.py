@@ -17,8 +17,16 @@ from torch.utils.checkpoint import checkpoint
 from clew.base.errors import InputError, TrainingError
 from clew.base.memory import free_memory
 from clew.base.texts import counted
-from clew.engine.config import TrainConfig
-from clew.engine.feed import Feed, Group, Position, Source, count_samples, move, same_random_numbers
+from clew.engine.config import Batches, OpenBatches, TrainConfig
+from clew.engine.feed import (
+    Feed,
+    Group,
+    Position,
+    count_samples,
+    move,
+    open_batches,
+    same_random_numbers,
+)
 from clew.engine.plan import HardwarePlan
 from clew.engine.processes import Wishes, broadcast_weights
 from clew.engine.step import LR_SCALE, Step, build_step
@@ -27,10 +35,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-_START, _END = (
-    1 / 25,
-    1e-4 / 25,
-)  # relative to the peak: at the start of the warm-up, at the end of the run
+# The learning rate at the start of the warm-up and at the end of the run, relative to the peak.
+_START, _END = 1 / 25, 1e-4 / 25
 _STEP, _MOMENTS = "step", ("exp_avg", "exp_avg_sq")  # AdamW's state of a parameter
 
 
@@ -41,7 +47,7 @@ class Setup:
     def __init__(
         self,
         model: nn.Module,
-        source: Source,
+        train: Batches | OpenBatches,
         *,
         config: TrainConfig,
         plan: HardwarePlan,
@@ -55,7 +61,7 @@ class Setup:
             gradient_checkpointing=plan.gradient_checkpointing,
         )
         broadcast_weights(fabric, self.model)
-        self._source = source
+        self._train = train
         self.peak_lr = config.peak_lr(plan.effective_batch)
         self.optimizer = build_optimizer(
             self.model, config, lr=self.peak_lr, capturable=plan.cuda_graph
@@ -71,9 +77,14 @@ class Setup:
         position = self.feed.position()
         begin = Position(epoch=position.epoch, samples=position.samples - samples)
         self.plan = shrink_micro_batch(
-            self.plan, is_ready_made=self._source.is_ready_made, step=step
+            self.plan, is_ready_made=not callable(self._train), step=step
         )
-        self._let_go(group)
+        # Free everything that the failed step may still hold.
+        group.read, group.batches = [], []
+        self.feed.close()
+        del self.step
+        self.optimizer.zero_grad(set_to_none=True)
+        free_memory()
         with same_random_numbers(self.fabric.device):
             self.feed = self._open_feed()
             self.feed.open(begin)
@@ -102,7 +113,7 @@ class Setup:
 
     def _open_feed(self) -> Feed:
         return Feed(
-            self._source.open(self.plan),
+            open_batches(self._train, self.plan, seed=self.config.seed, shuffle=True),
             device=self.fabric.device,
             grad_accum=self.plan.grad_accum,
             seed=self.config.seed,
@@ -120,14 +131,6 @@ class Setup:
             wishes=self.wishes,
         )
 
-    def _let_go(self, group: Group) -> None:
-        """Frees everything that the failed step may still hold."""
-        group.read, group.batches = [], []
-        self.feed.close()
-        del self.step
-        self.optimizer.zero_grad(set_to_none=True)
-        free_memory()
-
 
 def shrink_micro_batch(plan: HardwarePlan, *, is_ready_made: bool, step: int) -> HardwarePlan:
     """The plan with at most half the micro-batch and the same effective batch, so that results stay
@@ -138,7 +141,10 @@ def shrink_micro_batch(plan: HardwarePlan, *, is_ready_made: bool, step: int) ->
             f"{where}, and the given loader has a fixed batch size: use a smaller batch_size and "
             "a larger grad_accum, or pass a function that opens the batches."
         )
-    smaller = _next_divisor(plan.effective_batch, plan.batch_size, plan.processes)
+    # The largest divisor of the effective batch that divides evenly among the processes.
+    shares = plan.processes
+    sizes = range(plan.batch_size // 2 // shares * shares, 0, -shares)
+    smaller = next((size for size in sizes if plan.effective_batch % size == 0), None)
     if smaller is None:
         raise TrainingError(
             f"{where}: a single sample does not fit. Try `gradient_checkpointing=True` or a "
@@ -155,13 +161,6 @@ def shrink_micro_batch(plan: HardwarePlan, *, is_ready_made: bool, step: int) ->
         f"{plan.effective_batch}"
     )
     return plan.change("batch_size", smaller, reason).change("grad_accum", accum, reason)
-
-
-def _next_divisor(whole: int, part: int, shares: int) -> int | None:
-    """The largest divisor of `whole` that is at most half of `part` and divides evenly among the
-    processes."""
-    sizes = range(part // 2 // shares * shares, 0, -shares)
-    return next((size for size in sizes if whole % size == 0), None)
 
 
 def place_model(
@@ -209,13 +208,12 @@ def _run_part(part: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs
     # torch.compile already keeps buffer updates out of the recomputation.
     if not norms or torch.compiler.is_compiling():
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-    contexts = partial(_contexts, norms)
+
+    def contexts() -> tuple[AbstractContextManager, AbstractContextManager]:
+        """Those of the forward pass and of its recomputation."""
+        return nullcontext(), _without_statistics(norms)
+
     return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
-
-
-def _contexts(norms: list[_NormBase]) -> tuple[AbstractContextManager, AbstractContextManager]:
-    """The contexts for the forward pass of a part and for its recomputation."""
-    return nullcontext(), _without_statistics(norms)
 
 
 @contextmanager
@@ -292,15 +290,12 @@ def load_optimizer(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str,
     for name, parameter in model.named_parameters():
         if f"{name}/{_STEP}" in tensors:
             optimizer.state[parameter] = {
-                what: _like_parameter(tensors[f"{name}/{what}"], parameter)
-                for what in (_STEP, *_MOMENTS)
+                _STEP: tensors[f"{name}/{_STEP}"].to(parameter.device),
+                **{
+                    what: torch.empty_like(parameter).copy_(tensors[f"{name}/{what}"])
+                    for what in _MOMENTS
+                },
             }
-
-
-def _like_parameter(value: Tensor, parameter: Tensor) -> Tensor:
-    if value.shape != parameter.shape:  # the step counter
-        return value.to(parameter.device)
-    return torch.empty_like(parameter).copy_(value)
 
 
 @dataclass(frozen=True, kw_only=True)

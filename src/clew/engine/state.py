@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from torch import nn
 
 from clew.base.progress import Event
 from clew.base.texts import counted
@@ -217,7 +218,7 @@ class FitResult:
 
     @classmethod
     def of_run(
-        cls, state: RunState, plan: HardwarePlan, *, test: Metrics | None, parameters: int
+        cls, state: RunState, plan: HardwarePlan, model: nn.Module, *, test: Metrics | None
     ) -> Self:
         assert state.best is not None
         return cls(
@@ -231,7 +232,7 @@ class FitResult:
             samples_per_second=_over_all(state.history, "samples_per_second"),
             data_wait_share=_over_all(state.history, "data_wait_share"),
             peak_memory_bytes=state.peak_memory_bytes,
-            parameters=parameters,
+            parameters=sum(p.numel() for p in model.parameters()),
         )
 
     def save(self, folder: Path) -> None:

@@ -1,9 +1,8 @@
 """`fit`: train any model on any batches, in a folder from which an interrupted run resumes.
 `record_fit` leaves the same folder for a model that was fitted in another way."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +20,10 @@ from clew.engine.checkpoint import (
     describe_run,
     read_checkpoint,
     refuse_other_run,
-    saved_request,
 )
-from clew.engine.classifier import Metrics, score
+from clew.engine.classifier import score
 from clew.engine.config import Batches, OpenBatches, PlanRequest, Trainable, TrainConfig
-from clew.engine.feed import Source
+from clew.engine.feed import open_batches
 from clew.engine.folders import LAST, PLAN, RESULT, RUN_FILES, Logs, only_one
 from clew.engine.loop import Loop
 from clew.engine.plan import HardwarePlan, limit_threads, look_at_machine
@@ -122,109 +120,87 @@ def fit(
         ... )
         >>> result.best_epoch, result.best_val["auroc"]
     """
-    _check_model(model)
+    if not isinstance(model, nn.Module) or not isinstance(model, Trainable):
+        raise InputError(
+            f"{type(model).__name__} cannot be trained: it must be an nn.Module with "
+            "training_step(batch) -> StepOutput. Wrap a network that returns logits in "
+            "clew.engine.Classifier."
+        )
     leave_slow_kernels(model)
     limit_threads(max(1, look_at_machine().cores // count_processes()))
     with working_copy(as_path(output_dir)) as folder, only_one(folder):
-        task = _Task(
-            model=model,
-            train=train,
-            validation=validation,
-            test=test,
-            config=config or TrainConfig(),
-            request=request or PlanRequest(),
-            folder=folder,
-            settings=settings or {},
+        run = _Run(
+            model, train, config or TrainConfig(), request or PlanRequest(), folder, settings or {}
         )
+        if run.is_finished:
+            return run.load_result()
+        report_to = report_to_all(reporter or log_event, *callbacks)
+        report_to = report_to if run.fabric.is_global_zero else ignore_event
+        with Threads(run.count_threads(), ignore_event):
+            return run.train(validation, test, report_to, should_stop)
+
+
+class _Run:
+    """A run in its folder: new, interrupted or finished. Raises SettingsMismatchError if the folder
+    belongs to another one."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Batches | OpenBatches,
+        config: TrainConfig,
+        request: PlanRequest,
+        folder: Path,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._model, self._train, self._folder = model, train, folder
+        self._config, self._request = config, request
+        self._identity = describe_run(model, config, request, settings)
         if is_first_process():
-            claim(task.folder, RUN_FILES)
-        about = task.find_saved()
+            claim(folder, RUN_FILES)
+        about = None
+        if (folder / LAST).exists():
+            about = read_checkpoint(folder / LAST).about
+            refuse_other_run(folder, about, self._identity)
         if is_first_process():
-            remove_temporaries(task.folder, *RUN_FILES)
+            remove_temporaries(folder, *RUN_FILES)
             if about is None:
                 # The run it belongs to no longer exists.
-                (task.folder / RESULT).unlink(missing_ok=True)
-        fabric, plan = task.plan(about)
-        if about is not None and (task.folder / RESULT).exists():
-            return task.load_result(fabric)
-        report_to = report_to_all(reporter or log_event, *callbacks)
-        report_to = report_to if fabric.is_global_zero else ignore_event
-        with Threads(task.count_threads(plan), ignore_event):
-            return _train(task, plan, fabric, report_to, should_stop, is_started=about is not None)
+                (folder / RESULT).unlink(missing_ok=True)
+        self._is_started = about is not None
+        self.fabric, self._plan = self._make_plan() if about is None else self._read_plan(about)
+        self._checkpoints = Checkpoints(folder, self.fabric, self._identity)
+        self.is_finished = self._is_started and (folder / RESULT).exists()
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Task:
-    """The arguments of `fit`."""
-
-    model: nn.Module
-    train: Batches | OpenBatches
-    validation: Batches | OpenBatches | None
-    test: Batches | OpenBatches | None
-    config: TrainConfig
-    request: PlanRequest
-    folder: Path
-    settings: Mapping[str, Any]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What identifies the run, as it reads back from JSON: without tuples and paths."""
-        run = describe_run(self.model, self.config, self.request, self.settings)
-        return json.loads(json.dumps(run, default=str))
-
-    def find_saved(self) -> dict[str, Any] | None:
-        """What the folder's checkpoint says; raises SettingsMismatchError if it belongs to another
-        run."""
-        if not (self.folder / LAST).exists():
-            return None
-        about = read_checkpoint(self.folder / LAST).about
-        refuse_other_run(self.folder, about, self.identity)
-        return about
-
-    def plan(self, about: dict[str, Any] | None) -> "tuple[Fabric, HardwarePlan]":
+    def _make_plan(self) -> "tuple[Fabric, HardwarePlan]":
         processes = count_processes()
-        if about is not None:
-            plan = HardwarePlan.from_dict(about["plan"])
-            _refuse_other_machine(plan, self.request, processes)
-            plan = adapt_plan(plan, saved_request(about), self.request)
-            return start_fabric(plan.device), plan
-        first = plan_hardware(self.request, config=self.config, processes=processes)
+        first = plan_hardware(self._request, config=self._config, processes=processes)
         fabric = start_fabric(first.device)
         plan = plan_hardware(
-            self.request,
-            model=self.model,
-            open_batches=self.train,
-            config=self.config,
+            self._request,
+            model=self._model,
+            open_batches=self._train,
+            config=self._config,
             processes=processes,
             device=fabric.device,
         )
-        return fabric, _with_own_size(plan, self.train)
+        return fabric, _with_own_size(plan, self._train)
 
-    def count_threads(self, plan: HardwarePlan) -> int:
+    def _read_plan(self, about: Mapping[str, Any]) -> "tuple[Fabric, HardwarePlan]":
+        plan = HardwarePlan.from_dict(about["plan"])
+        _refuse_other_machine(plan, self._request, count_processes())
+        plan = adapt_plan(plan, replace(PlanRequest(), **about["request"]), self._request)
+        return start_fabric(plan.device), plan
+
+    def count_threads(self) -> int:
         """Those of the plan, since their number changes how sums are rounded; not more than this
         process may use now, unless requested."""
         most = torch.get_num_threads()
-        return self.request.threads or min(plan.threads or most, most)
+        return self._request.threads or min(self._plan.threads or most, most)
 
-    def open(self, given: Batches | OpenBatches | None, plan: HardwarePlan) -> Batches | None:
-        """Batches to evaluate on."""
-        if given is None:
-            return None
-        return Source(given, seed=self.config.seed, shuffle=False).open(plan)
-
-    def describe_start(self, setup: Setup, state: RunState) -> TrainingStarted:
-        return TrainingStarted(
-            plan=setup.plan,
-            epochs=self.config.epochs,
-            steps=state.total_steps,
-            done_steps=state.step,
-            output_dir=self.folder,
-            settings=self.identity,
-        )
-
-    def load_result(self, fabric: "Fabric") -> FitResult:
-        Checkpoints(self.folder, fabric, self.identity).load_best(self.model)
-        path = self.folder / RESULT
+    def load_result(self) -> FitResult:
+        self._checkpoints.load_best(self._model)
+        path = self._folder / RESULT
         try:
             return FitResult.from_dict(read_json(path, finite=False))
         except (OSError, ValueError) as error:
@@ -233,87 +209,72 @@ class _Task:
                 "to re-create it."
             ) from error
 
-
-def _train(
-    task: _Task,
-    plan: HardwarePlan,
-    fabric: "Fabric",
-    reporter: Reporter,
-    should_stop: Callable[[], bool],
-    *,
-    is_started: bool,
-) -> FitResult:
-    source = Source(task.train, seed=task.config.seed, shuffle=True)
-    setup = Setup(task.model, source, config=task.config, plan=plan, fabric=fabric)
-    checkpoints = Checkpoints(task.folder, fabric, task.identity)
-    state = RunState(total_steps=task.config.epochs * setup.feed.groups_an_epoch)
-    if is_started:
-        state = checkpoints.restore(setup.model, setup.optimizer, setup.step.precision)
-    validation = task.open(task.validation, plan)
-    logs = None
-    if fabric.is_global_zero:
-        replace_json(task.folder / PLAN, plan.to_dict())
-        logs = Logs(task.folder, state.history)
-    loop = Loop(
-        setup,
-        validation,
-        state=state,
-        checkpoints=checkpoints,
-        logs=logs,
-        reporter=reporter,
-        should_stop=should_stop,
-    )
-    result = None
-    reporter(task.describe_start(setup, state))
-    try:
-        _run(loop, setup, logs, resumed=is_started)
-        result = _finish(task, setup, state, checkpoints)
-    finally:
-        reporter(TrainingEnded(result=result))
-    return result
-
-
-def _run(loop: Loop, setup: Setup, logs: Logs | None, *, resumed: bool) -> None:
-    try:
-        if not loop.state.is_trained:
-            loop.run(resumed=resumed)
-    finally:
-        setup.feed.close()
-        if logs is not None:
-            logs.close()
-
-
-def _finish(task: _Task, setup: Setup, state: RunState, checkpoints: Checkpoints) -> FitResult:
-    """Load the best weights and evaluate them on the test samples, at the threshold chosen on
-    validation."""
-    checkpoints.load_best(setup.model)
-    result = FitResult.of_run(
-        state,
-        setup.plan,
-        test=_test(task, setup, state),
-        parameters=sum(p.numel() for p in setup.model.parameters()),
-    )
-    if setup.fabric.is_global_zero:
-        replace_json(task.folder / PLAN, setup.plan.to_dict())
-        result.save(task.folder)
-    wait_for_all(setup.fabric)
-    return result
-
-
-def _test(task: _Task, setup: Setup, state: RunState) -> Metrics | None:
-    batches = task.open(task.test, setup.plan)
-    if batches is None or state.best is None:
-        return None
-    return score(setup.model, batches, setup.plan, setup.fabric).metrics(state.best.threshold)
-
-
-def _check_model(model: nn.Module) -> None:
-    if not isinstance(model, nn.Module) or not isinstance(model, Trainable):
-        raise InputError(
-            f"{type(model).__name__} cannot be trained: it must be an nn.Module with "
-            "training_step(batch) -> StepOutput. Wrap a network that returns logits in "
-            "clew.engine.Classifier."
+    def train(
+        self,
+        validation: Batches | OpenBatches | None,
+        test: Batches | OpenBatches | None,
+        reporter: Reporter,
+        should_stop: Callable[[], bool],
+    ) -> FitResult:
+        config, plan, folder = self._config, self._plan, self._folder
+        setup = Setup(self._model, self._train, config=config, plan=plan, fabric=self.fabric)
+        state = RunState(total_steps=config.epochs * setup.feed.groups_an_epoch)
+        if self._is_started:
+            state = self._checkpoints.restore(setup.model, setup.optimizer, setup.step.precision)
+        validated = self._open(validation, plan)
+        logs = None
+        if self.fabric.is_global_zero:
+            replace_json(folder / PLAN, plan.to_dict())
+            logs = Logs(folder, state.history)
+        loop = Loop(
+            setup,
+            validated,
+            state=state,
+            checkpoints=self._checkpoints,
+            logs=logs,
+            reporter=reporter,
+            should_stop=should_stop,
         )
+        result = None
+        reporter(
+            TrainingStarted(
+                plan=plan,
+                epochs=config.epochs,
+                steps=state.total_steps,
+                done_steps=state.step,
+                output_dir=folder,
+                settings=self._identity,
+            )
+        )
+        try:
+            loop.run(resumed=self._is_started)
+            result = self._finish(setup, state, test)
+        finally:
+            reporter(TrainingEnded(result=result))
+        return result
+
+    def _open(self, given: Batches | OpenBatches | None, plan: HardwarePlan) -> Batches | None:
+        """Batches to evaluate on."""
+        if given is None:
+            return None
+        return open_batches(given, plan, seed=self._config.seed, shuffle=False)
+
+    def _finish(
+        self, setup: Setup, state: RunState, test: Batches | OpenBatches | None
+    ) -> FitResult:
+        """Load the best weights and evaluate them on the test samples, at the threshold chosen on
+        validation."""
+        self._checkpoints.load_best(setup.model)
+        batches, metrics = self._open(test, setup.plan), None
+        if batches is not None and state.best is not None:
+            found = score(setup.model, batches, setup.plan, setup.fabric)
+            metrics = found.metrics(state.best.threshold)
+        result = FitResult.of_run(state, setup.plan, setup.model, test=metrics)
+        if setup.fabric.is_global_zero:
+            replace_json(self._folder / PLAN, setup.plan.to_dict())
+            result.save(self._folder)
+        wait_for_all(setup.fabric)
+        return result
 
 
 def _with_own_size(plan: HardwarePlan, train: Batches | OpenBatches) -> HardwarePlan:
@@ -353,32 +314,38 @@ def record_fit(
     plan = plan_hardware(request)
     fabric = start_fabric(plan.device)
     identity = describe_run(model, config, request, settings)
-    identity = json.loads(json.dumps(identity, default=str))
     memory = MemoryUse(fabric.device, 0).look()
     rows = [{"data_wait_share": 0.0, "memory_bytes": memory, **row} for row in history]
     state = _finished(rows, best_epoch)
-    result = FitResult.of_run(
-        state, plan, test=None, parameters=sum(p.numel() for p in model.parameters())
-    )
+    result = FitResult.of_run(state, plan, model, test=None)
     optimizer = build_optimizer(model, config, lr=config.peak_lr(plan.effective_batch))
-    precision = build_precision("fp32", fabric.device)
     with only_one(output_dir):
-        _report(reporter, plan, state, output_dir, identity)
-        Logs(output_dir, state.history).close()
+        reporter(
+            TrainingStarted(
+                plan=plan,
+                epochs=state.epoch,
+                steps=state.total_steps,
+                done_steps=0,
+                output_dir=output_dir,
+                settings=identity,
+            )
+        )
+        for row in rows:
+            reporter(EpochEnded(row=row))
+        Logs(output_dir, rows).close()
         replace_json(output_dir / PLAN, plan.to_dict())
         checkpoints = Checkpoints(output_dir, fabric, identity)
         checkpoints.keep_best(model)
-        checkpoints.save(model, optimizer, precision, state, plan)
+        checkpoints.save(model, optimizer, build_precision("fp32", fabric.device), state, plan)
         result.save(output_dir)
     reporter(TrainingEnded(result=result))
     return result
 
 
-def _finished(history: Sequence[Row], best_epoch: int) -> RunState:
-    best = history[best_epoch - 1]
+def _finished(history: list[Row], best_epoch: int) -> RunState:
     metrics = {
         name.removeprefix(_VALIDATED): value
-        for name, value in best.items()
+        for name, value in history[best_epoch - 1].items()
         if name.startswith(_VALIDATED)
     }
     steps = int(history[-1]["step"] or 0)
@@ -387,28 +354,7 @@ def _finished(history: Sequence[Row], best_epoch: int) -> RunState:
         epoch=len(history),
         step=steps,
         best=Best(epoch=best_epoch - 1, metrics=metrics, threshold=None),
-        history=list(history),
+        history=history,
         seconds=sum(float(row["seconds"] or 0) for row in history),
         is_trained=True,
     )
-
-
-def _report(
-    reporter: Reporter,
-    plan: HardwarePlan,
-    state: RunState,
-    output_dir: Path,
-    identity: Mapping[str, Any],
-) -> None:
-    reporter(
-        TrainingStarted(
-            plan=plan,
-            epochs=state.epoch,
-            steps=state.total_steps,
-            done_steps=0,
-            output_dir=output_dir,
-            settings=identity,
-        )
-    )
-    for row in state.history:
-        reporter(EpochEnded(row=row))

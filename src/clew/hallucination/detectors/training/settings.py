@@ -1,8 +1,8 @@
 """The settings of `clew train`: data, networks, training and output."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from clew.base.errors import InputError
 from clew.base.progress import Event
@@ -71,9 +71,6 @@ class TrainingSettings:
             network=self.network, loss=self.loss, train=self.train, request=self.request
         )
 
-    def seeded(self, seed: int) -> Self:
-        return replace(self, train=replace(self.train, seed=seed))
-
     def describe(self) -> dict[str, Any]:
         """The settings as plain data, for results.json."""
         return {
@@ -109,7 +106,14 @@ class TrainRunConfig(TrainingSettings):
         check_numbers(self)
         refuse_unused(self.network, find_networks(self.networks))
         if self.data_pattern is None:
-            self._refuse_trace_settings()
+            for name in ("scores_file", "score_threshold", "higher_is"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        "it only applies to `data_pattern`, since preprocessed samples already "
+                        'have labels. Omit it, or give it to "clew preprocess".',
+                        setting=name,
+                        value=getattr(self, name),
+                    )
         elif self.preprocessed_dir is not None:
             raise InputError(
                 f'`data_pattern="{self.data_pattern}"` was given too. Use only one of them.',
@@ -123,16 +127,6 @@ class TrainRunConfig(TrainingSettings):
                 setting="data_pattern",
                 value=self.data_pattern,
             )
-
-    def _refuse_trace_settings(self) -> None:
-        for name in ("scores_file", "score_threshold", "higher_is"):
-            if getattr(self, name) is not None:
-                raise InputError(
-                    "it only applies to `data_pattern`, since preprocessed samples already have "
-                    'labels. Omit it, or give it to "clew preprocess".',
-                    setting=name,
-                    value=getattr(self, name),
-                )
 
     def open_samples(self) -> Path:
         """The folder of samples; see `clew.hallucination.samples.index.open_samples`."""

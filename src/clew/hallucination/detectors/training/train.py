@@ -70,48 +70,37 @@ RESULTS_FILE = "results.json"
 LIBRARY = "torch-geometric"
 
 Run = dict[str, Any]
+# What a run with another seed takes from the plan of the first one.
+_PLANNED = (
+    *("device", "precision", "compile", "cuda_graph", "channels_last"),
+    *("num_workers", "batch_size", "grad_accum", "threads"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One network to train. `network_config` holds its hyperparameters, including the dimensions of
-    the samples; `place` is its folder, relative to the output folder."""
+    """One network to train, with its own folder per `seed` if there are several.
+    `network_config` holds its hyperparameters, including the dimensions of the samples."""
 
     kind: NetworkKind
     network_config: Any
     training: TrainingSettings
     samples: DetectorSamples
     output_dir: Path
-    place: str
-    title: str
-
-    @classmethod
-    def open(
-        cls,
-        kind: NetworkKind,
-        training: TrainingSettings,
-        samples: DetectorSamples,
-        output_dir: Path,
-    ) -> Self:
-        """Create the task of a network. Raises InputError for invalid settings."""
-        return cls(
-            kind=kind,
-            network_config=configure(kind, samples.sizes(), training.network),
-            training=training,
-            samples=samples,
-            output_dir=output_dir,
-            place=kind.name,
-            title=kind.title,
-        )
+    seed: int | None = None
 
     def seeded(self, seed: int) -> Self:
-        """The same with another seed, in its own folder."""
-        return replace(
-            self,
-            training=self.training.seeded(seed),
-            place=f"{self.kind.name}/seed-{seed}",
-            title=f"{self.kind.title}, seed {seed}",
-        )
+        train = replace(self.training.train, seed=seed)
+        return replace(self, training=replace(self.training, train=train), seed=seed)
+
+    @property
+    def place(self) -> str:
+        """Its folder, relative to the output folder."""
+        return self.kind.name if self.seed is None else f"{self.kind.name}/seed-{self.seed}"
+
+    @property
+    def title(self) -> str:
+        return self.kind.title if self.seed is None else f"{self.kind.title}, seed {self.seed}"
 
     @property
     def folder(self) -> Path:
@@ -148,27 +137,16 @@ class Task:
 
     def follow(self, plan: HardwarePlan) -> Self:
         """The same task with everything planned: it is trained as the plan says."""
+        planned = {name: getattr(plan, name) for name in _PLANNED}
         request = replace(
-            self.training.request,
-            device=plan.device,
-            precision=plan.precision,
-            amp=None,
-            compile=plan.compile,
-            cuda_graph=plan.cuda_graph,
-            channels_last=plan.channels_last,
-            num_workers=plan.num_workers,
-            batch_size=plan.batch_size,
-            grad_accum=plan.grad_accum,
-            threads=plan.threads,
-            calibrate=False,
-            reasons=plan.reasons,
+            self.training.request, **planned, amp=None, calibrate=False, reasons=plan.reasons
         )
         return replace(self, training=replace(self.training, request=request))
 
-    def clear(self) -> None:
-        """Remove what was trained before; raises StoreLockedError if another run is writing it."""
-        with only_one(self.folder):
-            clear_run(self.folder)
+    def score(self, detector: Detector, fitted: FitResult, split: str) -> Scores:
+        """The risks that the trained network gives to the answers of a split."""
+        settings = load_settings(fitted.plan)
+        return score_batches(detector, self.samples.open_whole(split, settings))
 
     def _identity(self) -> dict[str, Any]:
         """What identifies this run; `load_detector` builds the network from it."""
@@ -238,11 +216,9 @@ class ResultsFile:
 
         self._change(add)
 
-    def remove(self, models: Iterable[str]) -> None:
-        gone = set(models)
-
+    def remove(self, model: str) -> None:
         def remove(saved: dict[str, Any]) -> dict[str, Any]:
-            return {**saved, "runs": [run for run in saved["runs"] if run["model"] not in gone]}
+            return {**saved, "runs": [run for run in saved["runs"] if run["model"] != model]}
 
         self._change(remove)
 
@@ -251,8 +227,9 @@ class ResultsFile:
         another network may be training into the same folder."""
         with lock_file(self.path.parent / ".results.lock"):
             while (content := change(saved := self._read())) != saved:
+                ordered = {name: content[name] for name in ("runs", "data", "settings")}
                 with suppress(ChangedError):
-                    self._write(content)
+                    replace_json(self.path, {**ordered, "versions": read_versions(LIBRARY)})
                     return
 
     def _read(self) -> dict[str, Any]:
@@ -272,10 +249,6 @@ class ResultsFile:
                 "again to re-create it (the trained networks are kept), or choose another `out`."
             ) from None
         return {"settings": {}, **content, "data": data}
-
-    def _write(self, content: dict[str, Any]) -> None:
-        ordered = {name: content[name] for name in ("runs", "data", "settings")}
-        replace_json(self.path, {**ordered, "versions": read_versions(LIBRARY)})
 
 
 def _describe(data: dict[str, Any]) -> str:
@@ -303,7 +276,7 @@ def keep_network(task: Task, fitted: FitResult, source: DataSource, reporter: Re
 
 def _make(task: Task, fitted: FitResult, samples: Path) -> Detector:
     trained = load_detector(task.folder, fitted.plan.device)
-    validation, test = (_score(trained, task.samples, fitted, s) for s in ("validation", "test"))
+    validation, test = (unfold(task.score(trained, fitted, s)) for s in ("validation", "test"))
     labels = {name: split.index.labels > 0.5 for name, split in task.samples.splits.items()}
     calibration = PlattScale.fit(labels["validation"], validation)
     risks = calibration.probabilities(validation)
@@ -322,11 +295,6 @@ def _make(task: Task, fitted: FitResult, samples: Path) -> Detector:
         config=trained.config,
     )
     return make_detector(method, Companions.fit(AnswerFeatures(samples)))
-
-
-def _score(trained: Detector, samples: DetectorSamples, fitted: FitResult, split: str) -> Scores:
-    settings = load_settings(fitted.plan)
-    return unfold(score_batches(trained, samples.open_whole(split, settings)))
 
 
 Found = TypeVar("Found")
@@ -372,7 +340,7 @@ def _train_networks(
     def train(task: Task) -> Run:
         saved = results.find(task.kind.name) if task.is_finished else None
         fitted = task.fit(reporter, should_stop)
-        run = task.describe(fitted) if saved is None else saved
+        run = saved or task.describe(fitted)
         if saved is None:
             first_does(partial(_record, task, fitted, run, results))
         first_does(partial(keep_network, task, fitted, source, reporter))
@@ -440,7 +408,16 @@ def _open_tasks(
     kinds = find_networks(networks)
     source.refuse_missing(kinds)
     opened = {needed: DetectorSamples(source, needed) for needed in {k.samples for k in kinds}}
-    return [Task.open(kind, training, opened[kind.samples], output_dir) for kind in kinds]
+    return [
+        Task(
+            kind=kind,
+            network_config=configure(kind, opened[kind.samples].sizes(), training.network),
+            training=training,
+            samples=opened[kind.samples],
+            output_dir=output_dir,
+        )
+        for kind in kinds
+    ]
 
 
 def _train_each(
@@ -485,7 +462,7 @@ def _clear(tasks: Iterable[Task], results: ResultsFile) -> None:
     them."""
     for task in tasks:
         with only_one(task.folder):
-            results.remove([task.kind.name])
+            results.remove(task.kind.name)
             clear_run(task.folder, f"{KEPT}/{DETECTOR_JSON}")
 
 
@@ -504,7 +481,8 @@ def _prepare_seeds(tasks: Sequence[Task], *, overwrite: bool) -> None:
     make_folder(tasks[0].output_dir)
     if overwrite:
         for task in tasks:
-            task.clear()
+            with only_one(task.folder):
+                clear_run(task.folder)
 
 
 def _train_seed(task: Task, reporter: Reporter, should_stop: Callable[[], bool]) -> TrainedSeed:
@@ -512,11 +490,10 @@ def _train_seed(task: Task, reporter: Reporter, should_stop: Callable[[], bool])
     fitted = task.fit(reporter, should_stop)
     reporter(NetworkEnded(run=task.describe(fitted), is_new=is_new))
     detector = load_detector(task.folder, fitted.plan.device)
-    settings = load_settings(fitted.plan)
     # Validation comes first, so that one-time costs of the device are not counted.
-    validation = score_batches(detector, task.samples.open_whole("validation", settings))
+    validation = task.score(detector, fitted, "validation")
     begun = time.perf_counter()
-    test = score_batches(detector, task.samples.open_whole("test", settings))
+    test = task.score(detector, fitted, "test")
     return TrainedSeed(
         seed=task.training.train.seed,
         validation=validation,

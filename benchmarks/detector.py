@@ -23,12 +23,12 @@ import torch
 from probes import fixed, write_store
 
 from clew.hallucination.detectors import Detector
-from clew.hallucination.detectors.companions import (
+from clew.hallucination.detectors.calibration import (
     Companions,
     fit_fallback,
     make_detector,
 )
-from clew.hallucination.detectors.probes.gaussian import Distance
+from clew.hallucination.detectors.probes.gated import Distance
 from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.detectors.probes.tokens import find_token_probe
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer

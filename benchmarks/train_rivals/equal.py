@@ -7,13 +7,14 @@ from pathlib import Path
 import torch
 
 from clew.engine import Classifier, PlanRequest, TrainConfig, fit
-from clew.hallucination.detectors.networks.graph_lstm import (
+from clew.hallucination.detectors.networks.lstm import (
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,
     GVAELSTMDetector,
+    LSTMConfig,
+    LSTMDetector,
 )
-from clew.hallucination.detectors.networks.lstm import LSTMConfig, LSTMDetector
 
 from .data import HardSamples, write_folder
 from .speed import open_files

@@ -18,13 +18,14 @@ from clew.engine.feed import move
 from clew.engine.processes import start_fabric
 from clew.engine.setup import build_optimizer
 from clew.engine.step import build_step
-from clew.hallucination.detectors.networks.graph_lstm import (
+from clew.hallucination.detectors.networks.lstm import (
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,
     GVAELSTMDetector,
+    LSTMConfig,
+    LSTMDetector,
 )
-from clew.hallucination.detectors.networks.lstm import LSTMConfig, LSTMDetector
 from clew.hallucination.detectors.training.samples import DetectorSamples, PreprocessedData
 
 from .data import DIM, write_files, write_folder

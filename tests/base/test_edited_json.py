@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from clew.base.errors import ClewError, StoreError
 from clew.engine.plan import HardwarePlan
@@ -180,9 +181,9 @@ def test_state_of_a_run_round_trips_and_edits_are_value_errors() -> None:
     row = {"epoch": 1, "step": 2, "samples_per_second": 3.0, "data_wait_share": 0.1, "seconds": 9.0}
     state = RunState(total_steps=10, history=[row])
     state.consider({"auroc": 0.5, "loss": None}, 0.5, "auroc")
-    saved = json.loads(json.dumps(state.to_dict()))
+    saved = json.loads(json.dumps(asdict(state)))
     assert RunState.from_dict(saved) == state
-    result = FitResult.of_run(state, HardwarePlan(), test=None, parameters=3).to_dict()
+    result = FitResult.of_run(state, HardwarePlan(), nn.Linear(2, 1), test=None).to_dict()
     for read, content in ((RunState.from_dict, saved), (FitResult.from_dict, result)):
         content = json.loads(json.dumps(content))
         for edited in edits_of(content):

@@ -8,7 +8,7 @@ import pytest
 
 from clew.base.terminal import TextConsole
 from clew.cli.printing import has_shades, print_answer, print_legend
-from clew.hallucination.detectors.risk import Risk, unavailable
+from clew.hallucination.detectors.data import Risk, unavailable
 from clew.hallucination.live.asking import AskedAnswer, AskResult
 from clew.hallucination.live.delivery import LiveToken
 from clew.hallucination.questions import Question

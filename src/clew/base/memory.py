@@ -5,7 +5,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+Result = TypeVar("Result")
 # Of PyTorch's CPU allocator, and of Python when there is no memory for another stack.
 _TEXTS = ("can't allocate memory", "can't start new thread")
 
@@ -26,6 +27,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return any(text in str(error) for text in _TEXTS)
+
+
+def none_if_out_of_memory(work: Callable[[], Result]) -> Result | None:
+    """The result of the work; None if memory ran out. Then whatever the work held can be freed:
+    the error, which would keep it alive, is gone."""
+    try:
+        return work()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    return None
 
 
 def freeze_objects() -> bool:

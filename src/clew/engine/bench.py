@@ -15,7 +15,12 @@ import torch
 from torch import nn
 
 from clew.base.errors import InputError
-from clew.base.memory import free_memory, is_out_of_memory, measure_peak_bytes
+from clew.base.memory import (
+    free_memory,
+    is_out_of_memory,
+    measure_peak_bytes,
+    none_if_out_of_memory,
+)
 from clew.engine.config import Batches, LoadSettings, OpenBatches, TrainConfig
 from clew.engine.feed import count_samples, move, named_tensors, same_random_numbers
 from clew.engine.plan import StepVariant, Timing
@@ -205,16 +210,15 @@ class Bench:
 
     def measure_peak(self, way: StepVariant, size: int) -> int | None:
         """Peak bytes of a step beyond weights and optimizer; None if it does not fit."""
-        try:
+
+        def measure() -> int:
             trial = self.make_trial(replace(way, cuda_graph=False, compile=False), size)
             trial.run()
             return measure_peak_bytes(trial.run, self._device)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            return None
-        finally:
-            self._free_memory()
+
+        peak = none_if_out_of_memory(measure)
+        self._free_memory()
+        return peak
 
     def _build(self, waiting: list[StepVariant], size: int) -> dict[StepVariant, Trial]:
         """Trials of the first waiting variants, as many as a GPU holds side by side. When time is

@@ -109,7 +109,7 @@ class Checkpoints:
             about = {
                 **self._identity,
                 "plan": plan.to_dict(),
-                "state": state.to_dict(),
+                "state": asdict(state),
                 "processes": [process for process, _ in each],
                 "scaler": precision.state_dict(),
             }
@@ -218,16 +218,12 @@ def settle_best(folder: Path, state: RunState) -> None:
     new = folder / NEXT_BEST
     if not new.exists():
         return
-    if state.best is not None and _best_epoch(new) == state.best.epoch:
+    about = read_model(new).about
+    check_about(new, about, _BEST, what="the best epoch of a run", advice=_ADVICE)
+    if state.best is not None and about["best"]["epoch"] == state.best.epoch:
         new.replace(folder / BEST)
     else:
         new.unlink()
-
-
-def _best_epoch(path: Path) -> int:
-    about = read_model(path).about
-    check_about(path, about, _BEST, what="the best epoch of a run", advice=_ADVICE)
-    return int(about["best"]["epoch"])
 
 
 def load_weights(model: nn.Module, saved: ModelFile, prefix: str = "") -> None:
@@ -320,15 +316,11 @@ def _comparable(run: Mapping[str, Any]) -> dict[str, Any]:
 def read_versions(*more: str) -> dict[str, str]:
     """Versions of clew, Python, the libraries every run uses and `more` of them, and the GPU.
     "unknown" where none can be found."""
-    found = {name: _find_version(name) for name in (*_LIBRARIES, *more)}
+    found = {}
+    for name in (*_LIBRARIES, *more):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # bundled with another: lightning_fabric in pytorch-lightning
+            found[name] = "unknown"
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {"clew": __version__, "python": platform.python_version(), **found, "gpu": gpu}
-
-
-def _find_version(library: str) -> str:
-    """The version of a library. One that is bundled with another (lightning_fabric in
-    pytorch-lightning) has no metadata of its own."""
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "unknown"

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from clew.base.errors import InputError, TrainingError
 from clew.base.texts import counted, list_some
 from clew.engine.config import Batches, StepOutput
+from clew.engine.config import Precision as PrecisionName
 from clew.engine.feed import build_courier, count_samples, sample_names
 from clew.engine.plan import HardwarePlan
 from clew.engine.processes import gather
@@ -72,25 +73,17 @@ class Classifier(nn.Module):
         answer = self.network(batch)
         logits, extra = answer if isinstance(answer, tuple) else (answer, {})
         labels = batch["label"]
-        scores = _check_logits(logits, labels)
+        scores = logits[:, 0] if logits.dim() == 2 and logits.shape[1] == 1 else logits
+        if scores.dim() not in (1, 2) or scores.shape[0] != labels.shape[0]:
+            raise InputError(
+                f"the network returns logits of shape {tuple(scores.shape)} for {labels.shape[0]} "
+                "labels: it must return one logit per sample, [batch], or one per class, [batch, "
+                "classes]."
+            )
         loss = self.loss(scores, labels)
         for further in extra.values():
             loss = loss + further
         return StepOutput(loss=loss, scores=scores, labels=labels, metrics=extra)
-
-
-def _check_logits(
-    logits: Tensor, labels: Tensor
-) -> Float[Tensor, " batch"] | Float[Tensor, "batch classes"]:
-    if logits.dim() == 2 and logits.shape[1] == 1:
-        logits = logits[:, 0]
-    if logits.dim() not in (1, 2) or logits.shape[0] != labels.shape[0]:
-        raise InputError(
-            f"the network returns logits of shape {tuple(logits.shape)} for {labels.shape[0]} "
-            "labels: it must return one logit per sample, [batch], or one per class, [batch, "
-            "classes]."
-        )
-    return logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,16 +157,13 @@ class CategoricalLoss:
             wrong = (-torch.expm1(log_probabilities)).clamp_min(1e-8)
             losses = losses * (shares * wrong**self.focal_gamma).sum(1)
         if self.class_weights is not None:
-            losses = losses * (shares @ self._weights(logits))
+            if len(self.class_weights) != classes:
+                raise InputError(
+                    f"class_weights are {self.class_weights}, but the network has {classes} "
+                    "classes: give one weight per class."
+                )
+            losses = losses * (shares @ logits.new_tensor(self.class_weights))
         return losses.mean()
-
-    def _weights(self, logits: Float[Tensor, "batch classes"]) -> Float[Tensor, " classes"]:
-        if self.class_weights is None or len(self.class_weights) != logits.shape[1]:
-            raise InputError(
-                f"class_weights are {self.class_weights}, but the network has "
-                f"{logits.shape[1]} classes: give one weight per class."
-            )
-        return logits.new_tensor(self.class_weights)
 
 
 def _check(focal_gamma: float | None, label_smoothing: float) -> None:
@@ -273,10 +263,9 @@ class _Part:
     def add(self, batch: Any, output: StepOutput) -> None:
         self._counts.append(count_samples(batch))
         self._names.extend(sample_names(batch))
-        self._metric_names = ("loss", *output.metrics)
-        self._means.append(
-            torch.stack([value.float() for value in (output.loss, *output.metrics.values())])
-        )
+        means = {"loss": output.loss, **output.metrics}
+        self._metric_names = tuple(means)
+        self._means.append(torch.stack([value.float() for value in means.values()]))
         if output.scores is not None and output.labels is not None:
             self._scores.append(output.scores.float())
             self._labels.append(output.labels)
@@ -316,33 +305,21 @@ def _join(parts: list[dict[str, Any]]) -> Evaluation:
 def score(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabric") -> Evaluation:
     """Score all samples. If only fp16 gives non-finite scores, fp32 is used instead; otherwise they
     raise TrainingError."""
-    result = _evaluate(model, batches, plan, fabric)
-    if result.unusable and plan.precision == "fp16":
-        plan = plan.change("precision", "fp32", "fp16 produced non-finite scores")
-        result = _evaluate(model, batches, plan, fabric)
-    if result.unusable:
-        raise TrainingError(
-            f"the network's scores for {counted(len(result.unusable), 'sample')} are non-finite "
-            f"({list_some(result.unusable)}): their data may contain NaN or infinity. Exclude "
-            "them."
-        )
-    return result
+    names: list[PrecisionName] = ["fp16", "fp32"] if plan.precision == "fp16" else [plan.precision]
+    for name in names:
+        precision = build_precision(name, fabric.device)
+        result = evaluate(model, batches, fabric, precision, channels_last=plan.channels_last)
+        if not result.unusable:
+            return result
+    raise TrainingError(
+        f"the network's scores for {counted(len(result.unusable), 'sample')} are non-finite "
+        f"({list_some(result.unusable)}): their data may contain NaN or infinity. Exclude them."
+    )
 
 
-def _evaluate(
-    model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabric"
-) -> Evaluation:
-    precision = build_precision(plan.precision, fabric.device)
-    return evaluate(model, batches, fabric, precision, channels_last=plan.channels_last)
-
-
-def score_metrics(
-    scores: Float[Tensor, " samples"] | Float[Tensor, "samples classes"],
-    labels: Shaped[Tensor, " samples"],
-    threshold: float | None = None,
-) -> Metrics:
-    """Metrics of logits on the CPU. An undefined metric is None: AUROC if all labels are the same,
-    F1 without a positive sample."""
+def score_metrics(scores: Tensor, labels: Tensor, threshold: float | None = None) -> Metrics:
+    """Metrics of logits `[samples]` or `[samples, classes]` on the CPU. An undefined metric is
+    None: AUROC if all labels are the same, F1 without a positive sample."""
     if scores.dim() == 1:
         return _binary(scores, labels.long(), 0.5 if threshold is None else threshold)
     return _multiclass(scores, labels.long())

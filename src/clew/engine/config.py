@@ -46,26 +46,21 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        _check("epochs", self.epochs, self.epochs >= 1, "1 or more")
-        if self.lr is not None:
-            _check("lr", self.lr, 0 < self.lr < math.inf, "greater than 0 (1e-3 is typical)")
-        _check("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
-        _check(
-            "betas",
-            self.betas,
-            all(0 <= b < 1 for b in self.betas),
-            "two numbers, each at least 0 and less than 1",
-        )
-        fraction = self.warmup_fraction
-        _check("warmup_fraction", fraction, 0 <= fraction < 1, "at least 0 and less than 1")
-        _check("max_norm", self.max_norm, self.max_norm > 0, "greater than 0")
-        if self.patience is not None:
-            _check("patience", self.patience, self.patience >= 1, "1 or more, or none")
-        _check("seed", self.seed, 0 <= self.seed < 1 << 63, "0 or more")
-        known = get_args(Monitor)
-        _check("monitor", self.monitor, self.monitor in known, f"one of {', '.join(known)}")
-        seconds = self.checkpoint_every_seconds
-        _check("checkpoint_every_seconds", seconds, seconds >= 0, "0 or more")
+        fraction, monitors = "at least 0 and less than 1", get_args(Monitor)
+        checks: dict[str, tuple[bool, str]] = {
+            "epochs": (self.epochs >= 1, "1 or more"),
+            "lr": (self.lr is None or 0 < self.lr < math.inf, "greater than 0 (1e-3 is typical)"),
+            "weight_decay": (self.weight_decay >= 0, "0 or more"),
+            "betas": (all(0 <= b < 1 for b in self.betas), f"two numbers, each {fraction}"),
+            "warmup_fraction": (0 <= self.warmup_fraction < 1, fraction),
+            "max_norm": (self.max_norm > 0, "greater than 0"),
+            "patience": (self.patience is None or self.patience >= 1, "1 or more, or none"),
+            "seed": (0 <= self.seed < 1 << 63, "0 or more"),
+            "monitor": (self.monitor in monitors, f"one of {', '.join(monitors)}"),
+            "checkpoint_every_seconds": (self.checkpoint_every_seconds >= 0, "0 or more"),
+        }
+        for name, (is_right, wanted) in checks.items():
+            _check(name, getattr(self, name), is_right, wanted)
 
     def peak_lr(self, effective_batch: int) -> float:
         return self.lr if self.lr is not None else 1e-3 * math.sqrt(effective_batch / 32)
@@ -95,8 +90,8 @@ class PlanRequest(TrainingHardware):
                 _check(name, value, value >= 1, "1 or more")
         if self.num_workers is not None:
             _check("num_workers", self.num_workers, self.num_workers >= 0, "0 or more")
-        known = get_args(Precision)
         if self.precision is not None:
+            known = get_args(Precision)
             _check("precision", self.precision, self.precision in known, f"one of {known}")
         if self.amp is not None and self.precision is not None:
             mixed = self.precision in ("bf16", "fp16")

@@ -164,10 +164,8 @@ class Logs:
 
 def _group(name: str) -> str:
     """The name of a curve in TensorBoard, which groups curves by the part before the slash."""
-    for part in ("train", "val"):
-        if name.startswith(f"{part}_"):
-            return f"{part}/{name.removeprefix(f'{part}_')}"
-    return f"run/{name}"
+    part, _, rest = name.partition("_")
+    return f"{part}/{rest}" if part in ("train", "val") else f"run/{name}"
 
 
 def draw_curves(
@@ -192,6 +190,7 @@ def _draw_curves(
 ) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(9, 3.6), dpi=150)
     figure.suptitle(title)
@@ -202,7 +201,10 @@ def _draw_curves(
     _draw(reached, history, column, label="validation", color=_VALIDATION)
     for axes, name in ((loss, "loss"), (reached, figure_name)):
         axes.axvline(best_epoch, color=_BEST, linestyle=":", label=f"best epoch ({best_epoch})")
-        _label(axes, name, epochs=len(history))
+        axes.set(xlabel="epoch", ylabel=name, xlim=(0.5, len(history) + 0.5))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize="small")
     image = io.BytesIO()
     FigureCanvasAgg(figure).print_png(image)
     return image.getvalue()
@@ -216,14 +218,3 @@ def _draw(
         # Without a marker a run of one epoch would show nothing.
         marker = "o" if len(points) <= _MARKED_EPOCHS else None
         axes.plot(*zip(*points, strict=True), label=label, color=color, marker=marker, markersize=3)
-
-
-def _label(axes: "Axes", name: str, *, epochs: int) -> None:
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(name)
-    axes.set_xlim(0.5, epochs + 0.5)
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize="small")

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
 from clew.base.errors import TrainingError, TrainingStoppedError
-from clew.base.memory import MemoryUse, is_out_of_memory
+from clew.base.memory import MemoryUse, none_if_out_of_memory
 from clew.base.progress import Note, Reporter
 from clew.base.texts import counted, list_some
 from clew.engine.checkpoint import Checkpoints
@@ -38,7 +38,6 @@ from clew.engine.state import (
     TrainingProgress,
     monitored,
 )
-from clew.engine.step import StepResult
 
 _REPORT_EVERY_SECONDS = 0.2
 _SAVE_TIMES_APART = 50
@@ -107,7 +106,8 @@ class Loop:
     def _take_step(self, group: Group) -> bool:
         """Take one step. Returns False if it did not fit in memory: its samples are then read
         again, in smaller batches."""
-        result = self._try_step(group)
+        lr = self._schedule.lr(self.state.step)
+        result = none_if_out_of_memory(lambda: self._setup.step.run(group.batches, lr))
         if result is None:
             self._setup.shrink(group, self.state.step)
             self._reporter(Note(self._setup.plan.reasons["batch_size"]))
@@ -117,14 +117,6 @@ class Loop:
         self._readings.add(result)
         self.state.step += 1
         return True
-
-    def _try_step(self, group: Group) -> StepResult | None:
-        try:
-            return self._setup.step.run(group.batches, self._schedule.lr(self.state.step))
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-        return None
 
     def _wish(self) -> None:
         due = self._setup.config.checkpoint_every_seconds
@@ -206,7 +198,9 @@ class Loop:
         self._since = time.perf_counter()
         state.begin_next_epoch()
         state.is_trained = self._is_over(metrics)
-        self._tell(row)
+        if self._logs is not None:
+            self._logs.add(row)
+        self._reporter(EpochEnded(row=row))
         if state.is_trained or self._is_save_due():
             self._write_checkpoint()
 
@@ -266,11 +260,6 @@ class Loop:
         )
         return True
 
-    def _tell(self, row: dict[str, Any]) -> None:
-        if self._logs is not None:
-            self._logs.add(row)
-        self._reporter(EpochEnded(row=row))
-
     def _report(self) -> None:
         self._reported = now = time.perf_counter()
         state = self.state
@@ -313,69 +302,47 @@ class Watch:
                 self._examine(figures, step, begin, group if i == len(readings) - 1 else None)
 
     def _examine(self, figures: Figures, step: int, begin: Position, group: Group | None) -> None:
-        fabric, plan = self._setup.fabric, self._setup.plan
-        is_fp16 = plan.precision == "fp16"
+        setup, fabric = self._setup, self._setup.fabric
+        is_fp16 = setup.plan.precision == "fp16"
         self._skips += 1
         if is_fp16 and self._skips < _MAX_SKIPS and all(gather(fabric, figures.has_finite_loss)):
             return
-        batches = group.read if group is not None else self._setup.read_again(begin)
-        if is_fp16 and self._is_fp16_to_blame(batches):
-            self._leave_fp16(begin.epoch, step)
-            return
+        batches = group.read if group is not None else setup.read_again(begin)
+        where = f"in epoch {begin.epoch + 1}, step {step + 1}"
+        if is_fp16:
+            finite = is_finite_in_fp32(setup.model, setup.on_device(batches))
+            if all(gather(fabric, finite)):
+                self._skips = 0
+                reason = f"fp16 produced non-finite values {where}, where fp32 does not"
+                setup.leave_fp16(reason)
+                self._reporter(Note(f"{reason}: continuing in {setup.plan.precision}"))
+                return
         names = [name for batch in batches for name in sample_names(batch)]
         wrong = [sentence for batch in batches for sentence in find_wrong_inputs(batch)]
         parts = gather(fabric, (names, wrong))
-        raise explain_not_finite(
-            [name for part, _ in parts for name in part],
-            [sentence for _, part in parts for sentence in part],
-            epoch=begin.epoch,
-            step=step,
-            loss=figures.means["loss"],
-            norm=figures.gradient_norm,
-            precision=plan.precision,
-        )
+        names = [name for part, _ in parts for name in part]
+        raise self._explain(figures, where, names, [one for _, part in parts for one in part])
 
-    def _is_fp16_to_blame(self, batches: list) -> bool:
-        model = self._setup.model
-        finite = is_finite_in_fp32(model, self._setup.on_device(batches))
-        return all(gather(self._setup.fabric, finite and has_finite_buffers(model)))
-
-    def _leave_fp16(self, epoch: int, step: int) -> None:
-        self._skips = 0
-        reason = (
-            f"fp16 produced non-finite values in epoch {epoch + 1}, step {step + 1}, where fp32 "
-            "does not"
-        )
-        self._setup.leave_fp16(reason)
-        self._reporter(Note(f"{reason}: continuing in {self._setup.plan.precision}"))
-
-
-def explain_not_finite(
-    names: Sequence[str],
-    wrong: Sequence[str],
-    *,
-    epoch: int,
-    step: int,
-    loss: float,
-    norm: float,
-    precision: str,
-) -> TrainingError:
-    """The error that ends a run: `names` of the step's samples, `wrong` parts of their data. Epoch
-    and step count from 0."""
-    what = f"the gradient's norm is {norm:g}" if math.isfinite(loss) else f"the loss is {loss:g}"
-    if wrong:
+    def _explain(
+        self, figures: Figures, where: str, names: list[str], wrong: list[str]
+    ) -> TrainingError:
+        """The error that ends a run: `names` of the step's samples, `wrong` parts of their data."""
+        loss, norm = figures.means["loss"], figures.gradient_norm
+        is_loss = not math.isfinite(loss)
+        what = f"the loss is {loss:g}" if is_loss else f"the gradient's norm is {norm:g}"
         cause = (
             f"The data itself contains NaN or infinity: {list_some(wrong)}. Exclude these samples."
         )
-    else:
-        mixed = precision in ("bf16", "fp16")
-        amp = f", or `amp=False` (it ran in {precision})" if mixed else ""
-        cause = f"The data is finite, so training diverged: try a lower `lr`{amp}."
-    shown = list_some(names) or "the batch has no sample names"
-    return TrainingError(
-        f"{what} in epoch {epoch + 1}, step {step + 1} (samples: {shown}). {cause} "
-        f"That step was not applied; the last checkpoint is from before it."
-    )
+        if not wrong:
+            precision = self._setup.plan.precision
+            mixed = precision in ("bf16", "fp16")
+            amp = f", or `amp=False` (it ran in {precision})" if mixed else ""
+            cause = f"The data is finite, so training diverged: try a lower `lr`{amp}."
+        shown = list_some(names) or "the batch has no sample names"
+        return TrainingError(
+            f"{what} {where} (samples: {shown}). {cause} That step was not applied; the last "
+            "checkpoint is from before it."
+        )
 
 
 def find_wrong_inputs(batch: Any) -> list[str]:
@@ -409,16 +376,13 @@ def _samples_of(batch: Any, name: str, wrong: Bool[Tensor, " rows"]) -> list[int
 
 @torch.no_grad()
 def is_finite_in_fp32(model: nn.Module, batches: Sequence[Any]) -> bool:
-    """Whether the forward pass gives finite values without autocast; leaves the model unchanged."""
+    """Whether the forward pass gives finite values without autocast, and all buffers are finite: a
+    running mean that has become infinite stays infinite. Leaves the model unchanged."""
     device = next(model.parameters()).device
     before = [buffer.clone() for buffer in model.buffers()]
     with same_random_numbers(device), torch.autocast(device.type, enabled=False):
         losses = [model.training_step(batch).loss for batch in batches]  # type: ignore[operator]
     for buffer, value in zip(model.buffers(), before, strict=True):
         buffer.copy_(value)
-    return all(bool(loss.isfinite()) for loss in losses)
-
-
-def has_finite_buffers(model: nn.Module) -> bool:
-    """Whether all buffers are finite. A running mean that has become infinite stays infinite."""
-    return all(bool(b.isfinite().all()) for b in model.buffers() if b.is_floating_point())
+    values = (*losses, *(buffer for buffer in before if buffer.is_floating_point()))
+    return all(bool(value.isfinite().all()) for value in values)

@@ -17,10 +17,8 @@ from clew.base.typed_json import Bounds, Count, Seconds, read_as, without_nan
 from clew.engine.classifier import Metrics
 from clew.engine.config import Monitor
 from clew.engine.feed import Position
-from clew.engine.folders import RESULT
 from clew.engine.plan import HardwarePlan
 from clew.engine.step import StepResult
-from clew.storage.writing import replace_json
 
 # One row of log.csv: every number that it may have, and those that are always there.
 Row = dict[str, int | float | None]
@@ -132,12 +130,10 @@ class Best:
         if new is None or old is None:
             return old is None
         if new == old:  # small validation sets often tie
-            return _is_lower(metrics.get("loss"), self.metrics.get("loss"))
+            name, new, old = "loss", metrics.get("loss"), self.metrics.get("loss")
+            if new is None or old is None:
+                return False
         return new < old if name == "loss" else new > old
-
-
-def _is_lower(new: float | None, old: float | None) -> bool:
-    return new is not None and old is not None and new < old
 
 
 def monitored(metrics: Metrics, monitor: Monitor) -> str:
@@ -182,12 +178,9 @@ class RunState:
         self.epochs_without_better = 0
         return True
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Self:
-        """The state that `to_dict` saved; raises ValueError when it is invalid."""
+        """The state that `asdict` gave; raises ValueError when it is invalid."""
         state = read_as(cls, without_nan(saved), "its state")
         _check_history(state.history)
         return state
@@ -235,15 +228,12 @@ class FitResult:
             parameters=sum(p.numel() for p in model.parameters()),
         )
 
-    def save(self, folder: Path) -> None:
-        replace_json(folder / RESULT, self.to_dict())
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"plan": self.plan.to_dict()}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Self:
-        """The result that `save` wrote; raises ValueError when it is invalid."""
+        """The result that `to_dict` gave; raises ValueError when it is invalid."""
         result = read_as(cls, without_nan(saved))
         _check_history(result.history)
         return result

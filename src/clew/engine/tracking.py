@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from clew.base.errors import InputError, without_settings
 from clew.base.progress import Event, Reporter, report_to_all
@@ -29,18 +29,6 @@ _ADVICE: dict[Tracker, str] = {
     "mlflow": "check MLFLOW_TRACKING_URI, and that the server is running",
 }
 _MLFLOW_MOST_PARAMS, _MLFLOW_LONGEST_PARAM = 100, 500
-
-
-class TrackedRun(Protocol):
-    """A run in a tracker that is open for logging; `id` reopens it."""
-
-    id: str
-
-    def log(self, metrics: dict[str, float], epoch: int) -> None: ...
-
-    def summarize(self, metrics: dict[str, float]) -> None: ...
-
-    def close(self, *, is_complete: bool) -> None: ...
 
 
 class ExperimentLogger:
@@ -68,9 +56,15 @@ class ExperimentLogger:
     def __init__(self, tracker: Tracker, *, project: str = "clew", name: str | None = None) -> None:
         check_tracker(tracker)
         self._tracker: Tracker = tracker
-        self._library = _import(tracker)
+        try:
+            self._library = import_module(tracker)
+        except ImportError as error:
+            raise InputError(
+                f"logging to {_TITLES[tracker]} requires the package {tracker}, which cannot be "
+                f'imported ({error}): run "pip install clew[{tracker}]".'
+            ) from None
         self._project, self._name = project, name
-        self._run: TrackedRun | None = None
+        self._run: _WandbRun | _MlflowRun | None = None
         self._note = _Note(Path())
         self._keeps_open = False
 
@@ -110,7 +104,7 @@ class ExperimentLogger:
             raise InputError(
                 f"{_TITLES[self._tracker]} cannot be reached ({reason}): {_ADVICE[self._tracker]}."
             ) from error
-        self._note.start(self._run.id)
+        self._note.write(self._run.id, self._note.epochs)
 
     def _log_epoch(self, row: Mapping[str, Any]) -> None:
         """Log an epoch, once: a killed run trains the epochs after its last checkpoint again."""
@@ -120,7 +114,7 @@ class ExperimentLogger:
         with self._tolerate():
             metrics = {name: value for name, value in row.items() if name != "epoch"}
             self._run.log(_numbers(metrics), epoch)
-            self._note.end_epoch(epoch)
+            self._note.write(self._run.id, epoch)
 
     def _summarize(self, metrics: Metrics) -> None:
         if self._run is not None:
@@ -164,37 +158,22 @@ def check_tracker(tracker: str) -> None:
         raise InputError("choose from: wandb, mlflow.", setting="log_to", value=tracker)
 
 
-def _import(tracker: Tracker) -> Any:
-    try:
-        return import_module(tracker)
-    except ImportError as error:
-        raise InputError(
-            f"logging to {_TITLES[tracker]} requires the package {tracker}, which cannot be "
-            f'imported ({error}): run "pip install clew[{tracker}]".'
-        ) from None
-
-
 class _Note:
     """The file in a run's folder that records its ID in the tracker and how many epochs were
     logged."""
 
     def __init__(self, path: Path, tracker: str = "") -> None:
         self._path, self._tracker = path, tracker
-        self._all = _read(path)
+        try:
+            self._all: dict[str, _Noted] = read_as(dict[str, _Noted], read_json(path))
+        except (OSError, ValueError):
+            self._all = {}  # a new run in the tracker
         noted = self._all.get(tracker, _Noted())
-        self.run_id: str | None = noted.run_id
-        self.epochs: int = noted.epochs
+        self.run_id, self.epochs = noted.run_id, noted.epochs
 
-    def start(self, run_id: str) -> None:
-        self.run_id = run_id
-        self._write()
-
-    def end_epoch(self, epoch: int) -> None:
-        self.epochs = epoch
-        self._write()
-
-    def _write(self) -> None:
-        self._all[self._tracker] = _Noted(run_id=self.run_id, epochs=self.epochs)
+    def write(self, run_id: str, epochs: int) -> None:
+        self.run_id, self.epochs = run_id, epochs
+        self._all[self._tracker] = _Noted(run_id=run_id, epochs=epochs)
         replace_json(self._path, {tracker: asdict(noted) for tracker, noted in self._all.items()})
 
 
@@ -204,16 +183,9 @@ class _Noted:
     epochs: Count = 0
 
 
-def _read(path: Path) -> dict[str, _Noted]:
-    try:
-        return read_as(dict[str, _Noted], read_json(path))
-    except (OSError, ValueError):
-        return {}  # a new run in the tracker
-
-
 class _WandbRun:
-    """A run in Weights & Biases. Epochs are the x axis: W&B would ignore steps that go back after a
-    kill."""
+    """A run in Weights & Biases that is open for logging; `id` reopens it. Epochs are the x axis:
+    W&B would ignore steps that go back after a kill."""
 
     def __init__(
         self, wandb: Any, *, run_id: str | None, project: str, name: str, settings: dict[str, Any]
@@ -255,7 +227,10 @@ class _MlflowRun:
         found = self._client.get_experiment_by_name(project)
         experiment = found.experiment_id if found else self._client.create_experiment(project)
         self.id = self._client.create_run(experiment, run_name=name).info.run_id
-        params = [self._param(name, value) for name, value in settings.items()]
+        params = [
+            self._entities.Param(name, str(value)[:_MLFLOW_LONGEST_PARAM])
+            for name, value in settings.items()
+        ]
         for start in range(0, len(params), _MLFLOW_MOST_PARAMS):
             some = params[start : start + _MLFLOW_MOST_PARAMS]
             self._client.log_batch(self.id, params=some)
@@ -270,9 +245,6 @@ class _MlflowRun:
 
     def close(self, *, is_complete: bool) -> None:
         self._client.set_terminated(self.id, "FINISHED" if is_complete else "KILLED")
-
-    def _param(self, name: str, value: Any) -> Any:
-        return self._entities.Param(name, str(value)[:_MLFLOW_LONGEST_PARAM])
 
 
 def _describe(event: TrainingStarted) -> dict[str, Any]:

@@ -272,7 +272,7 @@ class _Run:
         result = FitResult.of_run(state, setup.plan, setup.model, test=metrics)
         if setup.fabric.is_global_zero:
             replace_json(self._folder / PLAN, setup.plan.to_dict())
-            result.save(self._folder)
+            replace_json(self._folder / RESULT, result.to_dict())
         wait_for_all(setup.fabric)
         return result
 
@@ -337,7 +337,7 @@ def record_fit(
         checkpoints = Checkpoints(output_dir, fabric, identity)
         checkpoints.keep_best(model)
         checkpoints.save(model, optimizer, build_precision("fp32", fabric.device), state, plan)
-        result.save(output_dir)
+        replace_json(output_dir / RESULT, result.to_dict())
     reporter(TrainingEnded(result=result))
     return result
 

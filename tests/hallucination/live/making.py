@@ -11,7 +11,7 @@ import torch
 
 from clew.base.progress import ignore_event
 from clew.hallucination.detectors import Detector
-from clew.hallucination.detectors.companions import Companions, make_detector
+from clew.hallucination.detectors.calibration import Companions, make_detector
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.detectors.probes.fitting import to_numpy
 from clew.hallucination.detectors.probes.registry import PROBES

@@ -12,7 +12,7 @@ from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled
 from clew.hallucination.comparison.measuring import Measured, pick_best
 from clew.hallucination.comparison.settings import KeepDetectors
 from clew.hallucination.comparison.trial import Trial, TrialResult, explain_failure
-from clew.hallucination.detectors.companions import Companions, make_detector
+from clew.hallucination.detectors.calibration import Companions, make_detector
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import (
     DETECTOR_JSON,

@@ -1,19 +1,60 @@
-"""The answers that a kept detector assesses: those just generated (`live` builds them), or those of
-a split in a folder of samples."""
+"""The answers that a kept detector assesses, those just generated (`live` builds them) or those of
+a split in a folder of samples; and what it says about each: a calibrated risk, the verdict, and
+whether it could be checked at all."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clew.hallucination.detectors.probes.method import Features
+from clew.hallucination.detectors.probes.method import Features, Wrapped
 from clew.hallucination.samples.answers import NODE_TOKENS
 from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.source import SampleShape
 from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION, P_TRUE
+
+State = Literal["checked", "out_of_distribution", "unavailable"]
+Verdict = Literal["correct", "hallucinated"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Risk:
+    """The risk of one answer: the calibrated probability that it is hallucinated. None if `state`
+    is "unavailable"; `reason` says why the state is not "checked". `method` is the method that gave
+    the risk: token probabilities if the answer is out of distribution. `threshold` is the risk
+    above which the verdict is "hallucinated". `distance` is that of the features to the training
+    answers, in units of the limit: above 1 is out of distribution."""
+
+    risk: float | None
+    verdict: Verdict | None
+    threshold: float | None
+    state: State
+    method: str
+    reason: str | None = None
+    distance: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in JSON answers; `method` and `distance` included."""
+        return {
+            "risk": self.risk,
+            "verdict": self.verdict,
+            "threshold": self.threshold,
+            "state": self.state,
+            "method": self.method,
+            "reason": self.reason,
+            "distance": self.distance,
+        }
+
+
+def unavailable(reason: str, *, method: str) -> Risk:
+    """The risk of an answer that was not checked."""
+    return Risk(
+        risk=None, verdict=None, threshold=None, state="unavailable", method=method, reason=reason
+    )
+
 
 LIVE = "live"
 _BY_HEAD = ("lookback", "log_diagonal_all", "log_diagonal_answer", "laplacian_answer")
@@ -32,22 +73,7 @@ class LiveData(Features, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class _Wrapped:
-    """Data in another form: its fields and layers are those of `data`."""
-
-    data: Features
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.data.fields
-
-    @property
-    def layers(self) -> int:
-        return self.data.layers
-
-
-@dataclass(frozen=True, eq=False)
-class StoredAnswers(_Wrapped):
+class StoredAnswers(Wrapped):
     """A split of stored answers as live data. Networks are scored batch by batch instead, with
     `score_samples`."""
 
@@ -77,7 +103,7 @@ class StoredAnswers(_Wrapped):
 
 
 @dataclass(frozen=True, eq=False)
-class HostAnswers(_Wrapped):
+class HostAnswers(Wrapped):
     """Live data on a CPU as NumPy arrays, which share its memory. An operation on few values takes
     a fraction of the time that it takes on tensors."""
 

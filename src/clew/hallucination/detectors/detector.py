@@ -16,16 +16,12 @@ from torch import Tensor, nn
 from clew.base.errors import InputError
 from clew.base.settings import find_differences
 from clew.base.typed_json import Bounds, read_as
-from clew.hallucination.detectors.data import LIVE, HostAnswers, LiveData
+from clew.hallucination.detectors.data import LIVE, HostAnswers, LiveData, Risk, unavailable
 from clew.hallucination.detectors.probes.baselines import EachAnswer
 from clew.hallucination.detectors.probes.fitting import to_numpy
-from clew.hallucination.detectors.probes.fusion import FusionProbe
-from clew.hallucination.detectors.probes.gated import GatedProbe
-from clew.hallucination.detectors.probes.gaussian import Distance
+from clew.hallucination.detectors.probes.gated import Distance
 from clew.hallucination.detectors.probes.method import Scorer
-from clew.hallucination.detectors.probes.robust import RobustProbe
 from clew.hallucination.detectors.registry import FORMS, NETWORKS
-from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.llm.prompts import CHAT_TEMPLATE, Prompt
 from clew.hallucination.samples.datasets import SampleKind
@@ -42,7 +38,6 @@ from clew.metrics import PlattScale
 
 TOKENS = "token_logprobs"
 Part = TypeVar("Part")
-_OF_SMALL_STEPS = (FusionProbe, RobustProbe, GatedProbe)
 Probability = Annotated[float, Bounds(least=0, most=1)]
 _Count = Annotated[int, Bounds(least=0, most=1000)]
 # As close to 0 and 1 as a float32 can represent.
@@ -168,9 +163,8 @@ class Detector:
         """Raise InputError, with both values, for another model than the detector's, or another
         prompt. `model` is what `capture.models.describe_model` gives."""
         ours = self.model
-        known = ours.get("fingerprint") and model.get("fingerprint")
         keys = ["id", "revision", "dtype", "quantize", "layers", "dim", "heads", "fingerprint"]
-        if known and ours["fingerprint"] == model["fingerprint"]:
+        if ours.get("fingerprint") and ours["fingerprint"] == model.get("fingerprint"):
             # The same weights may lie elsewhere, where they have no revision.
             has_revisions = ours.get("revision") and model.get("revision")
             keys = ["quantize", "revision"] if has_revisions else ["quantize"]
@@ -257,38 +251,27 @@ class Detector:
     def _answer(
         self, risk: float, other: float, distance: float, is_far: bool, length: int, ended: str
     ) -> Risk:
+        shown = float(distance) if self.distance is not None and np.isfinite(distance) else None
         if not length:
             return unavailable("the answer is empty", method=self.name)
         if ended in _UNFINISHED:
             return unavailable(_UNFINISHED[ended], method=self.name)
-        shown = float(distance) if self.distance is not None and np.isfinite(distance) else None
-        if is_far:
-            return self._answer_far(float(other), shown)
-        if not np.isfinite(risk):
-            return unavailable("its features contain NaN or infinity", method=self.name)
+        reason = "its features are unlike the training data" if is_far else None
+        found, fallback = float(other if is_far else risk), self.fallback if is_far else None
+        if not np.isfinite(found) or (is_far and fallback is None):
+            nothing = "there are no token probabilities to fall back on"
+            why = f"{reason}, and {nothing}" if is_far else "its features contain NaN or infinity"
+            distance_shown = shown if is_far else None
+            return replace(unavailable(why, method=self.name), distance=distance_shown)
+        threshold = self.threshold if fallback is None else fallback.threshold
         return Risk(
-            risk=float(risk),
-            verdict="hallucinated" if risk > self.threshold else "correct",
-            threshold=self.threshold,
-            state="checked",
-            method=self.name,
+            risk=found,
+            verdict="hallucinated" if found > threshold else "correct",
+            threshold=threshold,
+            state="out_of_distribution" if is_far else "checked",
+            method=self.name if fallback is None else fallback.scorer.statistic,
+            reason=f"{reason}: the risk is that of its token probabilities" if is_far else None,
             distance=shown,
-        )
-
-    def _answer_far(self, risk: float, distance: float | None) -> Risk:
-        far = "its features are unlike the training data"
-        fallback = self.fallback
-        if fallback is None or not np.isfinite(risk):
-            reason = f"{far}, and there are no token probabilities to fall back on"
-            return replace(unavailable(reason, method=self.name), distance=distance)
-        return Risk(
-            risk=risk,
-            verdict="hallucinated" if risk > fallback.threshold else "correct",
-            threshold=fallback.threshold,
-            state="out_of_distribution",
-            method=fallback.scorer.statistic,
-            reason=f"{far}: the risk is that of its token probabilities",
-            distance=distance,
         )
 
     def _risks(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
@@ -303,7 +286,7 @@ class Detector:
     @cached_property
     def _on_host(self) -> tuple[Scorer, Distance | None] | None:
         """Scorer and distance with NumPy arrays, for one of many small steps on a CPU."""
-        if not isinstance(self.scorer, _OF_SMALL_STEPS):
+        if self.scorer is None or not getattr(self.scorer, "has_small_steps", False):
             return None
         scorer = on_host(self.scorer)
         return None if scorer is None else (scorer, on_host(self.distance))

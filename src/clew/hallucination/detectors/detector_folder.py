@@ -41,7 +41,7 @@ from clew.hallucination.detectors.detector import (
     describe_samples,
     has_arrays,
 )
-from clew.hallucination.detectors.probes.gaussian import Distance
+from clew.hallucination.detectors.probes.gated import Distance
 from clew.hallucination.detectors.probes.registry import find_scorer_class, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.similar_answers import KNOWN_FILE, KnownAnswers, write_known
@@ -68,7 +68,7 @@ _Size = Annotated[int, Bounds(least=0, most=2**20)]
 _Settings = dict[str, Any]
 # Of one field of one answer; the largest models have two million.
 _MOST_VALUES = 1 << 24
-_MOST_PARTS = Bounds(most=4096)
+_MOST_PARTS = 4096
 _PARTS: dict[str, type[Any]] = {
     "calibration": PlattScale,
     "fallback": Fallback,
@@ -106,25 +106,12 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
         StoreError: The folder or file is missing, damaged, or not a detector.
     """
     with working_copy(as_path(path)) as here:
-        return _load(here, device)
-
-
-def _load(path: Path, device: str | torch.device) -> Detector:
-    kept = find_folder(path)
-    if kept is not None:
-        return read_detector(kept, device)
-    if path.is_dir():
-        _refuse_without_network(path)
-    return _load_network(path / BEST if path.is_dir() else path, device)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Shape:
-    layers: Annotated[int, Bounds(least=1, most=1024)]
-    dim: Annotated[int, Bounds(least=1, most=2**20)]
-    heads: Annotated[int, Bounds(least=0, most=4096)]
-    node_dim: _Size
-    edges_per_token: _Size
+        kept = find_folder(here)
+        if kept is not None:
+            return read_detector(kept, device)
+        if here.is_dir() and not (here / BEST).exists():
+            raise _explain_missing(here)
+        return _load_network(here / BEST if here.is_dir() else here, device)
 
 
 class _Model(TypedDict, total=False):
@@ -172,9 +159,9 @@ class _Contents:
     tokens: _Settings | None
     basis: bool
     model: _Model
-    prompt: _Settings
+    prompt: Prompt
     generation: _Settings
-    shape: _Shape
+    shape: TraceShape
     capture: _Settings
     preprocess: _Preprocess
     results: _Results
@@ -252,9 +239,8 @@ class _Unpacking:
         hints = get_type_hints(kind, include_extras=True)
         known = {one.name: one for one in fields(kind) if one.init}
         about = read_as(dict[str, Any], about, path.rstrip(".") or "it")
-        for name in about:
-            if name not in known:
-                raise ValueError(f"{path}{name[:100]} is unknown")
+        for name in about.keys() - known.keys():
+            raise ValueError(f"{path}{name[:100]} is unknown")
         values = {
             name: self.read_value(hints[name], about, name, path)
             for name, one in known.items()
@@ -266,21 +252,21 @@ class _Unpacking:
             raise ValueError(str(error).rstrip(".")) from None
 
     def read_value(self, hint: Any, about: Mapping[str, Any], name: str, path: str) -> Any:
+        place = f"{path}{name}"
         if _is_array(hint):
-            return self.take(hint, f"{path}{name}")
+            return self.take(hint, place)
         if name not in about:
-            raise ValueError(f"{path}{name} is missing")
+            raise ValueError(f"{place} is missing")
         if is_dataclass(hint):
-            return self.read_part(hint, about[name], f"{path}{name}.")
+            return self.read_part(hint, about[name], f"{place}.")
         inner = get_args(hint)[0] if get_origin(hint) in (Sequence, tuple, list) else None
-        if inner is not None and (is_dataclass(inner) or _is_array(inner)):
-            items = read_as(list[Any], about[name], f"{path}{name}")
-            if not _MOST_PARTS.hold(items):
-                raise ValueError(f"{path}{name} has {len(items):,} entries")
-            named = {str(place): item for place, item in enumerate(items)}
-            parts = (self.read_value(inner, named, n, f"{path}{name}.") for n in named)
-            return tuple(parts)
-        return read_as(hint, about[name], f"{path}{name}")
+        if inner is None or not (is_dataclass(inner) or _is_array(inner)):
+            return read_as(hint, about[name], place)
+        items = read_as(list[Any], about[name], place)
+        if len(items) > _MOST_PARTS:
+            raise ValueError(f"{place} has {len(items):,} entries")
+        named = {str(number): item for number, item in enumerate(items)}
+        return tuple(self.read_value(inner, named, number, f"{place}.") for number in named)
 
     def take(self, hint: Any, path: str) -> Tensor:
         if path not in self.left:
@@ -304,7 +290,7 @@ def save_detector(detector: Detector, folder: Path, known: KnownAnswers | None =
     detector in it is replaced. The JSON comes last: a folder without it has no detector."""
     folder.mkdir(parents=True, exist_ok=True)
     claim(folder, FILES)
-    _remove(folder, FILES)
+    remove_detector(folder, FILES)
     packed = _pack_detector(detector)
     write_model(folder / WEIGHTS, packed.tensors, {"clew": __version__, "detector": detector.name})
     if known is not None:
@@ -313,12 +299,8 @@ def save_detector(detector: Detector, folder: Path, known: KnownAnswers | None =
     return folder
 
 
-def remove_detector(folder: Path) -> None:
+def remove_detector(folder: Path, names: Iterable[str] = (*FILES, OWN_FILE)) -> None:
     """Remove the files of a detector, if there is one."""
-    _remove(folder, (*FILES, OWN_FILE))
-
-
-def _remove(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         (folder / name).unlink(missing_ok=True)
 
@@ -406,13 +388,17 @@ def _hash(contents: dict[str, Any]) -> str:
 
 def _pack_detector(detector: Detector) -> Packed:
     origin = detector.kept
+    fitted = (
+        Packed(about=asdict(detector.config), tensors=dict(detector.network.state_dict()))
+        if detector.scorer is None
+        else pack(detector.scorer)
+    )
     parts = {
-        "fitted": _pack_method(detector),
+        "fitted": fitted,
         **{name: pack(p) for name in _PARTS if (p := getattr(detector, name)) is not None},
     }
     tensors = {k: v for name, part in parts.items() for k, v in part.under(name).items()}
     about = {name: part.about for name, part in parts.items()}
-    fitted = about.pop("fitted")
     kind = _NETWORK if detector.scorer is None else kind_of(detector.scorer)
     method = {"name": detector.name, "title": detector.title, "family": detector.family}
     return Packed(
@@ -420,29 +406,21 @@ def _pack_detector(detector: Detector) -> Packed:
             "format": _FORMAT,
             "clew": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "method": {**method, "kind": kind, "fitted": fitted},
+            "method": {**method, "kind": kind, "fitted": fitted.about},
             "threshold": detector.threshold,
             **{name: about.get(name) for name in _PARTS},
             "basis": detector.basis is not None,
-            **_describe(origin),
+            **{one.name: getattr(origin, one.name) for one in fields(Origin)},
+            "prompt": origin.prompt.describe(),
+            "shape": asdict(origin.shape),
         },
         tensors=tensors,
     )
 
 
-def _describe(origin: Origin) -> dict[str, Any]:
-    settings = {one.name: getattr(origin, one.name) for one in fields(Origin)}
-    return {**settings, "prompt": origin.prompt.describe(), "shape": asdict(origin.shape)}
-
-
-def _pack_method(detector: Detector) -> Packed:
-    if detector.scorer is not None:
-        return pack(detector.scorer)
-    return Packed(about=asdict(detector.config), tensors=dict(detector.network.state_dict()))
-
-
 def _unpack_detector(contents: _Contents, saved: ModelFile) -> Detector:
     method = contents.method
+    check_template(contents.prompt.template)
     every = Packed(tensors=saved.read(saved.kinds))
     scorer, network, config = _unpack_method(method, saved, every)
 
@@ -469,7 +447,7 @@ def _unpack_detector(contents: _Contents, saved: ModelFile) -> Detector:
         distance=part("distance", contents.distance),
         tokens=part("tokens", contents.tokens),
         basis=part("basis", {} if contents.basis else None),
-        origin=_unpack_origin(contents),
+        origin=Origin(**{one.name: getattr(contents, one.name) for one in fields(Origin)}),
     )
 
 
@@ -484,17 +462,6 @@ def _unpack_method(method: _Method, saved: ModelFile, every: Packed) -> tuple[An
     config = read_as(kind.config, method.fitted, "method.fitted")
     network = saved.build(lambda: kind.build(config), name=kind.name, prefix="fitted.")
     return None, network.eval(), config
-
-
-def _unpack_origin(contents: _Contents) -> Origin:
-    prompt = read_as(Prompt, contents.prompt, "prompt")
-    check_template(prompt.template)
-    plain = ("model", "generation", "capture", "preprocess", "results", "data", "calibrated")
-    return Origin(
-        prompt=prompt,
-        shape=TraceShape(**asdict(contents.shape)),
-        **{name: getattr(contents, name) for name in plain},
-    )
 
 
 def _try_out(detector: Detector) -> None:
@@ -528,13 +495,16 @@ def _try_out(detector: Detector) -> None:
 def _check_numbers(detector: Detector) -> None:
     """Raise ValueError for a number that others are divided by and that is not positive."""
     fallback, distance = detector.fallback, detector.distance
-    numbers: dict[str, float] = {}
-    for name, scale in (
-        ("calibration", detector.calibration),
-        ("fallback.calibration", fallback.calibration if fallback else None),
-    ):
-        if scale is not None:
-            numbers |= {f"{name}.slope": scale.slope, f"{name}.spread": scale.spread}
+    scales = {
+        "calibration": detector.calibration,
+        "fallback.calibration": fallback.calibration if fallback else None,
+    }
+    numbers = {
+        f"{name}.{part}": getattr(scale, part)
+        for name, scale in scales.items()
+        if scale is not None
+        for part in ("slope", "spread")
+    }
     if distance is not None:
         numbers |= {"distance.limit": distance.limit, "distance.rest": distance.rest}
         numbers["distance.variances"] = float(distance.variances.min())
@@ -602,15 +572,12 @@ def _load_network(path: Path, device: str | torch.device) -> Detector:
     )
 
 
-def _refuse_without_network(path: Path) -> None:
-    """Raise StoreError for a folder that does not contain a network, but perhaps several folders of
-    them."""
-    if (path / BEST).exists():
-        return
+def _explain_missing(path: Path) -> StoreError:
+    """For a folder that does not contain a network, but perhaps several folders of them."""
     found = [str(path / name) for name in NETWORKS if (path / name / BEST).exists()]
     if found:
-        raise StoreError(f'"{path}": give the folder of one network: {", ".join(found)}.')
-    raise StoreError(
+        return StoreError(f'"{path}": give the folder of one network: {", ".join(found)}.')
+    return StoreError(
         f'there is no detector in "{path}": give a folder with a {DETECTOR_JSON}, which "clew '
         f'compare" or "clew train" writes, or with the {BEST} of a network.'
     )

@@ -12,13 +12,14 @@ from clew.base.settings import check_numbers
 from clew.base.texts import suggest
 from clew.hallucination.detectors.networks.act_vit import ActViTConfig, ActViTDetector
 from clew.hallucination.detectors.networks.charm import CharmConfig, CharmDetector
-from clew.hallucination.detectors.networks.graph_lstm import (
+from clew.hallucination.detectors.networks.lstm import (
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,
     GVAELSTMDetector,
+    LSTMConfig,
+    LSTMDetector,
 )
-from clew.hallucination.detectors.networks.lstm import LSTMConfig, LSTMDetector
 from clew.hallucination.samples.datasets import SampleKind
 
 _AGAIN = 'rerun the "clew preprocess" command that created it'

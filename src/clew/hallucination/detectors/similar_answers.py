@@ -31,7 +31,19 @@ _FOLDS = 3
 _RIDGE = 0.1
 _FEWEST_PER_LABEL = 12
 _NO_LABEL = 2
-# As safetensors names them.
+# The arrays of the file and their axes; those behind "states" are the probes'.
+_AXES = {
+    "numbers": ("answers",),
+    "labels": ("answers",),
+    "center": ("dim",),
+    "states": ("answers", "dim"),
+    "weights": ("folds", "layers", "dim"),
+    "biases": ("folds", "layers"),
+    "scales": ("layers", "scale"),
+    "aurocs": ("layers",),
+}
+_SCALE = ("slope", "intercept", "middle", "spread")
+# Their types, as safetensors names them.
 _FLOATS = ("F16", "F32", "F64")
 _DTYPES = {"numbers": ("I64",), "labels": ("U8",)}
 
@@ -165,20 +177,17 @@ def _unit(states: np.ndarray) -> Float32[np.ndarray, "*rows dim"]:
 def _fit_probes(texts: KnownTexts, layers: int, read_layer: ReadLayer) -> LayerProbes:
     hallucinated = texts.hallucinated == 1
     folds = np.arange(len(texts)) % _FOLDS
-    weights, biases, scales, aurocs = [], [], [], []
+    fitted, scales, aurocs = [], [], []
     for layer in range(layers):
-        states = _unit(read_layer(layer))
-        held_out = np.zeros(len(texts))
-        fitted = [_fit_one(states, hallucinated, folds != fold) for fold in range(_FOLDS)]
-        for fold, (weight, bias) in enumerate(fitted):
-            held_out[folds == fold] = states[folds == fold] @ weight + bias
-        weights.append(np.stack([weight for weight, _ in fitted]))
-        biases.append(np.array([bias for _, bias in fitted], np.float32))
+        states, held_out = _unit(read_layer(layer)), np.zeros(len(texts))
+        fitted.append([_fit_one(states, hallucinated, folds != fold) for fold in range(_FOLDS)])
+        for fold, (weights, bias) in enumerate(fitted[-1]):
+            held_out[folds == fold] = states[folds == fold] @ weights + bias
         scales.append(PlattScale.fit(hallucinated, held_out))
         aurocs.append(float(auroc(hallucinated, held_out)))
     return LayerProbes(
-        weights=np.stack(weights, axis=1),
-        biases=np.stack(biases, axis=1),
+        weights=np.stack([np.stack([weights for weights, _ in of]) for of in fitted], axis=1),
+        biases=np.array([[bias for _, bias in of] for of in fitted], np.float32).T.copy(),
         scales=tuple(scales),
         aurocs=tuple(aurocs),
     )
@@ -215,13 +224,9 @@ def write_known(folder: Path, known: KnownAnswers) -> None:
         "states": known.states.astype(np.float16),
     }
     if probes is not None:
-        scales = [[s.slope, s.intercept, s.middle, s.spread] for s in probes.scales]
-        arrays |= {
-            "weights": probes.weights,
-            "biases": probes.biases,
-            "scales": np.array(scales),
-            "aurocs": np.array(probes.aurocs),
-        }
+        scales = [[getattr(one, name) for name in _SCALE] for one in probes.scales]
+        arrays |= {"weights": probes.weights, "biases": probes.biases}
+        arrays |= {"scales": np.array(scales), "aurocs": np.array(probes.aurocs)}
     about = {
         "format": _FORMAT,
         "layers": known.layers,
@@ -257,27 +262,23 @@ def _build(file: "ModelFile") -> KnownAnswers:
     questions, answers = (
         read_as(list[str], about.get(name), name) for name in ("questions", "answers")
     )
-    count, dim = len(questions), math.prod(file.kinds["center"].shape)
-    shapes: dict[str, tuple[int, ...]] = {
-        "numbers": (count,),
-        "labels": (count,),
-        "center": (dim,),
-        "states": (count, dim),
-    }
-    if "weights" in file.kinds:
-        shapes |= {
-            "weights": (_FOLDS, layers, dim),
-            "biases": (_FOLDS, layers),
-            "scales": (layers, 4),
-            "aurocs": (layers,),
-        }
-    arrays = _read_arrays(file, shapes)
-    labels = arrays["labels"]
-    if len(answers) != count or not 0 <= layer < layers:
+    sizes = {"answers": len(questions), "layers": layers, "folds": _FOLDS, "scale": len(_SCALE)}
+    sizes["dim"] = math.prod(file.kinds["center"].shape)
+    names = list(_AXES) if "weights" in file.kinds else list(_AXES)[:4]
+    for name in names:
+        found, shape = file.kinds[name], tuple(sizes[axis] for axis in _AXES[name])
+        if found.shape != shape or found.dtype not in _DTYPES.get(name, _FLOATS):
+            raise ValueError(f"{name} has shape {list(found.shape)} and type {found.dtype}")
+    arrays = {name: tensor.numpy() for name, tensor in file.read(names).items()}
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} contains NaN or infinity")
+    if len(answers) != len(questions) or not 0 <= layer < layers:
         raise ValueError("its texts and its layers do not match its states")
+    labels = arrays["labels"]
     return KnownAnswers(
         texts=KnownTexts(
-            numbers=arrays["numbers"].astype(np.int64),
+            numbers=arrays["numbers"],
             questions=questions,
             answers=answers,
             hallucinated=np.where(labels == _NO_LABEL, np.nan, labels).astype(np.float32),
@@ -290,27 +291,12 @@ def _build(file: "ModelFile") -> KnownAnswers:
     )
 
 
-def _read_arrays(file: "ModelFile", shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Raises ValueError for an array of another shape or type, or that is not finite."""
-    for name, shape in shapes.items():
-        found = file.kinds[name]
-        if found.shape != shape or found.dtype not in _DTYPES.get(name, _FLOATS):
-            raise ValueError(f"{name} has shape {list(found.shape)} and type {found.dtype}")
-    arrays = {name: tensor.numpy() for name, tensor in file.read(shapes).items()}
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} contains NaN or infinity")
-    return arrays
-
-
 def _build_probes(arrays: dict[str, Any]) -> LayerProbes:
-    names = ("slope", "intercept", "middle", "spread")
+    rows = arrays["scales"].tolist()
     return LayerProbes(
         weights=arrays["weights"].astype(np.float32),
         biases=arrays["biases"].astype(np.float32),
-        scales=tuple(
-            PlattScale(**dict(zip(names, row, strict=True))) for row in arrays["scales"].tolist()
-        ),
+        scales=tuple(PlattScale(**dict(zip(_SCALE, row, strict=True))) for row in rows),
         aurocs=tuple(arrays["aurocs"].tolist()),
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from clew.base.errors import InputError
+from clew.hallucination.detectors.probes.fitting import library
 
 # How the tokens' logits make the answer's: their largest, their mean, or a mean weighted by
 # attention.
@@ -61,7 +62,7 @@ class TokenProbe:
         `[tokens]`; NumPy arrays or tensors, as the probe's weights are. Raises InputError for nodes
         of another shape."""
         logits = self.logits(self.inputs(nodes, logprobs, entropies))
-        return 1 / (1 + _exp(-logits))
+        return 1 / (1 + library(logits).exp(-logits))
 
     def inputs(self, nodes: Any, logprobs: Any, entropies: Any) -> Any:
         """The matrix `[tokens, inputs]`."""
@@ -75,11 +76,7 @@ class TokenProbe:
             logprobs[:, None],
             entropies[:, None],
         )
-        if isinstance(nodes, np.ndarray):
-            return np.concatenate(columns, axis=1)
-        import torch  # probes are fitted without it
-
-        return torch.cat(columns, dim=1)
+        return library(nodes).concatenate(columns, axis=1)
 
     def logits(self, inputs: Any) -> Any:
         """The logits of the risks."""
@@ -99,19 +96,12 @@ class TokenProbe:
         if self.pooling == "mean":
             return float(logits.mean())
         looks = inputs @ self.attention
-        shares = _exp(looks - looks.max())
+        shares = library(looks).exp(looks - looks.max())
         return float((shares * logits).sum() / shares.sum())
 
 
 def gate(logits: Any, claims: Any) -> Any:
     """The logit of the product of two probabilities, given as logits."""
-    one, other = _exp(-logits.clip(-_FAR, _FAR)), _exp(-claims.clip(-_FAR, _FAR))
-    return -_log(one + other + one * other)
-
-
-def _log(values: Any) -> Any:
-    return np.log(values) if isinstance(values, np.ndarray) else values.log()
-
-
-def _exp(values: Any) -> Any:
-    return np.exp(values) if isinstance(values, np.ndarray) else values.exp()
+    xp = library(logits)
+    one, other = xp.exp(-logits.clip(-_FAR, _FAR)), xp.exp(-claims.clip(-_FAR, _FAR))
+    return -xp.log(one + other + one * other)

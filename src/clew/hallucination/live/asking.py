@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.tables import Tabular
-from clew.hallucination.detectors.risk import Risk, State, Verdict, unavailable
+from clew.hallucination.detectors.data import Risk, State, Verdict, unavailable
 from clew.hallucination.live.delivery import LiveTicket, LiveToken
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.requests import Sampling

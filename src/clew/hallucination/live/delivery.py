@@ -18,8 +18,8 @@ import torch
 from clew.base.errors import ClewError
 from clew.base.memory import free_memory, is_out_of_memory
 from clew.hallucination.detectors import Detector
+from clew.hallucination.detectors.data import Risk, unavailable
 from clew.hallucination.detectors.detector import on_device
-from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
 from clew.hallucination.live.scoring import (
     LiveEvaluation,

@@ -16,7 +16,7 @@ from clew.base.progress import Event, Note, Reporter, log_event
 from clew.base.typed_json import read_as
 from clew.hallucination.capture.config import Generation
 from clew.hallucination.detectors import Detector
-from clew.hallucination.detectors.risk import Risk, unavailable
+from clew.hallucination.detectors.data import Risk, unavailable
 from clew.hallucination.live.features import SPLIT, LiveFeatures, PassedAnswer, needed_columns
 from clew.hallucination.llm.decoder import Decoder, settle_decoder
 from clew.hallucination.llm.memory import BatchPlan, make_batches

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from clew.base.texts import shortened
+from clew.base.typed_json import Bounds
 from clew.storage.arrow import is_list
 from clew.storage.manifest import Manifest
 
@@ -53,11 +54,11 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 class TraceShape:
     """The sizes shared by all traces of a store."""
 
-    layers: int
-    dim: int
-    heads: int
-    node_dim: int
-    edges_per_token: int
+    layers: Annotated[int, Bounds(least=1, most=1024)]
+    dim: Annotated[int, Bounds(least=1, most=2**20)]
+    heads: Annotated[int, Bounds(least=0, most=4096)]
+    node_dim: Annotated[int, Bounds(least=0, most=2**20)]
+    edges_per_token: Annotated[int, Bounds(least=0, most=2**20)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from clew.storage.run_file import UrlNeverFromFile
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors import Detector
-    from clew.hallucination.detectors.calibrating import LabeledRisks
+    from clew.hallucination.detectors.calibration import LabeledRisks
 
 # Files have six decimals.
 _ROUNDING = 1e-6
@@ -89,7 +89,7 @@ def calibrate(
         >>> clew.score(questions="mine.jsonl", detector="comparison/detector", out="mine.arrow")
         >>> clew.calibrate("comparison/detector", risks="mine.arrow", target_fpr=0.05, out="mine")
     """
-    from clew.hallucination.detectors.calibrating import refit
+    from clew.hallucination.detectors.calibration import refit
     from clew.hallucination.detectors.detector_folder import (
         change_detector,
         find_folder,
@@ -118,7 +118,7 @@ def calibrate(
 def _read_answers(
     detector: "Detector", risks: str | Path | None, samples: str | Path | None
 ) -> "LabeledRisks":
-    from clew.hallucination.detectors.calibrating import assess_samples
+    from clew.hallucination.detectors.calibration import assess_samples
     from clew.hallucination.samples.answers import AnswerFeatures
 
     if (risks is None) == (samples is None):
@@ -132,7 +132,7 @@ def _read_answers(
 def _read_risks(detector: "Detector", path: Path) -> "LabeledRisks":
     import numpy as np
 
-    from clew.hallucination.detectors.calibrating import LabeledRisks
+    from clew.hallucination.detectors.calibration import LabeledRisks
     from clew.hallucination.live.risk_file import read_columns, read_settings
     from clew.storage.arrow import ARROW_ERRORS
 

@@ -7,13 +7,14 @@ from torch import nn
 
 from clew.hallucination.detectors.networks.act_vit import ActViTConfig, ActViTDetector
 from clew.hallucination.detectors.networks.charm import CharmConfig, CharmDetector
-from clew.hallucination.detectors.networks.graph_lstm import (
+from clew.hallucination.detectors.networks.lstm import (
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,
     GVAELSTMDetector,
+    LSTMConfig,
+    LSTMDetector,
 )
-from clew.hallucination.detectors.networks.lstm import LSTMConfig, LSTMDetector
 
 DIM, FEATURES = 12, 6
 LAYERS, HEADS = 4, 8

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch_geometric.nn import GINEConv
 
-from clew.hallucination.detectors.networks.graph_lstm import GraphReadout
 from clew.hallucination.detectors.networks.graphs import AttentionGraphs, pad_graphs
-from clew.hallucination.detectors.networks.lstm import scale
+from clew.hallucination.detectors.networks.lstm import GraphReadout, scale
 from tests.hallucination.detectors.networks.making import (
     FEATURES,
     logits_of,

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.networks.graph_lstm import GVAELSTMConfig
-from clew.hallucination.detectors.networks.lstm import LSTMConfig
+from clew.hallucination.detectors.networks.lstm import GVAELSTMConfig, LSTMConfig
 from tests.hallucination.detectors.networks.making import (
     NETWORKS,
     logits_of,

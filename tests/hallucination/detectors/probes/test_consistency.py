@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes.drawn_answers import disagreement, rarest_word
+from clew.hallucination.detectors.probes.baselines import disagreement, rarest_word
 from clew.hallucination.detectors.probes.registry import PROBES
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError, StoreError
+from clew.hallucination.detectors.probes.method import METHODS
 from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.metrics import auroc
@@ -46,6 +47,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def data(folder: Path) -> AnswerFeatures:
     return AnswerFeatures(folder)
+
+
+def test_every_method_has_its_place_in_the_table() -> None:
+    assert METHODS.keys() == PROBES.keys()
 
 
 @pytest.mark.parametrize("name", PROBES)

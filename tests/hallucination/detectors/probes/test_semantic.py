@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes.drawn_answers import (
+from clew.hallucination.detectors.probes.baselines import (
     cluster_entropy,
     cluster_samples,
     split_entropies,

@@ -2,7 +2,7 @@
 
 import re
 
-from clew.hallucination.detectors.risk import Risk, unavailable
+from clew.hallucination.detectors.data import Risk, unavailable
 from clew.hallucination.live.service.service import Metrics
 
 LINE = re.compile(

@@ -1,6 +1,6 @@
-"""LSTM over layers: follows the last token's state from the first layer to the last. Its parts
-(scaled and projected states, the bidirectional LSTM with its head) are those of all networks over
-layers."""
+"""Networks over layers. LSTM follows the last token's state from the first layer to the last;
+GNN-det and GVAE add two rounds of message passing on the attention graph of every layer, read at
+the last token, the latter through a variational bottleneck."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
+from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes, check_weight
+from clew.hallucination.detectors.networks.graphs import (
+    AttentionGraphs,
+    EdgeMessages,
+    Neighbors,
+    pad_graphs,
+)
 
 _ROWS_IN_CACHE = 128
 
@@ -117,3 +123,179 @@ class LSTMDetector(nn.Module):
 
     def forward(self, batch: Mapping[str, Any]) -> Float[Tensor, " batch"]:
         return self.over_layers(self.states(batch["sequence"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GNNLSTMConfig:
+    """Hyperparameters of a GNN-det + LSTM detector: first the dimensions of the data, then those of
+    the network."""
+
+    input_dim: int
+    node_dim: int
+    edge_dim: int = 1
+    gnn_hidden: int = 64
+    lstm_hidden: int = 128
+    num_lstm_layers: int = 2
+    dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        sizes = ("input_dim", "node_dim", "edge_dim", "gnn_hidden", "lstm_hidden")
+        check_sizes(self, *sizes)
+        check_positive(self, "num_lstm_layers", most=MAX_LAYERS)
+        check_fraction(self, "dropout")
+
+
+class GNNLSTMDetector(nn.Module):
+    """Takes a batch with graphs and `sequence`; returns logits `[batch]`."""
+
+    def __init__(self, config: GNNLSTMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.graphs = GraphReadout(config.node_dim, config.edge_dim, config.gnn_hidden)
+        self.states = StateProjection(config.input_dim, config.lstm_hidden, config.dropout)
+        self.over_layers = LayerLSTM(
+            config.lstm_hidden + config.gnn_hidden,
+            config.lstm_hidden,
+            config.num_lstm_layers,
+            config.dropout,
+        )
+
+    def forward(self, batch: Mapping[str, Any]) -> Float[Tensor, " batch"]:
+        states = self.states(batch["sequence"])
+        read = self.graphs(AttentionGraphs.from_batch(batch)).encoding
+        return self.over_layers(torch.cat([states, read.view(*states.shape[:2], -1)], dim=2))
+
+    pad_batch = staticmethod(pad_graphs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readout:
+    """The readouts of the last tokens, and their inputs."""
+
+    encoding: Float[Tensor, "readouts hidden"]
+    nodes: Float[Tensor, "nodes features"]
+    last: Tensor
+    neighbors: Neighbors
+
+
+class GraphReadout(nn.Module):
+    """Two GINE layers over all layers' graphs at once, read at the last tokens.
+
+    The first layer runs on the last tokens and those they attend to, the second only on the last
+    tokens. The result equals PyG's GINEConv run on every token.
+    """
+
+    def __init__(self, node_dim: int, edge_dim: int, hidden: int) -> None:
+        super().__init__()
+        self.first_messages = EdgeMessages(node_dim, edge_dim)
+        self.first_mlp = _mlp(node_dim, hidden)
+        self.second_messages = EdgeMessages(hidden, edge_dim)
+        self.second_mlp = _mlp(hidden, hidden)
+
+    def forward(self, graphs: AttentionGraphs) -> Readout:
+        nodes = scale(graphs.nodes)
+        last = graphs.last.flatten()
+        seen = graphs.neighbors(last)
+        rows = torch.cat([last[:, None], seen.nodes], dim=1).flatten()
+        sums = self.first_messages.from_data(nodes, graphs.neighbors(rows))
+        near = self.first_mlp(nodes[rows].to(sums.dtype) + sums).view(len(last), -1, self.hidden)
+        sums = self.second_messages.from_values(near[:, 1:], seen)
+        encoding = self.second_mlp(near[:, 0] + sums)
+        return Readout(encoding=encoding, nodes=nodes, last=last, neighbors=seen)
+
+    @property
+    def hidden(self) -> int:
+        return self.second_messages.edge.out_features
+
+
+def _mlp(input_dim: int, hidden: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(input_dim, hidden),
+        nn.LayerNorm(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+    )
+
+
+_LOG_VARIANCE_LIMIT = 8.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GVAELSTMConfig(GNNLSTMConfig):
+    """Hyperparameters of a GVAE + LSTM detector, including the weights of its two extra losses."""
+
+    latent_dim: int = 32
+    kl_weight: float = 0.001
+    reconstruction_weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self, "latent_dim")
+        check_weight(self, "kl_weight", "reconstruction_weight")
+
+
+class GVAELSTMDetector(nn.Module):
+    """Takes a batch with graphs and `sequence`; returns logits `[batch]` and the weighted losses
+    `kl` and `reconstruction`."""
+
+    def __init__(self, config: GVAELSTMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.graphs = GraphReadout(config.node_dim, config.edge_dim, config.gnn_hidden)
+        self.latent = nn.Linear(config.gnn_hidden, 2 * config.latent_dim)
+        self.decoder = nn.Sequential(
+            nn.Linear(config.latent_dim, config.gnn_hidden),
+            nn.ReLU(),
+            nn.Linear(config.gnn_hidden, 2 * config.node_dim),
+        )
+        self.states = StateProjection(config.input_dim, config.lstm_hidden, config.dropout)
+        self.over_layers = LayerLSTM(
+            config.lstm_hidden + 2 * config.latent_dim,
+            config.lstm_hidden,
+            config.num_lstm_layers,
+            config.dropout,
+        )
+
+    def forward(
+        self, batch: Mapping[str, Any]
+    ) -> tuple[Float[Tensor, " batch"], dict[str, Tensor]]:
+        states = self.states(batch["sequence"])
+        read = self.graphs(AttentionGraphs.from_batch(batch))
+        mean, log_variance = self._encode(read)
+        latent = torch.cat([mean, log_variance], dim=1).view(*states.shape[:2], -1)
+        logits = self.over_layers(torch.cat([states, latent.to(states.dtype)], dim=2))
+        return logits, self._losses(read, mean, log_variance)
+
+    def latent_path(self, batch: Mapping[str, Any]) -> Float[Tensor, "batch layers latent"]:
+        """The latent mean of every answer after every layer."""
+        graphs = AttentionGraphs.from_batch(batch)
+        return self._encode(self.graphs(graphs))[0].view(*graphs.last.shape, -1)
+
+    def _encode(self, read: Readout) -> tuple[Tensor, Tensor]:
+        mean, log_variance = self.latent(read.encoding).float().chunk(2, dim=1)
+        return mean, log_variance.clamp(-_LOG_VARIANCE_LIMIT, _LOG_VARIANCE_LIMIT)
+
+    def _losses(self, read: Readout, mean: Tensor, log_variance: Tensor) -> dict[str, Tensor]:
+        sample = mean
+        if self.training:
+            sample = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+        error = F.mse_loss(self.decoder(sample).float(), _surroundings(read))
+        kl = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1).mean()
+        return {
+            "kl": self.config.kl_weight * kl,
+            "reconstruction": self.config.reconstruction_weight * error,
+        }
+
+    pad_batch = staticmethod(pad_graphs)
+
+
+@torch.no_grad()
+def _surroundings(read: Readout) -> Float[Tensor, "readouts twice_features"]:
+    """What a latent must reconstruct: the last token, and the attention-weighted mean of the tokens
+    it attends to."""
+    near = read.neighbors
+    weight = near.attr[..., :1].float() * near.mask[..., None]
+    weight = weight / weight.sum(1, keepdim=True).clamp(min=1e-6)
+    seen = (read.nodes[near.nodes].float() * weight).sum(1)
+    return torch.cat([read.nodes[read.last].float(), seen], dim=1)

@@ -6,22 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Float32
 
 from clew.base.progress import ignore_event
-from clew.hallucination.detectors.probes.fitting import Array, Matrix, draw_answers, exp, log
+from clew.hallucination.detectors.probes.fitting import Array, Matrix, draw_answers, library
 from clew.hallucination.detectors.probes.fusion import (
     CONFIDENCE,
     Projection,
     find_components,
     project,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method, shared
 from clew.metrics import auroc
 
 if TYPE_CHECKING:
@@ -74,8 +72,9 @@ class EmbeddedNeighbors(Scorer, kind="neighbors"):
         return latent / ((latent * latent).sum(1) ** 0.5)[:, None].clip(1e-12)
 
     def compare(self, embedded: Array) -> Array:
+        xp = library(embedded)
         near, far = (
-            log(exp(embedded @ known.T / self.width).mean(1))
+            xp.log(xp.exp(embedded @ known.T / self.width).mean(1))
             for known in (self.hallucinated, self.correct)
         )
         return near - far
@@ -89,7 +88,7 @@ class EmbeddedNeighbors(Scorer, kind="neighbors"):
 def learn_contrastive(data: Features, *, seed: int) -> Fitted:
     """Train the autoencoder and embed the training answers; the epoch and the width of the kernel
     are chosen on validation."""
-    inputs, was_there = _read_inputs(data)
+    inputs, seconds = _read_inputs(data)
     network, epoch = _train(inputs, data.labels["validation"], seed)
     fitted = {width: _make_scorer(inputs, network, width) for width in _WIDTHS}
     labels = data.labels["validation"]
@@ -102,7 +101,7 @@ def learn_contrastive(data: Features, *, seed: int) -> Fitted:
     return Fitted(
         scorer=fitted[width],
         chosen={"epochs": epoch, "width": width},
-        shared_seconds=inputs.seconds if was_there else 0.0,
+        shared_seconds=seconds,
     )
 
 
@@ -116,30 +115,22 @@ class _Inputs:
     training: Matrix
     labels: np.ndarray
     validation: Matrix
-    seconds: float
 
 
-# Every seed has the same ones.
-_INPUTS: WeakKeyDictionary[Features, _Inputs] = WeakKeyDictionary()
-
-
-def _read_inputs(data: Features) -> tuple[_Inputs, bool]:
-    if data in _INPUTS:
-        return _INPUTS[data], True
-    start = perf_counter()
+@shared
+def _read_inputs(data: Features) -> _Inputs:
+    """Every seed has the same ones."""
     rows = draw_answers(len(data.labels["train"]))
     signals = [name for name in STATES if name in data.fields]
     projections, training = find_components(data, signals, rows)
     scale = 1 / max(float(training.std()), 1e-12)
-    _INPUTS[data] = _Inputs(
+    return _Inputs(
         projections=projections,
         scale=scale,
         training=training * np.float32(scale),
         labels=data.labels["train"][rows],
         validation=project(projections, data, "validation") * np.float32(scale),
-        seconds=perf_counter() - start,
     )
-    return _INPUTS[data], False
 
 
 def _train(inputs: _Inputs, labels: np.ndarray, seed: int) -> tuple["ContrastiveAutoencoder", int]:

@@ -4,6 +4,7 @@ labels (contrast probe) and without (CCS, contrast-consistent search); and the e
 meanings of drawn answers, which are the same if the model says that they entail each other."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,15 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from clew.hallucination.detectors.probes.drawn_answers import cluster_entropy
+from clew.hallucination.detectors.probes.baselines import cluster_entropy
 from clew.hallucination.detectors.probes.fitting import (
     Array,
     Linear,
     Matrix,
     Scale,
     choose_strength,
-    exp,
     fit_path,
-    log,
+    library,
     standardize,
     to_numpy,
 )
@@ -48,6 +48,7 @@ class TrueProbability(Scorer, kind="p_true"):
 
     def score(self, data: Features, split: str) -> Array:
         found = data.read(P_TRUE, split).clip(_SMALLEST, 1 - _SMALLEST)
+        log = library(found).log
         return (log(1 - found) - log(found)).mean(1)
 
 
@@ -205,7 +206,7 @@ def _consistent(pairs: _Pairs, layer: int, linear: Linear, sign: int) -> Consist
 def _search(pairs: _Pairs) -> Linear:
     """The direction with the smallest loss, of several random starts."""
     random, size = np.random.default_rng(0), pairs.true.shape[1]
-    loss = _ConsistencyLoss(pairs.true, pairs.false)
+    loss = partial(_consistency_loss, np.concatenate([pairs.true, pairs.false]))
     options = {"maxiter": _MOST_STEPS}
     found = []
     for _ in range(_STARTS):
@@ -215,23 +216,20 @@ def _search(pairs: _Pairs) -> Linear:
     return Linear(weights=point[:-1].astype(np.float32), bias=float(point[-1]))
 
 
-class _ConsistencyLoss:
-    """(p+ + p- - 1)^2 + min(p+, p-)^2, averaged, with weight decay, and its gradient."""
-
-    def __init__(self, true: Matrix, false: Matrix) -> None:
-        self._both = np.concatenate([true, false])
-
-    def __call__(self, point: Float64[np.ndarray, " size"]) -> tuple[float, np.ndarray]:
-        weights = point[:-1].astype(np.float32)
-        both = expit(self._both @ weights + np.float32(point[-1])).reshape(2, -1)
-        rows = both.shape[1]
-        excess, least = both.sum(0) - 1, both.min(0)
-        pull = 2 * excess + 2 * least * (both == least)
-        pull = (pull * both * (1 - both) / rows).reshape(-1)
-        slope = np.append(pull @ self._both, pull.sum()).astype(np.float64)
-        slope[:-1] += _DECAY * point[:-1]
-        loss = float((excess**2 + least**2).mean())
-        return loss + _DECAY / 2 * float(point[:-1] @ point[:-1]), slope
+def _consistency_loss(
+    states: Matrix, point: Float64[np.ndarray, " size"]
+) -> tuple[float, np.ndarray]:
+    """(p+ + p- - 1)^2 + min(p+, p-)^2, averaged, with weight decay, and its gradient; the first
+    half of the states are those after "true"."""
+    weights = point[:-1].astype(np.float32)
+    both = expit(states @ weights + np.float32(point[-1])).reshape(2, -1)
+    excess, least = both.sum(0) - 1, both.min(0)
+    pull = 2 * excess + 2 * least * (both == least)
+    pull = (pull * both * (1 - both) / both.shape[1]).reshape(-1)
+    slope = np.append(pull @ states, pull.sum()).astype(np.float64)
+    slope[:-1] += _DECAY * point[:-1]
+    loss = float((excess**2 + least**2).mean())
+    return loss + _DECAY / 2 * float(point[:-1] @ point[:-1]), slope
 
 
 def _read(data: Features, split: str, layer: int) -> tuple[Any, Any]:
@@ -244,4 +242,4 @@ def _count_layers(data: Features) -> int:
 
 
 def _sigmoid(values: Array) -> Array:
-    return 1 / (1 + exp(-values.clip(-_STEEPEST, _STEEPEST)))
+    return 1 / (1 + library(values).exp(-values.clip(-_STEEPEST, _STEEPEST)))

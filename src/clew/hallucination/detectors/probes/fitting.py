@@ -4,6 +4,7 @@ regularization strengths, and principal components for any number of features.""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,13 @@ def is_numpy(array: Array) -> bool:
     return isinstance(array, np.ndarray)
 
 
-def exp(array: Array) -> Array:
-    return np.exp(array) if is_numpy(array) else array.exp()
+def library(array: Array) -> Any:
+    """NumPy, or PyTorch for tensors: what scorers need of them has the same name in both."""
+    if is_numpy(array):
+        return np
+    import torch  # probes are fitted without it
+
+    return torch
 
 
 def doubled(array: Array) -> Array:
@@ -54,26 +60,6 @@ def doubled(array: Array) -> Array:
 
 def single(array: Array) -> Array:
     return array.astype(np.float32) if is_numpy(array) else array.float()
-
-
-def log(array: Array) -> Array:
-    return np.log(array) if is_numpy(array) else array.log()
-
-
-def concatenate(arrays: Sequence[Array]) -> Array:
-    if is_numpy(arrays[0]):
-        return np.concatenate(arrays)
-    import torch  # probes are fitted without it
-
-    return torch.cat([*arrays])
-
-
-def stack(columns: Sequence[Array]) -> Array:
-    if is_numpy(columns[0]):
-        return np.stack(columns, axis=1)
-    import torch
-
-    return torch.stack([*columns], dim=1)
 
 
 def where(is_first: Array, first: Array, other: float) -> Array:
@@ -91,9 +77,7 @@ def like(example: Array, values: np.ndarray) -> Array:
     """The values as what `example` is, on its device."""
     if is_numpy(example):
         return values
-    import torch  # probes are fitted without it
-
-    return torch.from_numpy(values).to(example.device)
+    return library(example).from_numpy(values).to(example.device)
 
 
 def read_ragged(data: Features, field: str, split: str) -> Sequence[np.ndarray]:
@@ -103,8 +87,7 @@ def read_ragged(data: Features, field: str, split: str) -> Sequence[np.ndarray]:
         return answers
     if len(answers) == 1:
         return [to_numpy(answers[0]).reshape(-1)]
-    import torch
-
+    torch = library(answers[0])
     flat = torch.cat([answer.reshape(-1) for answer in answers]).cpu().numpy()
     return np.split(flat, np.cumsum([len(answer) for answer in answers])[:-1])
 
@@ -221,7 +204,7 @@ def fit_path(
     shares = _shares(labels, balanced)
     point = np.zeros(matrix.shape[1] + 1)
     for strength in STRENGTHS:
-        loss = _PenalizedLoss(matrix, signs, shares, 1 / (strength * len(matrix)))
+        loss = partial(_penalized_loss, matrix, signs, shares, 1 / (strength * len(matrix)))
         options = {"maxiter": _MOST_STEPS, "gtol": _SLOPE, "maxcor": 20}
         point = minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
         yield strength, Linear(weights=point[:-1].astype(np.float32), bias=float(point[-1]))
@@ -258,25 +241,23 @@ def _shares(labels: Labels, balanced: bool) -> Float32[np.ndarray, " rows"]:
     return (0.5 / np.bincount(labels, minlength=2))[labels].astype(np.float32)
 
 
-class _PenalizedLoss:
-    """The mean loss with regularization, and its gradient; two passes over the matrix per call."""
-
-    def __init__(
-        self, matrix: Matrix, signs: np.ndarray, shares: np.ndarray, penalty: float
-    ) -> None:
-        self._matrix, self._signs, self._shares = matrix, signs, shares
-        self._penalty = penalty
-
-    def __call__(self, point: Float64[np.ndarray, " size"]) -> tuple[float, np.ndarray]:
-        weights = point[:-1].astype(np.float32)
-        margins = self._signs * (self._matrix @ weights + np.float32(point[-1]))
-        losses = np.logaddexp(np.float32(0), -margins)
-        pull = -self._signs * self._shares * expit(-margins)
-        slope = np.empty_like(point)
-        slope[:-1] = pull @ self._matrix + self._penalty * point[:-1]
-        slope[-1] = pull.sum(dtype=np.float64)
-        loss = float(self._shares @ losses.astype(np.float64))
-        return loss + self._penalty / 2 * float(point[:-1] @ point[:-1]), slope
+def _penalized_loss(
+    matrix: Matrix,
+    signs: np.ndarray,
+    shares: np.ndarray,
+    penalty: float,
+    point: Float64[np.ndarray, " size"],
+) -> tuple[float, np.ndarray]:
+    """The mean loss with regularization, and its gradient; two passes over the matrix."""
+    weights = point[:-1].astype(np.float32)
+    margins = signs * (matrix @ weights + np.float32(point[-1]))
+    losses = np.logaddexp(np.float32(0), -margins)
+    pull = -signs * shares * expit(-margins)
+    slope = np.empty_like(point)
+    slope[:-1] = pull @ matrix + penalty * point[:-1]
+    slope[-1] = pull.sum(dtype=np.float64)
+    loss = float(shares @ losses.astype(np.float64))
+    return loss + penalty / 2 * float(point[:-1] @ point[:-1]), slope
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,9 @@ from clew.hallucination.detectors.probes.fitting import (
     Matrix,
     Products,
     Scale,
-    concatenate,
     draw_answers,
-    exp,
     is_numpy,
+    library,
     like,
     read_ragged,
     standardize,
@@ -109,13 +108,14 @@ class KernelMachine:
         return (self.vectors**2).sum(axis=1)
 
     def score(self, values: Array) -> Array:
-        scores = [self._score_some(values[row : row + _ROWS]) for row in _starts(values)]
-        return scores[0] if len(scores) == 1 else concatenate(scores)
+        starts = range(0, max(1, len(values)), _ROWS)
+        scores = [self._score_some(values[row : row + _ROWS]) for row in starts]
+        return scores[0] if len(scores) == 1 else library(values).concatenate(scores)
 
     def _score_some(self, values: Array) -> Array:
         products = values @ self.vectors.T
         distances = (values**2).sum(axis=1)[:, None] - 2 * products + self._squares
-        return exp(-self.gamma * distances.clip(0)) @ self.weights + self.bias
+        return library(values).exp(-self.gamma * distances.clip(0)) @ self.weights + self.bias
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +124,7 @@ class FusionProbe(Scorer, kind="fusion"):
 
     projections: Sequence[Projection]
     machine: KernelMachine
+    has_small_steps = True
 
     @property
     def parameters(self) -> int:
@@ -165,10 +166,6 @@ def learn_fusion(data: Features) -> Fitted:
 def project(projections: Sequence[Projection], data: Features, split: str) -> Array:
     """The answers' components: the sum over all signals."""
     return sum(projection.apply(data, split) for projection in projections)
-
-
-def _starts(values: Array) -> range:
-    return range(0, max(1, len(values)), _ROWS)
 
 
 def _read(signal: str, data: Features, split: str, every: int) -> Iterator[tuple[slice, Array]]:

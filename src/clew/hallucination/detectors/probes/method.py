@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from clew.metrics import auroc
 
 Family = Literal["baseline", "no training", "probe", "network"]
 Scores = Float[np.ndarray, " answers"]
+T = TypeVar("T")
 
 
 class Features(Protocol):
@@ -37,12 +39,29 @@ class Features(Protocol):
 SCORERS: dict[str, type[Any]] = {}
 
 
+@dataclass(frozen=True, eq=False)
+class Wrapped:
+    """Data in another form: its fields and layers are those of `data`."""
+
+    data: Features
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.data.fields
+
+    @property
+    def layers(self) -> int:
+        return self.data.layers
+
+
 class Scorer(Protocol):
     """Scores every answer of a split, of the store it was fitted on or of another one. `fields` are
     what it reads: those of its class, `reads`, if it does not say otherwise. A class with a `kind`
     can be kept in a detector."""
 
     reads: ClassVar[tuple[str, ...]] = ()
+    # On few values, NumPy's operations take a fraction of the time of PyTorch's.
+    has_small_steps: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, kind: str = "") -> None:
         super().__init_subclass__()
@@ -160,6 +179,22 @@ class Method:
             ms_per_answer=1000 * (scored - trained) / max(1, sum(map(len, scores.values()))),
             scorer=fitted.scorer,
         )
+
+
+def shared(work: Callable[[Features], T]) -> Callable[[Features], tuple[T, float]]:
+    """Do the work once per store, for several methods or seeds: the result, and the seconds that
+    it took if it had been done before."""
+    known: WeakKeyDictionary[Features, tuple[T, float]] = WeakKeyDictionary()
+
+    def find(data: Features) -> tuple[T, float]:
+        if data in known:
+            return known[data]
+        start = perf_counter()
+        found = work(data)
+        known[data] = found, perf_counter() - start
+        return found, 0.0
+
+    return find
 
 
 METHODS: dict[str, Method] = {}

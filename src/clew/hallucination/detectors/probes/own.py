@@ -14,7 +14,14 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from clew.base.errors import InputError, MethodError
-from clew.hallucination.detectors.probes.method import Features, Fitted, Method, Scorer, Scores
+from clew.hallucination.detectors.probes.method import (
+    Features,
+    Fitted,
+    Method,
+    Scorer,
+    Scores,
+    Wrapped,
+)
 from clew.storage.reading import hash_text
 
 OwnFamily = Literal["baseline", "no training", "probe"]
@@ -197,21 +204,12 @@ class _OwnFitted(Fitted):
 
 
 @dataclass(frozen=True, eq=False)
-class _View:
+class _View(Wrapped):
     """Features of some splits only: a method sees no test answers while it learns, and no labels
     while it scores (all are 0 if `is_hidden`)."""
 
-    data: Features
     splits: tuple[str, ...]
     is_hidden: bool = False
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.data.fields
-
-    @property
-    def layers(self) -> int:
-        return self.data.layers
 
     @property
     def labels(self) -> dict[str, np.ndarray]:

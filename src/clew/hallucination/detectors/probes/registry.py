@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, get_args
+from typing import Any
 
 from clew.base.errors import InputError, MethodError
 from clew.hallucination.detectors.probes.method import (
     METHODS,
     SCORERS,
-    Family,
     Features,
     Fitted,
     Method,
@@ -22,19 +21,21 @@ from clew.hallucination.detectors.probes.method import (
 )
 from clew.hallucination.detectors.probes.own import DetectionMethod, OwnMethod
 
-# A new one takes its name here; its functions and classes register themselves.
 _MODULES = (
-    *("baselines", "drawn_answers", "evaluation", "states", "attention", "contrastive"),
+    *("baselines", "evaluation", "states", "attention", "contrastive"),
     *("tokens", "fusion", "robust", "gated"),
 )
-for _module in _MODULES:
+for _module in _MODULES:  # whose functions and classes register themselves
     import_module(f"clew.hallucination.detectors.probes.{_module}")
-PROBES = {
-    name: one
-    for family in get_args(Family)
-    for name, one in METHODS.items()
-    if one.family == family
-}
+# In the order of tables; of methods that are equally good, the first is the best.
+_NAMES = """
+    length category text
+    perplexity min_probability mean_entropy semantic_entropy entailment_entropy p_true consistency
+    selfcheck_ngram attention_score
+    linear_probe semantic_entropy_probe linear_probe_middle linear_probe_pca saplma ccs
+    contrast_probe contrastive lapeigvals attn_logdet lookback token_probe fusion robust gated
+"""
+PROBES = {name: METHODS[name] for name in _NAMES.split()}
 # The kind of a scorer of a method from outside clew: this and the method's name.
 _OWN = "method:"
 

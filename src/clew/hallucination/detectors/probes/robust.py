@@ -17,9 +17,9 @@ from clew.hallucination.detectors.probes.fitting import (
     LinearScorer,
     Matrix,
     average,
-    concatenate,
     draw_answers,
     is_numpy,
+    library,
     like,
 )
 from clew.hallucination.detectors.probes.fusion import CONFIDENCE, read_confidence
@@ -56,7 +56,8 @@ class _StackedStates(LinearScorer):
 
     @classmethod
     def of(cls, parts: Sequence[UnitStates]) -> "_StackedStates":
-        weights = concatenate([part.linear.weights for part in parts])
+        every = [part.linear.weights for part in parts]
+        weights = library(every[0]).concatenate(every)
         linear = Linear(weights=weights, bias=sum(part.linear.bias for part in parts))
         return cls(field=parts[0].field, layers=[part.layer for part in parts], linear=linear)
 
@@ -75,6 +76,7 @@ class RobustProbe(Scorer, kind="robust"):
     states: Sequence[UnitStates]
     heads: Sequence[HeadsProbe]
     confidence: Linear
+    has_small_steps = True
 
     @property
     def parameters(self) -> int:

@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from time import perf_counter
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -24,7 +22,7 @@ from clew.hallucination.detectors.probes.fitting import (
     fit_path,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method, shared
 from clew.metrics import auroc
 
 STATES = "sequence"
@@ -58,31 +56,10 @@ class LayerProbe(LinearScorer, kind="layer"):
         return self.linear.score(data.read(STATES, split, layer=self.layer))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """One probe per layer, and how long they took."""
-
-    probes: Sequence[LayerProbe]
-    seconds: float
-
-    @property
-    def best(self) -> LayerProbe:
-        return max(self.probes, key=lambda probe: probe.auroc)
-
-
-# Fitting all layers takes longest, and two methods and every seed need the best one.
-_SWEEPS: WeakKeyDictionary[Features, Sweep] = WeakKeyDictionary()
-
-
-def sweep_layers(data: Features) -> tuple[Sweep, bool]:
-    """A probe for every layer, and whether it was cached."""
-    known = _SWEEPS.get(data)
-    if known is not None:
-        return known, True
-    start = perf_counter()
-    probes = fit_layers(data, range(data.layers))
-    _SWEEPS[data] = Sweep(probes=probes, seconds=perf_counter() - start)
-    return _SWEEPS[data], False
+@shared
+def sweep_layers(data: Features) -> list[LayerProbe]:
+    """A probe for every layer: it takes longest, and two methods and every seed need the best."""
+    return fit_layers(data, range(data.layers))
 
 
 def fit_layers(
@@ -109,13 +86,15 @@ def fit_layer(data: Features, layer: int, targets: Targets | None = None) -> Lay
 
 @method("linear_probe", "Linear probe", "probe", STATES)
 def learn_best_layer(data: Features) -> Fitted:
-    sweep, was_there = sweep_layers(data)
-    return Fitted(
-        scorer=sweep.best,
-        chosen={"layer": sweep.best.layer, "C": sweep.best.strength},
-        by_layer=sweep.probes,
-        shared_seconds=sweep.seconds if was_there else 0.0,
-    )
+    probes, seconds = sweep_layers(data)
+    return choose_layer(probes, seconds)
+
+
+def choose_layer(probes: Sequence[LayerProbe], seconds: float = 0.0, **chosen: float) -> Fitted:
+    """The probe that is best on validation; `seconds` were spent on it for another method."""
+    best = max(probes, key=lambda probe: probe.auroc)
+    chosen = {"layer": best.layer, "C": best.strength, **chosen}
+    return Fitted(scorer=best, chosen=chosen, by_layer=probes, shared_seconds=seconds)
 
 
 @method("linear_probe_middle", "Linear probe, middle layer", "probe", STATES)
@@ -172,8 +151,8 @@ class Network(Scorer, kind="perceptron"):
 @method("saplma", "SAPLMA", "probe", STATES, is_seeded=True)
 def learn_saplma(data: Features, *, seed: int) -> Fitted:
     """Fit SAPLMA at the layer where a linear probe is best on validation."""
-    sweep, was_there = sweep_layers(data)
-    layer = sweep.best.layer
+    probes, seconds = sweep_layers(data)
+    layer = choose_layer(probes).chosen["layer"]
     states = data.read(STATES, "train", layer=layer)
     scale = standardize(states, f"{STATES}, layer {layer},")
     validation = scale.apply(data.read(STATES, "validation", layer=layer))
@@ -182,7 +161,7 @@ def learn_saplma(data: Features, *, seed: int) -> Fitted:
     return Fitted(
         scorer=network,
         chosen={"layer": layer, "epochs": epoch},
-        shared_seconds=sweep.seconds if was_there else 0.0,
+        shared_seconds=seconds,
     )
 
 

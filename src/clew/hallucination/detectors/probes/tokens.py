@@ -5,7 +5,6 @@ validation."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int
@@ -14,8 +13,14 @@ from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from clew.base.errors import InputError, StoreError
-from clew.hallucination.detectors.probes.fitting import Matrix, Scale, standardize
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
+from clew.hallucination.detectors.probes.fitting import (
+    Matrix,
+    Scale,
+    is_numpy,
+    library,
+    standardize,
+)
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method, shared
 from clew.hallucination.detectors.tokens import Pooling, TokenProbe, gate
 from clew.metrics import PlattScale, auroc
 
@@ -307,27 +312,23 @@ def read_inputs(probe: TokenProbe, data: Features, split: str) -> Iterator[np.nd
     layers = [data.read(NODES, split, layer=layer) for layer in probe.layers]
     confidence = (data.read(name, split) for name in NEEDS[1:])
     for *nodes, logprobs, entropies in zip(*layers, *confidence, strict=True):
-        if isinstance(logprobs, np.ndarray):
-            yield probe.inputs(np.stack(nodes, axis=1), logprobs, entropies)
-        else:
-            import torch  # probes are fitted without it
-
-            together = torch.stack(nodes, dim=1)
-            beside = (values.to(together.device) for values in (logprobs, entropies))
-            yield probe.inputs(together, *beside)
-
-
-# The method needs the probe, and every detector of these samples keeps it.
-_FITTED: WeakKeyDictionary[Features, Fitted] = WeakKeyDictionary()
+        together = library(nodes[0]).stack(nodes, axis=1)
+        if not is_numpy(together):
+            logprobs, entropies = logprobs.to(together.device), entropies.to(together.device)
+        yield probe.inputs(together, logprobs, entropies)
 
 
 @method("token_probe", "Token probe", "probe", *NEEDS, also_reads=(SPANS,))
 def learn_token_probe(data: Features) -> Fitted:
     """Fit the token probe, from span labels if the answers have enough of them. Raises InputError
     if no answer has a token."""
-    if data not in _FITTED:
-        _FITTED[data] = fit_token_probe(data, spans=has_spans(data))
-    return _FITTED[data]
+    return _fit_own(data)[0]
+
+
+@shared
+def _fit_own(data: Features) -> Fitted:
+    """The method needs the probe, and every detector of these samples keeps it."""
+    return fit_token_probe(data, spans=has_spans(data))
 
 
 def find_token_probe(data: Features) -> TokenProbe | None:

@@ -36,7 +36,7 @@ from clew.engine.feed import load_settings
 from clew.engine.folders import CURVES, LAST, RESULT, clear_run, draw_curves, make_folder, only_one
 from clew.engine.planner import connect
 from clew.engine.processes import count_restarts, first_does
-from clew.hallucination.detectors.companions import Companions, make_detector
+from clew.hallucination.detectors.calibration import Companions, make_detector
 from clew.hallucination.detectors.detector import Detector, unfold
 from clew.hallucination.detectors.detector_folder import (
     DETECTOR_JSON,

@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clew.hallucination.detectors.risk import Risk
+    from clew.hallucination.detectors.data import Risk
     from clew.hallucination.live.delivery import LiveAnswer, LiveToken
     from clew.hallucination.live.scoring import Scored
 

@@ -42,7 +42,7 @@ from clew.pages.api import (
 )
 
 if TYPE_CHECKING:
-    from clew.hallucination.detectors.risk import Risk
+    from clew.hallucination.detectors.data import Risk
     from clew.hallucination.live.session import Session
 
 logger = logging.getLogger(__name__)

@@ -86,6 +86,27 @@ def test_words_repeated_from_the_question_do_not_count(
     assert alias_score(answer, accepted, question=question) == score
 
 
+@pytest.mark.parametrize(
+    ("answer", "accepted"),
+    [
+        ("It is in South Africa.", "Africa"),
+        ("It is the Democratic Republic of the Congo.", "Republic of the Congo"),
+        ("Guinea-Bissau", "Guinea"),
+        ("Papua New Guinea", "Guinea"),
+        ("It lies in West Virginia", "Virginia"),
+        ("It is in Northern Ireland", "Ireland"),
+        ("The South China Sea", "China"),
+    ],
+)
+def test_longer_name_of_another_place_is_not_correct(answer: str, accepted: str) -> None:
+    assert match_answer("alias", answer, [accepted], "").reason == "other name"
+    assert alias_score(f"It is {accepted}.", accepted) == 1.0
+
+
+def test_part_of_a_continent_is_in_it() -> None:
+    assert alias_score("It is in East Asia.", "Asia") == 1.0
+
+
 def test_two_accepted_answers_joined_by_or_are_correct() -> None:
     assert alias_score("Burma or Myanmar", ["Myanmar", "Burma"]) == 1.0
     assert alias_score("Burma or Laos", ["Myanmar", "Burma"]) == 0.0

@@ -5,43 +5,24 @@ Rome" and "Norway, Sweden, and Denmark" do, but "Paris, France" and "Bosnia and 
 import re
 from collections.abc import Sequence
 
-from clew.hallucination.labels.normalize import Place, Words, split_words
+from clew.hallucination.labels.normalize import LISTS, Place, Words, split_words
 
 _LIST_QUESTION = re.compile(
     r"\b(?:what|which|who|name|list|give|mention)(?: \w+)? (?:are|were)\b"
     r"|\b(?:name|list|give|mention|identify)(?: me)?(?: the)? (?:\d+|all|some|several|both|every)\b"
-    r"|\b(?:which|what|in which|in what) (?:\d+ )?(?:countries|cities|states|people|continents"
-    r"|languages|colou?rs|years|teams|players|actors|animals|elements|planets|oceans|rivers"
-    r"|islands|books|films|movies|songs|bands|parts|kinds|types|ingredients|organs|members|words"
-    r"|letters|nations|months|days|names|gases|metals|presidents|kings|authors|\w+ies|\d+)\b"
+    rf"|\b(?:which|what|in which|in what) (?:\d+ )?(?:{'|'.join(LISTS['list_nouns'])}|\w+ies|\d+)\b"
     r"|^(?:name|list)\b"
 )
 _SEPARATOR = re.compile(r"\s*(?:,|;|/|&|\band\b)\s*")
 _JOINS = frozenset(("and", "or", "plus", "nor"))
 _ARTICLES = frozenset(("a", "an", "the", "both", "either", "in", "also"))
 # Before a name they say what it is of: "and in the book of Leviticus".
-_KINDS = frozenset(("book", "city", "state", "country", "town", "of", "gospel", "province"))
+_KINDS = frozenset(LISTS["kinds"])
 # Words that begin a clause, not another item.
-_CLAUSES = frozenset(
-    (
-        *("is", "was", "are", "were", "has", "have", "had", "be", "can", "could", "may", "might"),
-        *("will", "would", "it", "its", "they", "he", "she", "this", "that", "which", "there"),
-        *("then", "so", "also", "not", "in", "on", "at", "to", "for", "with", "by", "of", "as"),
-        *("his", "her", "their", "more", "one", "other", "lives", "lays", "serves", "contains"),
-        *("became", "release", "releases", "produce", "produces", "makes", "gives", "uses"),
-        *("eats", "lies", "covers", "won", "died", "later", "released", "used", "known", "made"),
-    )
-)
+_CLAUSES = frozenset(LISTS["clauses"])
 _COPULAS = frozenset(("is", "was", "are", "were", "by"))
 # What a country may be said to be in, after a comma.
-_REGIONS = frozenset(
-    (
-        *("africa", "asia", "europe", "oceania", "america", "americas", "australia", "antarctica"),
-        *("caribbean", "balkans", "scandinavia", "eurasia", "earth", "middle", "central"),
-        *("eastern", "western", "northern", "southern", "south", "north", "east", "west"),
-        *("southeast", "us", "usa", "uk", "united"),
-    )
-)
+_REGIONS = frozenset(LISTS["regions"])
 _ONE_PLACE = (" country ", " continent ", " who ")
 _LONGEST_ITEM = 4
 

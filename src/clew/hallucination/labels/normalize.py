@@ -2,14 +2,18 @@
 extended to every script and to numbers, without dependencies.
 """
 
+import json
 import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+# Words by which the rules for labels go, and units of measure.
+LISTS: dict[str, Any] = json.loads(Path(__file__).with_name("words.json").read_text("utf-8"))
 # English only, as in TriviaQA: "die" and "la" are articles too, but also words of other answers.
 ARTICLES = ("a", "an", "the")
 # Not the last word: "Vitamin A" must not become "vitamin", which "Vitamin C" contains.

@@ -7,20 +7,15 @@ import re
 from decimal import Decimal
 from typing import NamedTuple
 
+from clew.hallucination.labels.normalize import LISTS
+from clew.hallucination.questions.wording import spell
+
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July", "August", "September"),
     *("October", "November", "December"),
 )
-_UNITS_OF_TEN = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
-    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"),
-    "nineteen",
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_SMALL = {
-    **{word: number for number, word in enumerate(_UNITS_OF_TEN)},
-    **{word: 10 * number for number, word in enumerate(_TENS, 2)},
-}
+_TENS = [spell(number) for number in range(20, 100, 10)]
+_SMALL = {spell(number): number for number in (*range(20), *range(20, 100, 10))}
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _ORDINALS = {
     **{"first": 1, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12},
@@ -79,47 +74,10 @@ _CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¥": "yen"}
 _PERCENT = re.compile(r"(?<=\d)\s*(?:%|per\s?cent\b|percent\b)", re.IGNORECASE)
 
 
-class _Unit(NamedTuple):
-    kind: str
-    size: float
-    names: str
-    offset: float = 0.0
-
-
-_UNITS = {
-    "kilometers": _Unit("length", 1000, "km|kms|kilometers?|kilometres?"),
-    "meters": _Unit("length", 1, "m|meters?|metres?"),
-    "centimeters": _Unit("length", 0.01, "cm|centimeters?|centimetres?"),
-    "millimeters": _Unit("length", 0.001, "mm|millimeters?|millimetres?"),
-    "miles": _Unit("length", 1609.344, "mi|miles?"),
-    "yards": _Unit("length", 0.9144, "yd|yds|yards?"),
-    "feet": _Unit("length", 0.3048, "ft|foot|feet"),
-    "inches": _Unit("length", 0.0254, "inch|inches"),
-    "tonnes": _Unit("mass", 1000, "tonnes?|metric tons?"),
-    "kilograms": _Unit("mass", 1, "kg|kgs|kilograms?|kilos?"),
-    "grams": _Unit("mass", 0.001, "g|grams?"),
-    "milligrams": _Unit("mass", 1e-6, "mg|milligrams?"),
-    "pounds": _Unit("mass", 0.45359237, "lb|lbs|pounds?"),
-    "ounces": _Unit("mass", 0.028349523, "oz|ounces?"),
-    "weeks": _Unit("time", 604800, "weeks?"),
-    "days": _Unit("time", 86400, "days?"),
-    "hours": _Unit("time", 3600, "h|hr|hrs|hours?"),
-    "minutes": _Unit("time", 60, "min|mins|minutes?"),
-    "seconds": _Unit("time", 1, "(?<=\\s)s|sec|secs|seconds?"),
-    "liters": _Unit("volume", 1, "l|liters?|litres?"),
-    "milliliters": _Unit("volume", 0.001, "ml|milliliters?|millilitres?"),
-    "celsius": _Unit("temperature", 1, "°\\s?c|(?:degrees?|°)\\s?celsius|celsius", 273.15),
-    "fahrenheit": _Unit(
-        "temperature", 5 / 9, "°\\s?f|(?:degrees?|°)\\s?fahrenheit|fahrenheit", 459.67 * 5 / 9
-    ),
-    "kelvin": _Unit("temperature", 1, "k|kelvins?"),
-    "percent": _Unit("share", 0.01, "percent"),
-    "dollars": _Unit("$", 1, "dollars?|usd"),
-    "euros": _Unit("€", 1, "euros?|eur"),
-}
+_UNITS = LISTS["units"]
 _UNIT = re.compile(
     r"(?<=\d)[\s-]*(?:square\s)?(?:"
-    + "|".join(f"(?P<{name}>{unit.names})" for name, unit in _UNITS.items())
+    + "|".join(f"(?P<{name}>{unit['names']})" for name, unit in _UNITS.items())
     + r")(?![\w°])(?!²|\^2)",
     re.IGNORECASE,
 )
@@ -150,10 +108,13 @@ class Quantity(NamedTuple):
         if self.unit == other.unit or not self.unit or not other.unit:
             return self.value == other.value
         mine, theirs = _UNITS[self.unit], _UNITS[other.unit]
-        if mine.kind != theirs.kind:
+        if mine["kind"] != theirs["kind"]:
             return False
-        base = self.value * mine.size + mine.offset
-        return math.isclose(base, other.value * theirs.size + theirs.offset, rel_tol=_ROUNDING)
+        base, wanted = (
+            one.value * unit["size"] + unit.get("offset", 0.0)
+            for one, unit in ((self, mine), (other, theirs))
+        )
+        return math.isclose(base, wanted, rel_tol=_ROUNDING)
 
 
 def parse_quantity(text: str) -> Quantity | None:

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from clew.base.cores import map_ahead
@@ -70,12 +69,7 @@ class JudgedFile:
                 self._file.write(b"\n")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def get(self, key: str) -> float | None:

@@ -1,6 +1,7 @@
 """Label a store: a score for every answer that can be scored, and examples to check by hand."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -29,10 +30,11 @@ from clew.hallucination.labels.methods import Method, match_answer, match_tokens
 from clew.hallucination.labels.normalize import answer_words, normalize_answer
 from clew.hallucination.labels.spans import Span, SpanLabeler, score_spans
 from clew.hallucination.labels.table import (
+    OWN_COLUMNS,
+    SPAN_COLUMNS,
     read_corrections,
     spans_beside,
-    write_rows,
-    write_spans,
+    write_table,
 )
 from clew.storage.manifest import Manifest
 
@@ -169,8 +171,9 @@ def label_store(
     out = local_path(out)
     _check_settings(out, method, score_threshold)
     reader = open_traces(as_path(store))
-    excluded: list[str] = []
-    usable = list(_drop_unscorable(read_answers(reader), excluded))
+    answers = list(read_answers(reader))
+    usable = [answer for answer in answers if answer.accepted]
+    excluded = [answer.question_id for answer in answers if not answer.accepted]
     spans = _label_spans(usable)
     rows = (
         _judge(usable, judge, out, on_judged, where, reporter)
@@ -182,10 +185,10 @@ def label_store(
     rows.sort(key=lambda row: row.global_example_id)
     rows, lost = _keep_corrections(out, rows)
     scored = {row.global_example_id for row in rows}
-    written = write_rows(out, rows, overwrite=overwrite)
+    written = write_table(out, rows, OWN_COLUMNS, overwrite=overwrite)
     found = [span for number in sorted(spans) for span in spans[number]]
     if spans:
-        write_spans(spans_beside(out), found, overwrite=overwrite)
+        write_table(spans_beside(out), found, SPAN_COLUMNS, overwrite=overwrite)
     return LabelResult(
         path=out,
         rows=rows,
@@ -250,17 +253,6 @@ def _why_none(store: str | Path, manifest: Manifest, answers: int) -> str:
     )
 
 
-def _drop_unscorable(
-    answers: Iterable[StoredAnswer], excluded: list[str]
-) -> Iterator[StoredAnswer]:
-    """The answers that can be scored; the question ids of the others go to `excluded`."""
-    for answer in answers:
-        if answer.accepted:
-            yield answer
-        else:
-            excluded.append(answer.question_id)
-
-
 def _label_spans(answers: Sequence[StoredAnswer]) -> dict[int, list[Span]]:
     """The spans of answers to questions that ask for several facts."""
     asked = [answer for answer in answers if answer.parts]
@@ -321,20 +313,19 @@ def _label_judged(answer: StoredAnswer, score: float, model: str) -> LabeledAnsw
 def _count_categories(rows: Iterable[LabeledAnswer], threshold: float) -> list[CategoryShare]:
     """The share of hallucinated answers per category, by name; empty if the store has no
     categories."""
-    counts: dict[str, list[int]] = {}
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
-        count = counts.setdefault(row.category or "", [0, 0, 0])
-        label = row.label(threshold)
-        count[0] += label in ("correct", "hallucinated")
-        count[1] += label == "hallucinated"
-        count[2] += label == "refused"
+        counts[row.category or ""][row.label(threshold)] += 1
     if set(counts) == {""}:
         return []
     return [
         CategoryShare(
-            category=name or "(none)", answers=answers, hallucinated=hallucinated, refused=refused
+            category=name or "(none)",
+            answers=count["correct"] + count["hallucinated"],
+            hallucinated=count["hallucinated"],
+            refused=count["refused"],
         )
-        for name, (answers, hallucinated, refused) in sorted(counts.items())
+        for name, count in sorted(counts.items())
     ]
 
 

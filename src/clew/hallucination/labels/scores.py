@@ -96,7 +96,7 @@ def read_scores(
     inverted (1 - value) if `higher_is` is "hallucinated" or the name contains "halluc".
     """
     table = ScoresTable(Path(path), score_column)
-    turned = _is_turned(table.score_column, higher_is)
+    turned = higher_is == "hallucinated" if higher_is else "halluc" in table.score_column
     found = _Found(table, turned)
     for line, row in table.rows():
         found.add(line, row)
@@ -106,7 +106,7 @@ def read_scores(
         scores=_by_question(found.values) if table.example_place is not None else found.values,
         by_example=found.values if table.example_place is not None else {},
         answers=found.answers,
-        notes=(*_turned_notes(table, turned), *found.notes()),
+        notes=found.notes(),
         sha256=hash_file(table.path),
         set_aside=found.set_aside,
     )
@@ -164,34 +164,27 @@ class _Found:
                 ".",
             )
         if self._clashes:
-            apart = "" if self.table.example_place is not None else _tell_apart()
+            apart = (
+                f", or add a column {EXAMPLE_COLUMN} if a question was answered several times"
+                if self.table.example_place is None
+                else ""
+            )
             raise InputError(
                 f"{self.table.path} has different scores for the same answer: "
                 f"{_some(self._clashes, '; ')}. Keep one line per answer{apart}."
             )
 
     def notes(self) -> tuple[str, ...]:
-        if not self._doubles:
-            return ()
-        lines = "1 line repeats" if self._doubles == 1 else f"{self._doubles:,} lines repeat"
-        return (f"{self.table.path}: {lines} an earlier score",)
-
-
-def _tell_apart() -> str:
-    return f", or add a column {EXAMPLE_COLUMN} if a question was answered several times"
-
-
-def _is_turned(column: str, higher_is: HigherIs | None) -> bool:
-    return higher_is == "hallucinated" if higher_is else "halluc" in column
-
-
-def _turned_notes(table: ScoresTable, turned: bool) -> tuple[str, ...]:
-    if not turned:
-        return ()
-    return (
-        f"{table.path}: a higher {table.score_column} is taken to mean more likely "
-        f"hallucinated, so the score is 1 - {table.score_column}",
-    )
+        path, column, notes = self.table.path, self.table.score_column, []
+        if self.turned:
+            notes.append(
+                f"{path}: a higher {column} is taken to mean more likely hallucinated, so the "
+                f"score is 1 - {column}"
+            )
+        if self._doubles:
+            lines = "1 line repeats" if self._doubles == 1 else f"{self._doubles:,} lines repeat"
+            notes.append(f"{path}: {lines} an earlier score")
+        return tuple(notes)
 
 
 def _by_question(by_example: Mapping[tuple[str, int], float]) -> dict[str, float]:

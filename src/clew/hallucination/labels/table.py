@@ -238,13 +238,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def write_rows(path: Path, rows: Sequence[LabeledAnswer], *, overwrite: bool) -> bool:
-    """Write the file; returns False if it already has exactly these rows. Raises InputError if it
-    has others and `overwrite` is not given.
-    """
-    return _write(path, _render(rows, OWN_COLUMNS), overwrite=overwrite)
-
-
 def read_corrections(path: Path) -> dict[tuple[str, int], tuple[str, Label]]:
     """(the answer, the correction) of every row that a person corrected in a file of `clew label`;
     empty if it is not one."""
@@ -264,17 +257,18 @@ def read_corrections(path: Path) -> dict[tuple[str, int], tuple[str, Label]]:
     return found
 
 
-def write_spans(path: Path, spans: Sequence["Span"], *, overwrite: bool) -> bool:
-    """Like `write_rows`."""
-    return _write(path, _render(spans, SPAN_COLUMNS), overwrite=overwrite)
-
-
 def spans_beside(scores: Path) -> Path:
     """The file with the span labels of a scores file."""
     return scores.with_name(f"{scores.stem}.spans.csv")
 
 
-def _write(path: Path, content: bytes, *, overwrite: bool) -> bool:
+def write_table(
+    path: Path, rows: "Sequence[LabeledAnswer | Span]", columns: Sequence[str], *, overwrite: bool
+) -> bool:
+    """Write the file; returns False if it already has exactly these rows. Raises InputError if it
+    has others and `overwrite` is not given."""
+    lines = ([_cell(getattr(row, name)) for name in columns] for row in rows)
+    content = csv_text([columns, *lines]).encode()
     if path.exists():
         with open_regular(path) as file:
             before = file.read()
@@ -286,11 +280,6 @@ def _write(path: Path, content: bytes, *, overwrite: bool) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, content)
     return True
-
-
-def _render(rows: "Sequence[LabeledAnswer | Span]", columns: Sequence[str]) -> bytes:
-    lines = ([_cell(getattr(row, name)) for name in columns] for row in rows)
-    return csv_text([columns, *lines]).encode()
 
 
 def _cell(value: Any) -> Any:

@@ -13,12 +13,12 @@ from clew.hallucination.questions.records import (
     RESPONSE_COLUMNS,
     Row,
     UnusableRecordError,
+    check_length,
     pick,
     plain_fields,
     plain_name,
     read_question,
 )
-from clew.storage.text_files import MAX_RECORD_CHARACTERS
 
 _YES = frozenset(("1", "true", "yes", "y", "hallucinated", "hallucination", "hallucinatory"))
 _NO = frozenset(("0", "false", "no", "n", "correct", "factual", "faithful"))
@@ -108,11 +108,7 @@ def _answer_text(value: object) -> str:
         return str(value)
     if not isinstance(value, str):
         raise UnusableRecordError(f"its answer is a {type(value).__name__}, not text")
-    if len(value) > MAX_RECORD_CHARACTERS:
-        raise UnusableRecordError(
-            f"its answer has {len(value):,} characters; at most {MAX_RECORD_CHARACTERS:,} are "
-            "allowed"
-        )
+    check_length("answer", value)
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -108,7 +108,7 @@ class QuestionSet:
         return replace(self, questions=bare, contexts_sha256="")
 
 
-class UnusableRecordError(Exception):
+class UnusableRecordError(ValueError):
     """A record that cannot become a question; the message is the reason."""
 
 
@@ -253,10 +253,7 @@ def read_question(fields: Mapping[str, Any], fallback_id: str) -> Question:
     if column is None:
         raise UnusableRecordError("it has no question")
     name = _record_id(fields) or fallback_id
-    if len(name) > _MAX_ID_CHARACTERS:
-        raise UnusableRecordError(
-            f"its id has {len(name):,} characters; at most {_MAX_ID_CHARACTERS:,} are allowed"
-        )
+    check_length("id", name, _MAX_ID_CHARACTERS)
     parts = _answer_parts(fields)
     return Question(
         id=name,
@@ -275,21 +272,21 @@ def _question_text(value: object) -> str:
         raise UnusableRecordError("its question is empty")
     if not isinstance(value, str):
         raise UnusableRecordError(f"its question is a {type(value).__name__}, not text")
-    if len(value) > MAX_RECORD_CHARACTERS:
-        raise UnusableRecordError(
-            f"its question has {len(value):,} characters; at most {MAX_RECORD_CHARACTERS:,} are "
-            "allowed"
-        )
+    check_length("question", value)
     return value.strip()
+
+
+def check_length(what: str, text: str, most: int = MAX_RECORD_CHARACTERS) -> None:
+    if len(text) > most:
+        raise UnusableRecordError(
+            f"its {what} has {len(text):,} characters; at most {most:,} are allowed"
+        )
 
 
 def _context(fields: Mapping[str, Any]) -> str | None:
     """The first one that is not empty."""
-    try:
-        found = (read_context(fields[column]) for column in pick(fields, CONTEXT_COLUMNS))
-        return next((text for text in found if text), None)
-    except ValueError as error:
-        raise UnusableRecordError(str(error)) from None
+    found = (read_context(fields[column]) for column in pick(fields, CONTEXT_COLUMNS))
+    return next((text for text in found if text), None)
 
 
 def _record_id(fields: Mapping[str, Any]) -> str | None:
@@ -446,11 +443,7 @@ def read_context(value: object) -> str | None:
     """The context as one text, None if it is empty. Passages are separated by a blank line, the
     sentences of one by a space. Raises ValueError for anything else than text."""
     text = "\n\n".join(filter(None, map(_join, _passages(value)))).strip()
-    if len(text) > MAX_RECORD_CHARACTERS:
-        raise ValueError(
-            f"its context has {len(text):,} characters; at most {MAX_RECORD_CHARACTERS:,} are "
-            "allowed"
-        )
+    check_length("context", text)
     return text or None
 
 
@@ -469,7 +462,7 @@ def _join(value: object, depth: int = 0) -> str:
         return value.strip()
     if isinstance(value, list | tuple) and depth < _MAX_CONTEXT_DEPTH:
         return " ".join(filter(None, (_join(inner, depth + 1) for inner in value)))
-    raise ValueError(f"its context contains a {type(value).__name__}, not text")
+    raise UnusableRecordError(f"its context contains a {type(value).__name__}, not text")
 
 
 def _unwrap(value: object) -> object:
@@ -477,5 +470,6 @@ def _unwrap(value: object) -> object:
         return value
     found = next((value[key] for key in _CONTEXT_KEYS if key in value), None)
     if found is None:
-        raise ValueError(f"its context is a record without any of {', '.join(_CONTEXT_KEYS)}")
+        keys = ", ".join(_CONTEXT_KEYS)
+        raise UnusableRecordError(f"its context is a record without any of {keys}")
     return found

@@ -2,10 +2,23 @@
 
 import pytest
 
-from clew.hallucination.labels.methods import Method, alias_score, match_answer, rouge_l, token_f1
+from clew.hallucination.labels.methods import Method, match_answer
 
 LUXEMBOURG = "What is the capital of Luxembourg?"
 CHOICE = "Which is larger, New York or Chicago?"
+
+
+def alias_score(answer: str, accepted: str | list[str], *, question: str = "") -> float:
+    accepted = [accepted] if isinstance(accepted, str) else accepted
+    return match_answer("alias", answer, accepted, question).score
+
+
+def token_f1(answer: str, accepted: str) -> float:
+    return match_answer("token-f1", answer, [accepted], "").score
+
+
+def rouge_l(answer: str, accepted: str) -> float:
+    return match_answer("rouge-l", answer, [accepted], "").score
 
 
 @pytest.mark.parametrize(

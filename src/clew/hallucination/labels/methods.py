@@ -278,29 +278,6 @@ def _match_by(method: Method, answer: str, accepted: Sequence[str], question: st
     return found._replace(reason="equal" if found.score == 1 else f"overlap {found.score:.2f}")
 
 
-def alias_score(answer: str, accepted: str | Sequence[str], *, question: str = "") -> float:
-    """1.0 if the answer is an accepted one or contains it as whole words, else 0.0.
-
-    With the question, words that only repeat it do not count: "Mexico City is in Peru" is not a
-    correct answer to "In which country is Mexico City?".
-    """
-    return match_answer("alias", answer, _as_list(accepted), question).score
-
-
-def token_f1(answer: str, accepted: str | Sequence[str]) -> float:
-    """The best word-level F1, 0 to 1, of the answer and an accepted one."""
-    return match_answer("token-f1", answer, _as_list(accepted), "").score
-
-
-def rouge_l(answer: str, accepted: str | Sequence[str]) -> float:
-    """The best ROUGE-L F-measure, 0 to 1, of the answer and an accepted one."""
-    return match_answer("rouge-l", answer, _as_list(accepted), "").score
-
-
-def _as_list(accepted: str | Sequence[str]) -> Sequence[str]:
-    return [accepted] if isinstance(accepted, str) else accepted
-
-
 def accepted_polarity(accepted: Sequence[str]) -> Polarity | None:
     """The one polarity of the accepted answers; None if they are not yes or no."""
     found = {_YES_NO.get(normalize_words(alias)) for alias in accepted}

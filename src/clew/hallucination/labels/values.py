@@ -164,11 +164,9 @@ def _spell_out(text: str) -> str:
 
 def _name_units(text: str) -> str:
     text = _PERCENT.sub(" percent", text)
-    return _UNIT.sub(lambda found: f" {_keep_square(found)}{found.lastgroup}", text)
-
-
-def _keep_square(found: re.Match[str]) -> str:
-    return "square " if "square " in found[0].lower() else ""
+    return _UNIT.sub(
+        lambda found: f" {'square ' * ('square ' in found[0].lower())}{found.lastgroup}", text
+    )
 
 
 def _plain_date(found: re.Match[str]) -> str:

@@ -51,6 +51,10 @@ class _Decision(NamedTuple):
     before: str  # what the column held
 
 
+# The cells of a row that are texts of the answer.
+_AS_WRITTEN = ("method", "answer", "accepted_answer", "question", "reason")
+
+
 class ScoresFile:
     """A scores file whose corrections change one by one. The file is replaced as a whole, so that
     it is complete at every moment. Raises InputError if `clew label` did not write it."""
@@ -101,12 +105,8 @@ class ScoresFile:
             question_id=table.parse_id(number, row),
             global_example_id=example,
             score=table.parse_score(number, row) if has_score else None,
-            method=cells["method"],
-            answer=cells["answer"],
-            accepted_answer=cells["accepted_answer"],
-            question=cells["question"],
             category=cells["category"] or None,
-            reason=cells["reason"],
+            **{name: cells[name] for name in _AS_WRITTEN},
             accepted_answers=tuple(cells["accepted_answers"].split(BETWEEN)),
             correction=table.parse_correction(number, row),
         )
@@ -174,14 +174,9 @@ def _list_answers(file: ScoresFile, threshold: float) -> list[ReviewedAnswer]:
     for line in range(len(file.rows)):
         row = file.read(line)
         if row.correction is None:
-            doubt = find_doubt(row, threshold)
-            answer = ReviewedAnswer(line=line, row=row, label=row.label(threshold), doubt=doubt)
-            found.append(answer)
-    return sorted(found, key=_by_doubt)
-
-
-def _by_doubt(answer: ReviewedAnswer) -> tuple[float, int]:
-    return -answer.doubt.value, answer.line
+            label, doubt = row.label(threshold), find_doubt(row, threshold)
+            found.append(ReviewedAnswer(line=line, row=row, label=label, doubt=doubt))
+    return sorted(found, key=lambda answer: (-answer.doubt.value, answer.line))
 
 
 @contextmanager

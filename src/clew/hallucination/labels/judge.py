@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from clew.base.cores import map_ahead
 from clew.base.progress import Reporter, ignore_event
@@ -23,6 +23,8 @@ from clew.storage.reading import hash_text, open_regular, parse_json
 from clew.storage.writing import append_to_file, disk_errors, is_leftover
 
 OnJudged = Callable[[int, int], None]
+# The key, the score, the question's id, and the reply that says the score.
+_Judgment = tuple[str, float, str, str]
 
 _INSTRUCTION = (
     "You grade answers to questions. You get JSON with a question, the answers accepted as "
@@ -45,20 +47,13 @@ _LONGEST_LINE = 1 << 20
 logger = logging.getLogger(__name__)
 
 
-class _Judgment(NamedTuple):
-    """A score, and the reply that says it."""
-
-    score: float
-    reply: str
-
-
 class JudgedFile:
     """Judgments by key, one JSON line each; thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._scores = _read_judgments(path) if is_leftover(path) else {}
+        self.scores = _read_judgments(path) if is_leftover(path) else {}
 
     def __enter__(self) -> "JudgedFile":
         self._file = append_to_file(self.path)
@@ -72,16 +67,14 @@ class JudgedFile:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def get(self, key: str) -> float | None:
-        return self._scores.get(key)
-
-    def add(self, key: str, score: float, **about: str) -> None:
+    def add(self, key: str, score: float, question_id: str, reply: str) -> None:
         """Save a judgment; it is in the file when this returns."""
-        line = json.dumps({"key": key, "score": score, **about}, ensure_ascii=False) + "\n"
+        about = {"key": key, "score": score, "question_id": question_id, "reply": reply}
+        line = json.dumps(about, ensure_ascii=False) + "\n"
         with self._lock, disk_errors(self.path.parent):
             self._file.write(line.encode())
             self._file.flush()
-            self._scores[key] = score
+            self.scores[key] = score
 
 
 def _read_judgments(path: Path) -> dict[str, float]:
@@ -123,13 +116,19 @@ def judge_answers(
         missing = {
             key: answer
             for key, answer in zip(keys, answers, strict=True)
-            if answer.text.strip() and judged.get(key) is None
+            if answer.text.strip() and key not in judged.scores
         }
-        if where is None:
-            _judge_missing(missing, config, judged, on_judged)
-        elif missing:
-            _judge_on_cluster(missing, config, judged, on_judged, where, reporter)
-        return [judged.get(key) or 0.0 for key in keys]
+        try:
+            if where is None:
+                _judge_missing(missing, config, judged, on_judged)
+            elif missing:
+                _judge_on_cluster(missing, config, judged, on_judged, where, reporter)
+        except JudgeError as error:
+            raise JudgeError(
+                f"{error} The judgments so far are saved in {judged_path}. Run the same command "
+                "again to resume."
+            ) from None
+        return [judged.scores.get(key, 0.0) for key in keys]
 
 
 def parse_reply(reply: str) -> float | None:
@@ -169,7 +168,7 @@ def _judge_missing(
     with Chat(config) as chat, ThreadPoolExecutor(config.threads) as pool:
 
         def judge(one: tuple[str, StoredAnswer]) -> None:
-            _judge_one(chat, judged, *one)
+            judged.add(*_judge_one(chat, *one))
 
         # Far enough ahead that an answer that is retried several times does not block the others.
         ahead = map_ahead(judge, missing.items(), pool, ahead=config.threads * _ANSWERS_AHEAD)
@@ -195,38 +194,23 @@ def _judge_on_cluster(
     rest, done = iter(missing.items()), 0
     chunks = list(iter(lambda: list(islice(rest, _ANSWERS_PER_CHUNK)), []))
     setup = partial(_open_judge, config)
-    try:
-        for found in spread(where, setup, chunks, reporter, count=len, noun="chunk"):
-            for key, question_id, judgment in found:
-                judged.add(key, judgment.score, question_id=question_id, reply=judgment.reply)
-            done += len(found)
-            if on_judged:
-                on_judged(done, len(missing))
-    except JudgeError as error:
-        raise JudgeError(f"{error} {_kept(judged)}") from None
+    for found in spread(where, setup, chunks, reporter, count=len, noun="chunk"):
+        for judgment in found:
+            judged.add(*judgment)
+        done += len(found)
+        if on_judged:
+            on_judged(done, len(missing))
 
 
 def _open_judge(
     config: ChatConfig,
-) -> Callable[[list[tuple[str, StoredAnswer]]], list[tuple[str, str, _Judgment]]]:
+) -> Callable[[list[tuple[str, StoredAnswer]]], list[_Judgment]]:
     """In a worker: judges some answers at once."""
     chat, pool = Chat(config), ThreadPoolExecutor(config.threads)
-
-    def judge(one: tuple[str, StoredAnswer]) -> tuple[str, str, _Judgment]:
-        return one[0], one[1].question_id, _ask(chat, one[1])
-
-    return lambda chunk: list(pool.map(judge, chunk))
+    return lambda chunk: list(pool.map(lambda one: _judge_one(chat, *one), chunk))
 
 
-def _judge_one(chat: Chat, judged: JudgedFile, key: str, answer: StoredAnswer) -> None:
-    try:
-        judgment = _ask(chat, answer)
-    except JudgeError as error:
-        raise JudgeError(f"{error} {_kept(judged)}") from None
-    judged.add(key, judgment.score, question_id=answer.question_id, reply=judgment.reply)
-
-
-def _ask(chat: Chat, answer: StoredAnswer) -> _Judgment:
+def _judge_one(chat: Chat, key: str, answer: StoredAnswer) -> _Judgment:
     messages = [
         {"role": "system", "content": _INSTRUCTION},
         {"role": "user", "content": _describe(answer)},
@@ -239,14 +223,10 @@ def _ask(chat: Chat, answer: StoredAnswer) -> _Judgment:
             raise JudgeError(f"question {answer.question_id}: {error}") from None
         score = parse_reply(reply)
         if score is not None:
-            return _Judgment(score, chat.secret.hide(reply))
+            return key, score, answer.question_id, chat.secret.hide(reply)
     shown = chat.secret.hide(reply)
     raise JudgeError(
         f'question {answer.question_id}: the judge "{chat.config.model}" replied {shown!r} '
         f"{_USABLE_REPLY_ATTEMPTS} times, which is neither YES nor NO: use a model that follows "
         "instructions, or score with `method` instead."
     )
-
-
-def _kept(judged: JudgedFile) -> str:
-    return f"The judgments so far are saved in {judged.path}. Run the same command again to resume."

@@ -74,7 +74,8 @@ def test_the_package_has_the_data_of_the_sets() -> None:
     settings = tomllib.loads((root.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["setuptools"]["package-data"]["clew"]
     packed = {path for pattern in patterns for path in root.glob(pattern)}
-    assert {*(root / "hallucination/questions/data").iterdir()} <= packed
+    others = {path for path in root.rglob("*.*") if not path.suffix.startswith(".py")}
+    assert others and not others - packed
 
 
 @pytest.mark.parametrize("name", GENERATED)

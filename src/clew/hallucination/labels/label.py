@@ -1,4 +1,5 @@
-"""Label a store: a score for every answer that can be scored, and examples to check by hand."""
+"""Label a store: a score for every answer that can be scored, how doubtful each is, so that a
+person looks at the doubtful ones first, and examples to check by hand."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

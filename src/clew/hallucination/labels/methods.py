@@ -1,5 +1,6 @@
 """Methods to score an answer against the accepted ones: alias match and word overlap (token F1,
-ROUGE-L), where a correct answer in a long sentence scores low."""
+ROUGE-L), where a correct answer in a long sentence scores low. Answers of yes or no are compared by
+what they mean; answers that decline to answer are refused, not wrong."""
 
 import re
 from collections import Counter

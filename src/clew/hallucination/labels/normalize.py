@@ -1,6 +1,6 @@
-"""Normalize the spelling of answers: case, accents, punctuation, articles. TriviaQA's rules,
-extended to every script and to numbers, without dependencies.
-"""
+"""Normalize the spelling of answers: case, accents, punctuation, articles, by TriviaQA's rules,
+extended to every script and to numbers; and split them into normalized words that remember their
+punctuation: what stands before each, whether it is a name, and where sentences begin."""
 
 import json
 import re

@@ -1,4 +1,5 @@
-"""Read a scores file, written by `clew label` or by other means, and apply it."""
+"""Read files of scores and of span labels, written by `clew label` or by other means, and apply
+them."""
 
 import hashlib
 import json
@@ -126,9 +127,8 @@ class _Found:
 
     def add(self, line: int, row: Sequence[str]) -> None:
         table = self.table
-        key: Any = table.parse_id(line, row)
-        if table.example_place is not None:
-            key = key, table.parse_example(line, row, table.example_place)
+        name, number = table.parse_key(line, row)
+        key: Any = name if number is None else (name, number)
         label = self._read(line, row)
         if table.answer_place is not None:
             self.answers[key] = row[table.answer_place]
@@ -334,9 +334,7 @@ def read_span_labels(path: Path) -> SpanLabels:
     label_place = table.place("label")
     spans: dict[tuple[str, int | None], list[tuple[int, int, int]]] = {}
     for line, row in table.rows():
-        number = None
-        if table.example_place is not None:
-            number = table.parse_example(line, row, table.example_place)
+        key = table.parse_key(line, row)
         start, end = (table.parse_integer(line, row, place, "correct it") for place in places)
         label = _LABELS.get(row[label_place].strip().lower())
         if label is None or not 0 <= start < end < 1 << 31:
@@ -345,5 +343,5 @@ def read_span_labels(path: Path) -> SpanLabels:
                 f'{row[label_place]:.40}": give a start of at least 0, a larger end, and one of '
                 "correct, hallucinated and unsure."
             )
-        spans.setdefault((table.parse_id(line, row), number), []).append((start, end, label))
+        spans.setdefault(key, []).append((start, end, label))
     return SpanLabels(path=path, spans=spans, sha256=hash_file(path))

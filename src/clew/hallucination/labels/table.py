@@ -129,16 +129,15 @@ class LabelTable:
             )
         return self.columns.index(column)
 
-    def parse_id(self, line: int, row: Sequence[str]) -> str:
-        name = row[self.id_place].strip()
+    def parse_key(self, line: int, row: Sequence[str]) -> tuple[str, int | None]:
+        """The question's id, and the example's if the file has one."""
+        name, place = row[self.id_place].strip(), self.example_place
         if not name:
             raise InputError(
                 f"{self.path}, line {line}: {ID_COLUMN} is empty: fill it in or delete the line."
             )
-        return name
-
-    def parse_example(self, line: int, row: Sequence[str], place: int) -> int:
-        return self.parse_integer(line, row, place, "correct it, or remove the whole column")
+        fix = "correct it, or remove the whole column"
+        return name, None if place is None else self.parse_integer(line, row, place, fix)
 
     def parse_integer(self, line: int, row: Sequence[str], place: int, fix: str) -> int:
         try:
@@ -238,7 +237,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def read_corrections(path: Path) -> dict[tuple[str, int], tuple[str, Label]]:
+def read_corrections(path: Path) -> dict[tuple[str, int | None], tuple[str, Label]]:
     """(the answer, the correction) of every row that a person corrected in a file of `clew label`;
     empty if it is not one."""
     if not path.is_file():
@@ -251,9 +250,8 @@ def read_corrections(path: Path) -> dict[tuple[str, int], tuple[str, Label]]:
     for line, row in table.rows():
         label = table.parse_correction(line, row)
         if label is not None:
-            assert table.example_place is not None and table.answer_place is not None
-            key = table.parse_id(line, row), table.parse_example(line, row, table.example_place)
-            found[key] = row[table.answer_place], label
+            assert table.answer_place is not None
+            found[table.parse_key(line, row)] = row[table.answer_place], label
     return found
 
 

@@ -99,11 +99,11 @@ class ScoresFile:
         """A row of the file. Raises InputError naming its line if it was edited wrongly."""
         row, number, table = self.rows[line], self._numbers[line], self.table
         cells = dict(zip(table.columns, row, strict=True))
-        example = table.parse_example(number, row, table.columns.index("global_example_id"))
+        name, example = table.parse_key(number, row)
         has_score = bool(cells["score"].strip()) or cells["reason"].strip() != REFUSED
         return LabeledAnswer(
-            question_id=table.parse_id(number, row),
-            global_example_id=example,
+            question_id=name,
+            global_example_id=int(example or 0),
             score=table.parse_score(number, row) if has_score else None,
             category=cells["category"] or None,
             **{name: cells[name] for name in _AS_WRITTEN},

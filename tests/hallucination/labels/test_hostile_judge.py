@@ -233,17 +233,17 @@ def test_saved_replies_hold_neither_the_key_nor_half_characters(tmp_path: Path) 
     reply = ask(says(f"<think>\ud800\x1b[2J {KEY}</think>YES"))
     assert parse_reply(reply) == 1.0
     with JudgedFile(tmp_path / "judged.jsonl") as judged:
-        judged.add("k", 1.0, reply=Secret(KEY).hide(reply))
+        judged.add("k", 1.0, "q", Secret(KEY).hide(reply))
     saved = (tmp_path / "judged.jsonl").read_text()
     assert "Secret" not in saved and "\x1b" not in saved
-    assert JudgedFile(tmp_path / "judged.jsonl").get("k") == 1.0
+    assert JudgedFile(tmp_path / "judged.jsonl").scores == {"k": 1.0}
 
 
 def test_saved_judgments_of_others_are_read_safely(tmp_path: Path) -> None:
     lines = ["[" * 5000, '{"key": "a", "score": NaN}', '{"key": "b", "score": 0.5}', "7", "\x00"]
     (tmp_path / "judged.jsonl").write_text("\n".join(lines))
     judged = JudgedFile(tmp_path / "judged.jsonl")
-    assert (judged.get("a"), judged.get("b")) == (None, 0.5)
+    assert judged.scores == {"b": 0.5}
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="is a symbolic link"):
         JudgedFile(tmp_path / "link.jsonl")

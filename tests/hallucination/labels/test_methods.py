@@ -108,6 +108,9 @@ def test_words_repeated_from_the_question_do_not_count(
         ("Papua New Guinea", "Guinea"),
         ("It lies in West Virginia", "Virginia"),
         ("It is in Northern Ireland", "Ireland"),
+        ("It was made in East Germany.", "Germany"),
+        ("South Vietnam", "Vietnam"),
+        ("It lies in South America", "America"),
         ("The South China Sea", "China"),
     ],
 )

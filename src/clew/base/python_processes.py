@@ -153,11 +153,12 @@ def limit_process(*, memory_bytes: int, seconds: int) -> None:
 @contextmanager
 def own_memory() -> Iterator[None]:
     """Lift the limit of memory when it was reached: the message about it takes some."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    lifted = hard, hard  # made before: there may be no memory left for it
     try:
         yield
     except MemoryError:
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_AS, lifted)
         raise
 
 

@@ -83,11 +83,12 @@ def test_ctrl_c_ends_a_conversion_that_takes_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_readers")
 @pytest.mark.parametrize("name", valid_files())
 def test_damaged_files_raise_only_the_documented_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "old").mkdir()
     variants = mutations(valid_files()[name], seed=0)
-    for number in range(6):
+    for number in range(25):
         (tmp_path / "old" / name).write_bytes(next(variants))
         try:
             convert_folder(tmp_path / "old", tmp_path / str(number), max_memory="32MB")
@@ -96,11 +97,12 @@ def test_damaged_files_raise_only_the_documented_error(tmp_path: Path, name: str
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_readers")
 @pytest.mark.filterwarnings("error")
 def test_odd_values_raise_only_the_documented_error(tmp_path: Path) -> None:
     """Only the file is odd: its bytes are a valid pickle or zip."""
     (tmp_path / "old").mkdir()
-    for number, (name, content) in enumerate(islice(odd_files(seed=0), 40)):
+    for number, (name, content) in enumerate(islice(odd_files(seed=0), 60)):
         path = tmp_path / "old" / name
         path.write_bytes(content)
         try:

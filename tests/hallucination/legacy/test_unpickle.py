@@ -135,12 +135,13 @@ def test_truncated_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_readers")
 def test_corrupted_bytes_never_raise_another_error(tmp_path: Path) -> None:
     whole = write_pickle(tmp_path / "a.pkl", [make_record()]).read_bytes()
     path = tmp_path / "b.pkl"
     random = np.random.default_rng(0)
     failures = 0
-    for _ in range(30):
+    for _ in range(200):
         changed = bytearray(whole)
         changed[random.integers(0, 400)] = random.integers(0, 256)
         path.write_bytes(changed)
@@ -148,7 +149,7 @@ def test_corrupted_bytes_never_raise_another_error(tmp_path: Path) -> None:
             load_samples(path, "pickle")
         except InputError:
             failures += 1
-    assert failures > 5
+    assert failures > 50
 
 
 def test_gzip_checksum_is_checked(tmp_path: Path) -> None:
@@ -176,3 +177,9 @@ def test_compression_is_detected_from_the_content(tmp_path: Path) -> None:
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         load_samples(tmp_path / "a.pkl", "pickle")
+
+
+def test_short_flat_tuples_may_be_keys(tmp_path: Path) -> None:
+    content = {(0, "a"): 1, ("b",): {(1, 2)}, None: frozenset({1.5})}
+    for protocol in range(6):
+        assert load_pickle(write_pickle(tmp_path / "a.pkl", content, protocol)) == content

@@ -3,6 +3,7 @@ imported: it can only create a number, a container or an array of numbers. What 
 is not counted here: `reading.py` calls this in a process with limited memory and time."""
 
 import gzip
+import io
 import math
 import pickle
 import re
@@ -23,6 +24,8 @@ _OLD_TORCH_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _MAX_DIMENSIONS, _LONGEST_DIMENSION, _LONGEST_EMPTY_DIMENSION = 32, 1 << 48, 1 << 16
 _PLAIN_DTYPE = re.compile(r"[<>=|]?(\?|b1|[iu][1248]|f[248]|c8|c16|[SU][1-9]\d{0,5})")
 _BFLOAT16 = "bfloat16"
+# The memory that the entries of a zip's directory take, per byte of it: 11 to 14.
+_DIRECTORY_TIMES = 16
 
 
 class RefusedContentError(UnsafePickleError):
@@ -44,7 +47,19 @@ def read_pickle(file: BinaryIO) -> Any:
     return value
 
 
-def read_torch(file: BinaryIO) -> Any:
+class _ArchiveFile(io.BufferedReader):
+    """Refuses to read a directory that would fill the memory with its entries: Python can neither
+    go on nor fail (it retries forever) where an exception passes `zipfile` without a byte left."""
+
+    most_bytes: int | None = None
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.most_bytes is not None and size is not None and size > self.most_bytes:
+            raise MemoryError
+        return super().read(size)
+
+
+def read_torch(file: io.BufferedReader, max_memory: int | None = None) -> Any:
     """The data in a zip that `torch.save` wrote: tensors as NumPy arrays, bfloat16 as float32, and
     graphs of torch_geometric as `Inert`. torch itself would take two seconds to import, and reads
     hostile archives in C++."""
@@ -60,7 +75,10 @@ def read_torch(file: BinaryIO) -> Any:
             f"was not written by torch.save (it starts with {start[:4]!r}): check that it is the "
             "right file and was copied completely."
         )
-    with zipfile.ZipFile(file) as archive:
+    content = _ArchiveFile(file.raw)
+    content.most_bytes = max_memory and max_memory // _DIRECTORY_TIMES
+    with zipfile.ZipFile(content) as archive:
+        content.most_bytes = None
         return _TorchUnpickler(archive).load()
 
 

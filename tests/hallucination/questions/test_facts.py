@@ -4,14 +4,12 @@ from collections import Counter
 
 import pytest
 
-from clew.hallucination.questions import Question, facts_questions, facts_version, load_questions
-
-pytestmark = pytest.mark.slow
+from clew.hallucination.questions import Question, facts_version, load_questions
 
 
 @pytest.fixture(scope="module")
 def facts() -> dict[str, Question]:
-    return {question.id: question for question in facts_questions()}
+    return {question.id: question for question in load_questions("facts").questions}
 
 
 @pytest.mark.parametrize(
@@ -86,15 +84,11 @@ def test_first_facts_are_a_mix_of_all_kinds(facts: dict[str, Question]) -> None:
     assert max(Counter(fact.answers[0] for fact in facts.values()).values()) < 0.03 * len(facts)
 
 
-@pytest.mark.slow
 def test_the_order_is_fixed(facts: dict[str, Question]) -> None:
-    assert list(facts) == [fact.id for fact in facts_questions()]
-    # Ordered by the hash of the id, so a newer dataset adds facts between these and moves none.
     asked = [id for id in facts if id.startswith("capital-")]
     assert asked[:4] == ["capital-et", "capital-gh", "capital-iq", "capital-fr"]
 
 
-@pytest.mark.slow
 def test_question_set_names_the_version_of_its_data() -> None:
     ten = load_questions("facts", 10)
     everything = load_questions("facts")

@@ -8,14 +8,16 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from clew.hallucination.labels.normalize import LISTS
-from clew.hallucination.questions.wording import spell
 
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July", "August", "September"),
     *("October", "November", "December"),
 )
-_TENS = [spell(number) for number in range(20, 100, 10)]
-_SMALL = {spell(number): number for number in (*range(20), *range(20, 100, 10))}
+_TENS = LISTS["tens"]
+_SMALL = {
+    **{word: number for number, word in enumerate(LISTS["small_numbers"])},
+    **{word: 10 * number for number, word in enumerate(_TENS, 2)},
+}
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _ORDINALS = {
     **{"first": 1, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12},

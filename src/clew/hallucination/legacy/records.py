@@ -2,7 +2,6 @@
 missing fields, and write them as plain JSON and arrays. It imports nothing heavy: each file starts
 a process."""
 
-import io
 import json
 import os
 import re
@@ -67,9 +66,7 @@ def write_samples(path: str, file_kind: str, max_memory: int, max_seconds: int) 
         os._exit(0)  # what is still buffered must not follow
 
 
-def _write_all(
-    file: io.BufferedReader, file_kind: str, out: BinaryIO, limit: int
-) -> dict[str, Any]:
+def _write_all(file: BinaryIO, file_kind: str, out: BinaryIO, limit: int) -> dict[str, Any]:
     content = read_torch(file, limit) if file_kind == "torch" else read_pickle(file)
     kind, samples = _find_samples(content, file_kind)
     if len(samples) == 0:

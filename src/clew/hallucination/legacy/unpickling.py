@@ -5,6 +5,7 @@ is not counted here: `reading.py` calls this in a process with limited memory an
 import gzip
 import io
 import math
+import os
 import pickle
 import re
 import zipfile
@@ -59,7 +60,7 @@ class _ArchiveFile(io.BufferedReader):
         return super().read(size)
 
 
-def read_torch(file: io.BufferedReader, max_memory: int | None = None) -> Any:
+def read_torch(file: BinaryIO, max_memory: int | None = None) -> Any:
     """The data in a zip that `torch.save` wrote: tensors as NumPy arrays, bfloat16 as float32, and
     graphs of torch_geometric as `Inert`. torch itself would take two seconds to import, and reads
     hostile archives in C++."""
@@ -75,9 +76,9 @@ def read_torch(file: io.BufferedReader, max_memory: int | None = None) -> Any:
             f"was not written by torch.save (it starts with {start[:4]!r}): check that it is the "
             "right file and was copied completely."
         )
-    content = _ArchiveFile(file.raw)
-    content.most_bytes = max_memory and max_memory // _DIRECTORY_TIMES
-    with zipfile.ZipFile(content) as archive:
+    with _ArchiveFile(io.FileIO(os.dup(file.fileno()))) as content:
+        content.most_bytes = max_memory and max_memory // _DIRECTORY_TIMES
+        archive = zipfile.ZipFile(content)
         content.most_bytes = None
         return _TorchUnpickler(archive).load()
 

@@ -8,12 +8,7 @@ from typing import Any
 
 from clew.base.errors import InputError
 from clew.base.texts import looks_like_path, suggest, suggest_path
-from clew.hallucination.questions.built_in import (
-    built_in_names,
-    facts_questions,
-    facts_version,
-    load_built_in,
-)
+from clew.hallucination.questions.built_in import built_in_names, facts_version, load_built_in
 from clew.hallucination.questions.files import READERS, file_ending, open_dataset, open_file
 from clew.hallucination.questions.records import (
     Collector,
@@ -30,7 +25,6 @@ __all__ = [
     "SkippedQuestion",
     "built_in_names",
     "collect_questions",
-    "facts_questions",
     "facts_version",
     "load_questions",
 ]

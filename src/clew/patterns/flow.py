@@ -43,7 +43,7 @@ def plan_training(pattern_set: PatternSet, how: PatternsConfig | None = None) ->
     if not pattern_set.find_photos():
         raise InputError(
             f'the set "{pattern_set.name}" has no photos yet: add some with ',
-            pattern_set.call_to_import(),
+            pattern_set.call("import_photos", pattern_set.name, "DIR"),
             ".",
         )
     out, start_from = pattern_set.run_folder()

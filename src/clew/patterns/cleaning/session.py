@@ -30,7 +30,7 @@ from clew.patterns.cleaning.findings import (
 )
 from clew.patterns.cleaning.report import REPORT, write_clean_report
 from clew.patterns.cleaning.search import find_problems, look_at
-from clew.patterns.library.pattern_set import PatternSet, library_settings
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.placing import class_folder, lies_inside, only_one
 from clew.patterns.photos.find import SPLIT_FOLDERS
 from clew.patterns.photos.photo import SUFFIXES, natural_order
@@ -368,16 +368,14 @@ class CleanPlace:
 
     def call(self) -> Call:
         """The call that shows what is left to decide."""
-        chosen = {} if self.out is None else {"out": str(self.out)}
+        settings = ({} if self.out is None else {"out": str(self.out)}) | {"web": True}
         if self.pattern_set is None:
-            return Call("clew.patterns.clean_photos", (str(self.data),), {**chosen, "web": True})
-        where = library_settings(self.pattern_set.library)
-        settings = {"name": self.pattern_set.name, **where, **chosen, "web": True}
-        return Call("clew.patterns.clean_photos", (), settings)
+            return Call("clew.patterns.clean_photos", (str(self.data),), settings)
+        return self.pattern_set.call("clean_photos", name=self.pattern_set.name, **settings)
 
     def call_to_train(self) -> Call:
         if self.pattern_set is not None:
-            return self.pattern_set.call_to_train()
+            return self.pattern_set.call("train", name=self.pattern_set.name)
         return Call("clew.patterns.train", (), {"data": str(self.data), "out": "trained"})
 
 

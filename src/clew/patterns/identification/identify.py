@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int64
 
-from clew.base.errors import Call, InputError
+from clew.base.errors import InputError
 from clew.base.progress import WorkAdvanced, WorkStarted, log_event, report_work
 from clew.base.tables import Tabular
 from clew.base.texts import counted
@@ -35,7 +35,7 @@ from clew.patterns.identification.results import (
     table_row,
 )
 from clew.patterns.library.choose import choose_model
-from clew.patterns.library.pattern_set import SET_FILE, library_settings
+from clew.patterns.library.pattern_set import SET_FILE, PatternSet
 from clew.patterns.library.placing import candidate_names, put_photo, safe_file_name
 from clew.patterns.photos.find import PhotoFolder, find_photos
 from clew.patterns.settings import IdentifySettings
@@ -276,14 +276,11 @@ def _refuse_photos_of_a_set(folder: Path) -> None:
     whole = folder.resolve()
     for place in (whole, *whole.parents):
         if (place.parent / SET_FILE).is_file() and place.name == "photos":
+            owner = PatternSet(name=place.parent.name, folder=place.parent)
             raise InputError(
-                f'it contains the photos of the set "{place.parent.name}", but predictions may be '
+                f'it contains the photos of the set "{owner.name}", but predictions may be '
                 "wrong. Choose another folder, or add photos to the set with ",
-                Call(
-                    "clew.patterns.review_photos",
-                    (place.parent.name,),
-                    {"every": True, **library_settings(place.parent.parent)},
-                ),
+                owner.call("review_photos", owner.name, every=True),
                 ".",
                 setting="copy_to",
                 value=folder,

@@ -11,7 +11,6 @@ from clew.patterns.library.pattern_set import (
     PatternSet,
     is_finished,
     is_started,
-    library_settings,
     read_results,
 )
 from clew.patterns.photos.find import SPLIT_FOLDERS, find_classes
@@ -55,18 +54,15 @@ class Chosen:
 
     def call_to_identify(self) -> Call:
         """The call that identifies photos with this model, for a hint."""
-        settings: dict[str, object] = {"model": str(self.model)}
-        if self.pattern_set is not None:
-            where = library_settings(self.pattern_set.library)
-            settings = {"name": self.pattern_set.name, **where}
-        return Call("clew.patterns.identify", ("FOLDER",), settings)
+        if self.pattern_set is None:
+            return Call("clew.patterns.identify", ("FOLDER",), {"model": str(self.model)})
+        return self.pattern_set.call("identify", "FOLDER", name=self.pattern_set.name)
 
     def call_to_review(self, settings: dict[str, object]) -> Call:
         """The call that reviews the photos that the model was in doubt about, for a hint."""
         if self.pattern_set is None:
             return Call("clew.patterns.review_photos", (), {"model": str(self.model), **settings})
-        where = library_settings(self.pattern_set.library)
-        return Call("clew.patterns.review_photos", (self.pattern_set.name,), {**settings, **where})
+        return self.pattern_set.call("review_photos", self.pattern_set.name, **settings)
 
 
 def choose_model(
@@ -93,7 +89,7 @@ def _of_set(pattern_set: PatternSet) -> Chosen:
     if model is None:
         started = pattern_set.all_runs()
         state = "has not finished training" if started else "is not trained yet"
-        train = pattern_set.call_to_train()
+        train = pattern_set.call("train", name=pattern_set.name)
         raise InputError(f'the set "{pattern_set.name}" {state}: run ', train, " first.")
     return Chosen(model=model, pattern_set=pattern_set, classes_folder=pattern_set.photos)
 

@@ -77,30 +77,28 @@ def import_photos(
     Raises InputError for sources that cannot be used, DiskFullError, StoreLockedError.
     """
     reporter = reporter or log_event
-    found = find_sources(pattern_set, sources, label)
+    found, other_files = _find_sources(pattern_set, sources, label)
     with set_lock(pattern_set):
         remove_parts(pattern_set.photos)
         journal = Journal(pattern_set.folder)
         photos = pattern_set.photos
         try:
-            looked = look_at_photos(journal, photos, found.sources, reporter, should_stop)
-            decided = decide(journal, looked or [])
+            looked = _look_at_photos(journal, photos, found, reporter, should_stop)
+            decided = _decide_all(journal, looked or [])
             own = [root.expanduser().resolve() for root in sources] if move else []
             done = _carry_out(pattern_set, journal, decided, own, reporter, should_stop)
-            for source in found.excluded:
-                _note(journal, source)
         finally:
             remove_parts(photos)
             listing = write_listing(pattern_set.folder, journal)
     return ImportResult(
-        results=(*done, *found.excluded),
-        other_files=found.other_files,
+        results=tuple(done),
+        other_files=other_files,
         listing=listing,
         is_finished=looked is not None and len(done) == len(looked),
     )
 
 
-def decide(journal: Journal, looked: Sequence[Source]) -> list[Source]:
+def _decide_all(journal: Journal, looked: Sequence[Source]) -> list[Source]:
     """Decide what to do with each file; an empty `result` means that it will be added."""
     groups: dict[str, list[Source]] = defaultdict(list)
     for source in looked:
@@ -119,7 +117,7 @@ def _decide(journal: Journal, source: Source, same: Sequence[Source]) -> Source:
         reason = f'the same image as "{same[0].source}"'
         return replace(source, result="excluded", kind="duplicate", reason=reason)
     there = journal.find(source.digest)
-    if there is None and journal.was_removed(source.digest):
+    if there is None and source.digest in journal.removed:
         reason = "it was removed from the set when that was cleaned"
         return replace(source, result="excluded", kind="removed", reason=reason)
     if there is None:
@@ -160,7 +158,7 @@ def _carry_out(
     # time.
     copies = map_in_threads(lambda source: _copy(pattern_set.photos, source), to_add, _COPYING)
     done = []
-    work = start_photos("move" if move else "copy", len(to_add))
+    work = _start("move" if move else "copy", len(to_add))
     with report_work(reporter, work), closing(copies):
         for source in decided:
             if should_stop():
@@ -215,20 +213,11 @@ def _note(journal: Journal, source: Source) -> None:
         journal.note(source)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundSources:
-    """The photos to examine, what is excluded by its name or path, and the number of files that are
-    not photos by their names."""
-
-    sources: tuple[Source, ...]
-    excluded: tuple[Source, ...]
-    other_files: int
-
-
-def find_sources(
-    pattern_set: PatternSet, roots: Sequence[Path], label: str | None = None
-) -> FoundSources:
-    """The photos below all roots; `label` is the class of them all.
+def _find_sources(
+    pattern_set: PatternSet, roots: Sequence[Path], label: str | None
+) -> tuple[list[Source], int]:
+    """The files below all roots, first those that are excluded by their names or paths; and the
+    number of files that are not photos by their names. `label` is the class of them all.
 
     Raises InputError before anything is done, for a root that cannot be used and for an invalid
     class name.
@@ -244,14 +233,13 @@ def find_sources(
         for photo in folder.photos:
             one = _describe(photo.path, own_label or check_class_name(str(photo.label)))
             found.setdefault((one.source, one.label), one)
-        excluded += [
-            _excluded(folder.root / fault.name, fault.label or "", fault.kind, fault.reason)
-            for fault in folder.faults
-        ]
+        for fault in folder.faults:
+            path = str(folder.root / fault.name)
+            excluded.append(
+                Source(source=path, label=fault.label or "", kind=fault.kind, reason=fault.reason)
+            )
         other_files += folder.other_files
-    return FoundSources(
-        sources=tuple(found.values()), excluded=tuple(excluded), other_files=other_files
-    )
+    return [*excluded, *found.values()], other_files
 
 
 def _find(
@@ -272,7 +260,7 @@ def _find(
         raise InputError(
             f'the photos in "{root}" are not in class folders: if they all belong to one class, '
             "name it with ",
-            pattern_set.call_to_import(root, label=own),
+            pattern_set.call("import_photos", pattern_set.name, str(root), label=own),
             "; otherwise put each class into its own folder.",
         )
     return check_class_name(own), found  # several folders of photos: each is a class
@@ -293,26 +281,16 @@ def _refuse_the_set_itself(pattern_set: PatternSet, root: Path) -> None:
 
 
 def _describe(path: Path, label: str) -> Source:
+    source = Source(source=str(path), label=label)
     try:
         found = os.stat(path)
     except OSError as error:
-        return _excluded(path, label, "unreadable", f"it cannot be read ({error.strerror})")
-    return Source(source=str(path), label=label, bytes=found.st_size, modified_ns=found.st_mtime_ns)
+        reason = f"it cannot be read ({error.strerror})"
+        return replace(source, kind="unreadable", reason=reason)
+    return replace(source, bytes=found.st_size, modified_ns=found.st_mtime_ns)
 
 
-def _excluded(path: Path, label: str, kind: str, reason: str) -> Source:
-    return Source(
-        source=str(path),
-        label=label,
-        bytes=0,
-        modified_ns=0,
-        result="excluded",
-        kind=kind,
-        reason=reason,
-    )
-
-
-def look_at_photos(
+def _look_at_photos(
     journal: Journal,
     photos: Path,
     sources: Iterable[Source],
@@ -332,7 +310,7 @@ def look_at_photos(
         for name in names
         if not ((picture := journal.pictures.get(name)) and journal.is_there(picture))
     ]
-    with report_work(reporter, start_photos("examine", len(unknown) + len(by_hand))):
+    with report_work(reporter, _start("examine", len(unknown) + len(by_hand))):
         for picture in map_in_threads(lambda path: _look_at_own(photos, path), by_hand):
             if should_stop():
                 return None
@@ -349,7 +327,7 @@ def look_at_photos(
     return known
 
 
-def start_photos(step: Literal["examine", "copy", "move"], count: int) -> WorkStarted:
+def _start(step: Literal["examine", "copy", "move"], count: int) -> WorkStarted:
     """The event that starts a step of an import: photos are examined, then copied or moved."""
     done = {"examine": "examined", "copy": "copied", "move": "moved"}[step]
     estimate = f"{counted(count, 'photo')} to {step}"
@@ -359,16 +337,13 @@ def start_photos(step: Literal["examine", "copy", "move"], count: int) -> WorkSt
 def _recall(journal: Journal, source: Source) -> Source:
     """What an earlier import found about the same file, if it has not changed since."""
     before = journal.sources.get(source.source)
-    stamps = [(one.bytes, one.modified_ns) for one in (before, source) if one is not None]
-    if before is None or stamps[0] != stamps[1]:
+    if before is None or source.kind:
         return source
-    is_faulty = not before.digest and before.result == "excluded"
-    return replace(
-        source,
-        digest=before.digest,
-        kind=before.kind if is_faulty else "",
-        reason=before.reason if is_faulty else "",
-    )
+    if (before.bytes, before.modified_ns) != (source.bytes, source.modified_ns):
+        return source
+    if before.digest or before.result != "excluded":
+        return replace(source, digest=before.digest)
+    return replace(source, kind=before.kind, reason=before.reason)
 
 
 def _look(source: Source) -> Source:

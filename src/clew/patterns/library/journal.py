@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -54,8 +55,8 @@ class Source:
 
     source: PathText
     label: PathText
-    bytes: Count
-    modified_ns: int
+    bytes: Count = 0
+    modified_ns: int = 0
     digest: PathText = ""
     result: Literal["", "added", "already there", "excluded"] = ""
     kind: str = ""
@@ -72,7 +73,7 @@ class Journal:
         self.pictures: dict[str, Picture] = {}
         self.sources: dict[str, Source] = {}
         self._by_digest: dict[str, list[str]] = defaultdict(list)
-        self._removed: set[str] = set()
+        self.removed: set[str] = set()  # digests of images that cleaning has removed
         self._read_bytes = 0
         self.read_on()
 
@@ -83,11 +84,11 @@ class Journal:
         with open_regular(self._path) as file:
             file.seek(self._read_bytes)
             for line in file:
-                if line.endswith(
-                    b"\n"
-                ):  # else it was truncated by a kill, and is completed by the next
-                    self._read_bytes += len(line)
-                    self._take_line(line)
+                if not line.endswith(b"\n"):
+                    break  # truncated by a kill; the next line completes it
+                self._read_bytes += len(line)
+                with suppress(ValueError):  # truncated too: the photo is read again
+                    self._take(_read_event(parse_json(line, encodable=False)))
 
     def note(self, event: Picture | Source) -> None:
         """Record an event on disk and in memory."""
@@ -106,10 +107,6 @@ class Journal:
                 return picture
         return None
 
-    def was_removed(self, digest: str) -> bool:
-        """Whether that image was removed when the set was cleaned."""
-        return digest in self._removed
-
     def note_move(self, before: str, after: str | None) -> None:
         """Record that a photo is at another path now; None: that it was removed."""
         picture = self.pictures.get(before)
@@ -125,18 +122,12 @@ class Journal:
             return False
         return (found.st_size, found.st_mtime_ns) == (picture.bytes, picture.modified_ns)
 
-    def _take_line(self, line: bytes) -> None:
-        try:
-            self._take(_read_event(parse_json(line, encodable=False)))
-        except ValueError:
-            return  # truncated by a kill: the photo is read again
-
     def _take(self, event: Picture | Source) -> None:
         if isinstance(event, Source):
             self.sources[event.source] = event
             return
         self.pictures[event.photo] = event
-        (self._removed.add if event.removed else self._removed.discard)(event.digest)
+        (self.removed.add if event.removed else self.removed.discard)(event.digest)
         if event.photo not in self._by_digest[event.digest]:
             self._by_digest[event.digest].append(event.photo)
 
@@ -180,10 +171,6 @@ def write_listing(folder: Path, journal: Journal) -> Path:
     decided = [source for source in journal.sources.values() if source.result]
     decided.sort(key=lambda one: (_ORDER.index(one.result), natural_order(one.source)))
     path = folder / LISTING
-    write_csv(path, _COLUMNS, map(_row, decided))
+    rows = ((one.source, one.label, one.result, one.kind, one.reason, one.photo) for one in decided)
+    write_csv(path, _COLUMNS, rows)
     return path
-
-
-def _row(source: Source) -> tuple[str, ...]:
-    one = source
-    return (one.source, one.label, one.result, one.kind, one.reason, one.photo)

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 SET_FILE = "set.json"
 _FORMAT = "clew patterns"
+_MOST_NAMED = 20
 _RUN = re.compile(r"\d{3,}")
 _EXCLUDED = ("excluded.csv", "left_out.csv")  # the second in runs of earlier versions
 _WAIT_SECONDS = 10.0
@@ -91,7 +92,7 @@ class PatternSet:
             raise InputError(
                 f'there is already a set "{name}" in "{library}": choose another name, or add '
                 "photos to it with ",
-                cls(name=name, folder=folder).call_to_import(),
+                cls(name=name, folder=folder).call("import_photos", name, "DIR"),
                 ".",
             )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -121,11 +122,12 @@ class PatternSet:
         Raises InputError if there is none; `otherwise` says in the message what could be given
         instead of a name.
         """
-        if name is None:
-            return _only_one(library, cls.all(library), otherwise)
-        folder = library / check_set_name(name)
-        if not (folder / SET_FILE).is_file():
-            raise _missing(library, name, cls.all(library))
+        sets = cls.all(library)
+        folder = sets[0].folder if len(sets) == 1 else None
+        if name is not None:
+            folder = library / check_set_name(name)
+        if folder is None or not (folder / SET_FILE).is_file():
+            raise _choose_another(library, name, sets, otherwise)
         return cls.at(folder)
 
     @classmethod
@@ -222,20 +224,9 @@ class PatternSet:
             self._journal.read_on()
             self._journal.note_move(before, after)
 
-    def call_to_import(self, source: Path = Path("DIR"), *, label: str | None = None) -> Call:
-        """The call that imports photos, for a hint when photos are missing."""
-        settings = {} if label is None else {"label": label}
-        return Call(
-            "clew.patterns.import_photos",
-            (self.name, str(source)),
-            {**settings, **library_settings(self.library)},
-        )
-
-    def call_to_train(self) -> Call:
-        """The call that trains the set, for a hint when there is no model yet."""
-        return Call(
-            "clew.patterns.train", (), {"name": self.name, **library_settings(self.library)}
-        )
+    def call(self, function: str, *words: object, **settings: object) -> Call:
+        """The call of a function of `clew.patterns` with this library, for a hint."""
+        return Call(f"clew.patterns.{function}", words, settings | library_settings(self.library))
 
 
 def set_lock(pattern_set: PatternSet, *, wait_seconds: float = 0.0) -> AbstractContextManager[None]:
@@ -264,43 +255,33 @@ def read_about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _only_one(library: Path, sets: list[PatternSet], otherwise: str) -> PatternSet:
-    more = f" Or give {otherwise}." if otherwise else ""
+def _choose_another(
+    library: Path, name: str | None, sets: list[PatternSet], otherwise: str
+) -> InputError:
+    """There is no set of this name, or none or several to choose from."""
+    create = "clew.patterns.create_set"
+    names = ", ".join(f'"{one.name}"' for one in sets[:_MOST_NAMED])
+    if len(sets) > _MOST_NAMED:
+        names += f" and {len(sets) - _MOST_NAMED:,} more"
+    more = f" Or give {otherwise}." if otherwise and name is None else ""
     if not sets:
-        raise InputError(*_explain_none(library), more)
-    if len(sets) > 1:
-        named = f"choose one of {_names(sets)}"
-        raise InputError(f'there are {len(sets):,} sets in "{library}": {named}.{more}')
-    return PatternSet.at(sets[0].folder)
-
-
-def _missing(library: Path, name: str, sets: list[PatternSet]) -> InputError:
-    if not sets:
-        return InputError(f'there is no set "{name}": ', *_explain_none(library))
+        what = "contains no sets" if library.is_dir() else "does not exist"
+        return InputError(
+            f'there is no set "{name}": ' if name else "",
+            f'the library "{library}" {what}: create a set with ',
+            Call(create, ("NAME",), library_settings(library)),
+            f", or set `library` to the folder that contains your sets.{more}",
+        )
+    if name is None:
+        return InputError(
+            f'there are {len(sets):,} sets in "{library}": choose one of {names}.{more}'
+        )
     return InputError(
-        f'there is no set "{name}" in "{library}", only {_names(sets)}: choose one of these, or '
-        "create it with ",
-        _call_to_create(name, library),
+        f'there is no set "{name}" in "{library}", only {names}: choose one of these, or create it '
+        "with ",
+        Call(create, (name,), library_settings(library)),
         ".",
     )
-
-
-def _explain_none(library: Path) -> tuple[str | Call, ...]:
-    what = "contains no sets" if library.is_dir() else "does not exist"
-    return (
-        f'the library "{library}" {what}: create a set with ',
-        _call_to_create("NAME", library),
-        ", or set `library` to the folder that contains your sets.",
-    )
-
-
-def _call_to_create(name: str, library: Path) -> Call:
-    return Call("clew.patterns.create_set", (name,), library_settings(library))
-
-
-def _names(sets: list[PatternSet], most: int = 20) -> str:
-    names = [f'"{one.name}"' for one in sets[:most]]
-    return ", ".join(names) + (f" and {len(sets) - most:,} more" if len(sets) > most else "")
 
 
 MIN_PHOTOS = 3  # per class: one for each split

@@ -165,7 +165,7 @@ def _list_classes(
 def _call_to_train(chosen: Chosen, given: ReviewSettings) -> Call:
     """The call that trains again from the last weights."""
     if chosen.pattern_set is not None and given.data is None:
-        return chosen.pattern_set.call_to_train()
+        return chosen.pattern_set.call("train", name=chosen.pattern_set.name)
     trained_on = read_results(chosen.model).get("data", {}).get("folder")
     folder = given.data or trained_on or chosen.classes_folder
     names = (chosen.model.with_name(f"{chosen.model.name}-{number}") for number in range(2, 10_000))

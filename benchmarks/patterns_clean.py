@@ -73,7 +73,7 @@ def measure_labels(looked, seeds):
             labels, is_wrong = swap_labels(looked.labels, classes, share, seed)
             chances = predict_left_out(features, labels, classes)
             curves.append(precisions(chances[np.arange(len(labels)), labels], is_wrong))
-            suspects = [one.place for one in find_suspects(chances, labels)]
+            suspects = find_suspects(chances, labels)
             right = is_wrong[suspects].sum()
             cuts.append((right / is_wrong.sum(), right / max(1, len(suspects)), len(suspects)))
         recall, precision, count = np.mean(cuts, axis=0)

@@ -1,15 +1,18 @@
 """Labels that are probably wrong, and classes that overlap: confident learning on predictions in
 which no photo had a say about itself."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int32, Int64, UInt8
 from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 from torch.nn import functional as F
 
+Arrays = TypeVar("Arrays", bound=tuple[Any, ...])
 # A label is suspect if another class is more likely and the label's own probability is below this,
 # and what labels that are wrong by chance give every class. Measured with 5% and 20% of the labels
 # swapped: benchmarks/patterns_clean.py.
@@ -20,47 +23,26 @@ FEWEST_PHOTOS = 4
 _OVERLAP_SHARE, _OVERLAP_PHOTOS = 0.05, 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelSuspect:
-    """The photo at `place` is probably of class `suggested`. `confidence` is the probability of its
-    label, `other` that of the suggested class."""
-
-    place: int
-    suggested: int
-    confidence: float
-    other: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassOverlap:
+class ClassOverlap(NamedTuple):
     """Two classes that look alike. `share` of their photos resemble the other class more than their
     own; `places` are these photos."""
 
     first: int
     second: int
     share: float
-    places: tuple[int, ...]
+    places: list[int]
 
 
 def find_suspects(
     chances: Float[np.ndarray, "photos classes"], labels: Int64[np.ndarray, " photos"]
-) -> list[LabelSuspect]:
-    """Photos whose label is probably wrong, the least likely label first."""
+) -> list[int]:
+    """Photos whose label is probably wrong (another class is the most likely one), the least likely
+    label first."""
     own = chances[np.arange(len(labels)), labels]
-    guesses = chances.argmax(1)
     counts = np.bincount(labels, minlength=chances.shape[1])
-    is_suspect = (guesses != labels) & (own < _limit(chances, labels))
-    is_suspect &= counts[labels] >= FEWEST_PHOTOS
-    places = np.flatnonzero(is_suspect)
-    return [
-        LabelSuspect(
-            place=int(place),
-            suggested=int(guesses[place]),
-            confidence=float(own[place]),
-            other=float(chances[place, guesses[place]]),
-        )
-        for place in places[np.argsort(own[places], kind="stable")]
-    ]
+    is_suspect = (chances.argmax(1) != labels) & (own < _limit(chances, labels))
+    places = np.flatnonzero(is_suspect & (counts[labels] >= FEWEST_PHOTOS))
+    return places[np.argsort(own[places], kind="stable")].tolist()
 
 
 def find_overlaps(
@@ -73,20 +55,15 @@ def find_overlaps(
     classes = chances.shape[1]
     counts = np.bincount(labels, minlength=classes)
     found = []
-    for first in range(classes):
-        for second in range(first + 1, classes):
-            mixed = ((labels == first) & (guesses == second)) | (
-                (labels == second) & (guesses == first)
-            )
-            places = np.flatnonzero(mixed)
-            share = len(places) / max(1, counts[first] + counts[second])
-            if len(places) >= _OVERLAP_PHOTOS and share >= _OVERLAP_SHARE:
-                order = places[np.argsort(own[places], kind="stable")]
-                found.append(
-                    ClassOverlap(
-                        first=first, second=second, share=share, places=tuple(order.tolist())
-                    )
-                )
+    for first, second in itertools.combinations(range(classes), 2):
+        mixed = ((labels == first) & (guesses == second)) | (
+            (labels == second) & (guesses == first)
+        )
+        places = np.flatnonzero(mixed)
+        share = len(places) / max(1, counts[first] + counts[second])
+        if len(places) >= _OVERLAP_PHOTOS and share >= _OVERLAP_SHARE:
+            order = places[np.argsort(own[places], kind="stable")]
+            found.append(ClassOverlap(first, second, share, order.tolist()))
     return sorted(found, key=lambda overlap: -overlap.share)
 
 
@@ -128,40 +105,33 @@ def predict_left_out(
     The strength of the ridge is the one whose predictions agree most often with the labels.
     """
     targets = np.eye(classes)[labels] - 1 / classes
-    directions = _Directions(features)
-    tried = [directions.predict(targets, strength) for strength in _STRENGTHS]
+    columns, squares = _find_directions(features)
+    mean = targets.mean(0)
+    projected, own = columns.T @ (targets - mean), np.square(columns)
+    tried = []
+    for strength in _STRENGTHS:
+        shrunk = squares / (squares + strength)
+        fitted = mean + columns @ (shrunk[:, None] * projected)
+        # Each photo's score by the ridge regression on the others.
+        weight = own @ shrunk + 1 / len(targets)
+        tried.append(targets - (targets - fitted) / np.maximum(1 - weight, _EPSILON)[:, None])
     best = max(tried, key=lambda scores: float(np.mean(scores.argmax(1) == labels)))
     return _calibrate(best, labels)
 
 
-@dataclass(frozen=True)
-class _Directions:
+def _find_directions(
+    features: Float32[np.ndarray, "photos features"],
+) -> tuple[Float[np.ndarray, "photos directions"], Float[np.ndarray, " directions"]]:
     """The features' singular vectors, one column each, and their squared lengths."""
-
-    columns: Float[np.ndarray, "photos directions"]
-    squares: Float[np.ndarray, " directions"]
-
-    def __init__(self, features: Float32[np.ndarray, "photos features"]) -> None:
-        centered = features - features.mean(0)
-        if len(features) <= features.shape[1]:
-            squares, columns = np.linalg.eigh(np.asarray(centered @ centered.T, np.float64))
-        else:
-            squares, turned = np.linalg.eigh(np.asarray(centered.T @ centered, np.float64))
-            lengths = np.sqrt(np.maximum(squares, _EPSILON))
-            columns = (centered @ turned.astype(np.float32)) / lengths
-        is_used = squares > _EPSILON * max(float(squares[-1]), _EPSILON)
-        object.__setattr__(self, "columns", columns[:, is_used])
-        object.__setattr__(self, "squares", squares[is_used])
-
-    def predict(
-        self, targets: Float[np.ndarray, "photos classes"], strength: float
-    ) -> Float[np.ndarray, "photos classes"]:
-        """The scores of every photo by the ridge regression on the others."""
-        shrunk = self.squares / (self.squares + strength)
-        mean = targets.mean(0)
-        fitted = mean + self.columns @ (shrunk[:, None] * (self.columns.T @ (targets - mean)))
-        own = np.square(self.columns) @ shrunk + 1 / len(targets)
-        return targets - (targets - fitted) / np.maximum(1 - own, _EPSILON)[:, None]
+    centered = features - features.mean(0)
+    if len(features) <= features.shape[1]:
+        squares, columns = np.linalg.eigh(np.asarray(centered @ centered.T, np.float64))
+    else:
+        squares, turned = np.linalg.eigh(np.asarray(centered.T @ centered, np.float64))
+        lengths = np.sqrt(np.maximum(squares, _EPSILON))
+        columns = (centered @ turned.astype(np.float32)) / lengths
+    is_used = squares > _EPSILON * max(float(squares[-1]), _EPSILON)
+    return columns[:, is_used], squares[is_used]
 
 
 def _calibrate(
@@ -171,17 +141,11 @@ def _calibrate(
     own = np.arange(len(labels)), labels
 
     def loss(sharpness: float) -> float:
-        return float(-np.log(np.maximum(_softmax(scores, sharpness)[own], _EPSILON)).mean())
+        chances = softmax(scores * np.exp(sharpness), axis=1)
+        return float(-np.log(np.maximum(chances[own], _EPSILON)).mean())
 
-    return _softmax(scores, minimize_scalar(loss, bounds=_SHARPNESS, method="bounded").x)
-
-
-def _softmax(
-    scores: Float[np.ndarray, "photos classes"], sharpness: float
-) -> Float[np.ndarray, "photos classes"]:
-    scaled = scores * np.exp(sharpness)
-    raised = np.exp(scaled - scaled.max(1, keepdims=True))
-    return raised / raised.sum(1, keepdims=True)
+    found = minimize_scalar(loss, bounds=_SHARPNESS, method="bounded").x
+    return softmax(scores * np.exp(found), axis=1)
 
 
 _AT_ONCE = 1024
@@ -192,8 +156,7 @@ _LEAST_DISTANCE, _LEAST_SPREAD = 1e-4, 0.05
 _NORMAL = 1.4826  # a normal distribution's standard deviation per median absolute deviation
 
 
-@dataclass(frozen=True, kw_only=True)
-class Neighbors:
+class Neighbors(NamedTuple):
     """For each photo the most similar others, the nearest first, and their cosine similarity."""
 
     places: Int64[np.ndarray, "photos neighbors"]
@@ -219,16 +182,20 @@ def find_neighbors(
     others = torch.from_numpy(np.ascontiguousarray(features))
     asked = others if queries is None else torch.from_numpy(np.ascontiguousarray(queries))
     count = min(count, len(others) - (queries is None))
-    places, similarity = [], []
+    parts = []
     for first in range(0, len(asked), _AT_ONCE):
         products = asked[first : first + _AT_ONCE] @ others.T
         if queries is None:
             rows = torch.arange(len(products))
             products[rows, rows + first] = -2.0
         top = products.topk(count, dim=1)
-        places.append(top.indices.numpy())
-        similarity.append(top.values.numpy())
-    return Neighbors(places=np.concatenate(places), similarity=np.concatenate(similarity))
+        parts.append(Neighbors(top.indices.numpy(), top.values.numpy()))
+    return join_arrays(parts)
+
+
+def join_arrays(parts: Sequence[Arrays]) -> Arrays:
+    """Named tuples of arrays as one, each array joined along its first axis."""
+    return type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def find_outliers(features: Float32[np.ndarray, "photos features"]) -> list[tuple[int, float]]:
@@ -273,8 +240,7 @@ _BLUR_SPREADS, _BLUR_FACTOR = 4.0, 12.0
 _SMALL, _STRETCHED = 1 / 3, 2.0  # of the usual side, times the usual aspect ratio
 
 
-@dataclass(frozen=True, kw_only=True)
-class Light:
+class Light(NamedTuple):
     """Per photo: mean, dark and bright parts and spread of the brightness (0 to 255), and the
     sharpness: the share of the contrast that is between neighboring pixels, as a logarithm."""
 
@@ -285,13 +251,12 @@ class Light:
     sharpness: Float[np.ndarray, " photos"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class QualityIssue:
+class QualityIssue(NamedTuple):
     """What is wrong with the photo at `place`; `score` orders issues, the worst first."""
 
     place: int
-    reason: str
     score: float
+    reason: str
 
 
 def measure_light(images: UInt8[np.ndarray, "photos size size 3"]) -> Light:
@@ -300,18 +265,8 @@ def measure_light(images: UInt8[np.ndarray, "photos size size 3"]) -> Light:
     kernel = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]])[None, None]
     edges = F.conv2d(gray, kernel).flatten(1).var(1)
     parts = torch.quantile(flat, torch.tensor([0.05, 0.95]), dim=1).numpy()
-    return Light(
-        mean=flat.mean(1).numpy(),
-        dark_parts=parts[0],
-        bright_parts=parts[1],
-        spread=flat.std(1).numpy(),
-        sharpness=torch.log((edges + 0.1) / (flat.var(1) + 1)).numpy(),
-    )
-
-
-def join_light(parts: list[Light]) -> Light:
-    names = ("mean", "dark_parts", "bright_parts", "spread", "sharpness")
-    return Light(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in names})
+    sharpness = torch.log((edges + 0.1) / (flat.var(1) + 1)).numpy()
+    return Light(flat.mean(1).numpy(), *parts, flat.std(1).numpy(), sharpness)
 
 
 def find_issues(light: Light, sizes: Int32[np.ndarray, "photos 2"]) -> list[QualityIssue]:
@@ -327,12 +282,12 @@ def _light_issues(light: Light) -> Iterator[QualityIssue]:
         mean = float(light.mean[place])
         if mean < _DARK and light.bright_parts[place] < _DARK_PARTS:
             reason = f"it is very dark: its mean brightness is {mean / 255:.0%}"
-            yield QualityIssue(place=place, reason=reason, score=1 - mean / 255)
+            yield QualityIssue(place, 1 - mean / 255, reason)
         elif mean > _BRIGHT and light.dark_parts[place] > _BRIGHT_PARTS:
             reason = f"it is overexposed: its mean brightness is {mean / 255:.0%}"
-            yield QualityIssue(place=place, reason=reason, score=mean / 255)
+            yield QualityIssue(place, mean / 255, reason)
         elif light.spread[place] < _FLAT:
-            yield QualityIssue(place=place, reason="it has hardly any contrast", score=0.9)
+            yield QualityIssue(place, 0.9, "it has hardly any contrast")
 
 
 def _blur_issues(light: Light) -> Iterator[QualityIssue]:
@@ -345,7 +300,7 @@ def _blur_issues(light: Light) -> Iterator[QualityIssue]:
     for place in np.flatnonzero(light.sharpness < limit).tolist():
         times = float(np.exp((middle - light.sharpness[place]) / 2))
         reason = f"it is blurred: {times:.1f} times less sharp than usual"
-        yield QualityIssue(place=place, reason=reason, score=min(0.89, 1 - 1 / times))
+        yield QualityIssue(place, min(0.89, 1 - 1 / times), reason)
 
 
 def _size_issues(sizes: Int32[np.ndarray, "photos 2"]) -> Iterator[QualityIssue]:
@@ -356,12 +311,10 @@ def _size_issues(sizes: Int32[np.ndarray, "photos 2"]) -> Iterator[QualityIssue]
     side, ratio = np.median(sides), np.median(ratios)
     for place in np.flatnonzero(sides < _SMALL * side).tolist():
         reason = f"it is small: {_shown(sizes[place])}; others have about {side:.0f} pixels a side"
-        score = 0.5 * (1 - float(sides[place] / side))
-        yield QualityIssue(place=place, reason=reason, score=score)
+        yield QualityIssue(place, 0.5 * (1 - float(sides[place] / side)), reason)
     for place in np.flatnonzero(np.abs(ratios - ratio) > np.log(_STRETCHED)).tolist():
         reason = f"it has an unusual shape: {_shown(sizes[place])}"
-        score = 0.3 * float(np.tanh(abs(ratios[place] - ratio)))
-        yield QualityIssue(place=place, reason=reason, score=score)
+        yield QualityIssue(place, 0.3 * float(np.tanh(abs(ratios[place] - ratio))), reason)
 
 
 def _shown(size: Int32[np.ndarray, " 2"]) -> str:

@@ -3,7 +3,7 @@ propose pairs; pixels decide, in gray and then in color, after one image has bee
 other."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +30,7 @@ _PROPOSED, _ALIKE = 3, 0.8
 _ROUGH, _ROUGHLY = 12, 0.4  # what images of this side share before they are aligned
 
 
-@dataclass(frozen=True, kw_only=True)
-class DuplicatePair:
+class DuplicatePair(NamedTuple):
     """Two photos, by index, that show the same image; `likeness` is their correlation (up to 1)."""
 
     first: int
@@ -40,33 +39,20 @@ class DuplicatePair:
     mirrored: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class SmallImages:
+class SmallImages(NamedTuple):
     """Photos as they are compared."""
 
     gray: UInt8[np.ndarray, "photos 48 48"]
     color: UInt8[np.ndarray, "photos 16 16 3"]
 
-    def __len__(self) -> int:
-        return len(self.gray)
-
     def mirrored(self) -> "SmallImages":
-        return SmallImages(gray=self.gray[:, :, ::-1], color=self.color[:, :, ::-1])
+        return SmallImages(self.gray[:, :, ::-1], self.color[:, :, ::-1])
 
 
 def make_small(images: UInt8[np.ndarray, "photos size size 3"]) -> SmallImages:
     values = torch.from_numpy(images).permute(0, 3, 1, 2).float()
-    return SmallImages(
-        gray=_shrink(values.mean(1, keepdim=True), SIDE)[..., 0],
-        color=_shrink(values, COLOR_SIDE),
-    )
-
-
-def join_small(parts: Sequence[SmallImages]) -> SmallImages:
-    return SmallImages(
-        gray=np.concatenate([part.gray for part in parts]),
-        color=np.concatenate([part.color for part in parts]),
-    )
+    gray = _shrink(values.mean(1, keepdim=True), SIDE)[..., 0]
+    return SmallImages(gray, _shrink(values, COLOR_SIDE))
 
 
 def _shrink(
@@ -150,9 +136,7 @@ def _compare_all(
         have_same = have_same_colors(*(images[:, :, inside, inside] for images in aligned))
         for place in torch.nonzero(have_same)[:, 0].tolist():
             one, other = some[place].tolist()
-            yield DuplicatePair(
-                first=one, second=other, likeness=float(likeness[place]), mirrored=mirrored
-            )
+            yield DuplicatePair(one, other, float(likeness[place]), mirrored)
 
 
 def _as_colors(

@@ -52,7 +52,7 @@ class Finding:
         return (self.kind, *sorted((self.digest, self.other_digest or "")))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Overlap:
     """Two classes that look alike: `share` of their photos, `photos` in number, resemble the other
     class more than their own."""

@@ -27,8 +27,8 @@ from clew.patterns.cleaning.checks import (
     find_outliers,
     find_overlaps,
     find_suspects,
+    join_arrays,
     join_features,
-    join_light,
     measure_light,
     predict_left_out,
     unit_rows,
@@ -37,7 +37,6 @@ from clew.patterns.cleaning.duplicates import (
     DuplicatePair,
     SmallImages,
     find_duplicates,
-    join_small,
     make_small,
 )
 from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind, Overlap
@@ -130,7 +129,7 @@ def _look_at_pixels(cached: CachedPhotos) -> tuple[SmallImages, Light]:
     for images in read_images(cached):
         small.append(make_small(images))
         light.append(measure_light(images))
-    return join_small(small), join_light(light)
+    return join_arrays(small), join_arrays(light)
 
 
 def read_images(
@@ -146,13 +145,11 @@ def read_images(
 
 def find_problems(looked: LookedAt) -> Findings:
     """Every check on the photos."""
-    features = join_all(looked.features)
+    features, classes = join_all(looked.features), looked.folder.classes
     chances = _predict(looked, features)
     overlaps = find_overlaps(chances, looked.labels)
-    quality = [
-        _finding(looked, "quality", issue.place, issue.score, issue.reason)
-        for issue in find_issues(looked.light, looked.cached.sizes)
-    ]
+    issues = find_issues(looked.light, looked.cached.sizes)
+    quality = [_finding(looked, "quality", *issue) for issue in issues]
     # What shows hardly anything looks like any class.
     blank = {finding.name for finding in quality if finding.score >= _BLANK}
     about_labels = (
@@ -173,15 +170,10 @@ def find_problems(looked: LookedAt) -> Findings:
     return Findings(
         data=looked.folder.root,
         photos=len(looked.photos),
-        classes=looked.folder.classes,
+        classes=classes,
         findings=tuple(sorted(findings, key=lambda one: (KINDS.index(one.kind), -one.score))),
         overlaps=tuple(
-            Overlap(
-                first=looked.folder.classes[one.first],
-                second=looked.folder.classes[one.second],
-                share=one.share,
-                photos=len(one.places),
-            )
+            Overlap(classes[one.first], classes[one.second], one.share, len(one.places))
             for one in overlaps
         ),
         excluded=dict(Counter(kinds).most_common()),
@@ -209,14 +201,15 @@ def _label_findings(
     looked: LookedAt, chances: Float[np.ndarray, "photos classes"]
 ) -> Iterator[Finding]:
     classes = looked.folder.classes
-    for suspect in find_suspects(chances, looked.labels):
-        suggestion = classes[suspect.suggested]
+    for place in find_suspects(chances, looked.labels):
+        label, suggested = int(looked.labels[place]), int(chances[place].argmax())
+        own, other = float(chances[place, label]), float(chances[place, suggested])
         reason = (
-            f'it looks like "{suggestion}" ({whole_percent(suspect.other)}), not like '
-            f'"{classes[looked.labels[suspect.place]]}" ({whole_percent(suspect.confidence)})'
+            f'it looks like "{classes[suggested]}" ({whole_percent(other)}), not like '
+            f'"{classes[label]}" ({whole_percent(own)})'
         )
-        score = 1 - suspect.confidence
-        yield _finding(looked, "label", suspect.place, score, reason, suggestion=suggestion)
+        suggestion = classes[suggested]
+        yield _finding(looked, "label", place, 1 - own, reason, suggestion=suggestion)
 
 
 def _overlap_findings(

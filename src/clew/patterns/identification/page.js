@@ -18,5 +18,5 @@ if (field) {
     found.textContent = words.length ? `${count} of ${cards.length} photos` : "";
   };
   field.addEventListener("input", search);
-  field.closest("p").hidden = false;
+  field.closest("p").hidden = cards.length === 0;
 }

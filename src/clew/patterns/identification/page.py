@@ -1,8 +1,7 @@
 """identified.html: doubtful photos first, then class by class. One self-contained file, written
 piece by piece: a page of thumbnails is large."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
@@ -10,7 +9,7 @@ from typing import IO, Any
 from PIL.Image import Image
 
 from clew.base.texts import counted, whole_percent
-from clew.pages.markup import Html, tag
+from clew.pages.markup import Child, Html, html_head, join, tag
 from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
     MADE_BY,
@@ -26,24 +25,9 @@ from clew.storage.writing import replacing
 from clew.version import __version__
 
 _LEAST_SHOWN = 0.01
+_PHOTOS = Html("<!-- photos -->")
 _LABEL = 18  # characters of a class in the overview
 _WIDTH_PROPERTY = "label"  # what style.css calls their width
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageFacts:
-    """What the page shows besides the photos. `sheets` are the names of the contact sheets;
-    `left_off` is a sentence about photos that are not shown ("" if all are)."""
-
-    settings: dict[str, Any]
-    counts: dict[str, int]
-    class_counts: list[tuple[str, int]]
-    sheets: list[str]
-    left_off: str
-
-    @property
-    def title(self) -> str:
-        return describe_counts(self.counts)
 
 
 def describe_counts(counts: dict[str, int]) -> str:
@@ -66,20 +50,6 @@ def _describe_unknown(counts: dict[str, int]) -> str:
     if not unknown:
         return ""
     return " and unknown" if unknown == counts["doubtful"] else f" ({unknown:,} of them unknown)"
-
-
-def open_page(facts: PageFacts) -> Html:
-    """Everything above the photos."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="generator", content=MADE_BY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{Path(facts.settings['folder']).name}: {facts.title}"),
-        tag("style", _package_text("style.css")),
-    )
-    return Html(f'<!doctype html>\n<html lang="en">{head}<body>{_header(facts)}<main>')
 
 
 def draw_group(
@@ -114,64 +84,59 @@ def draw_faults(photos: Iterable[Identified], count: int) -> Iterator[Html]:
     yield Html("</section>\n")
 
 
-def close_page(facts: PageFacts) -> Html:
-    settings = facts.settings
-    rows = [("photos", settings["folder"]), ("model", settings["model"])]
+def _fill_frame(
+    settings: dict[str, Any], tally: Tally, sheets: Sequence[str], left_off: str
+) -> tuple[str, str]:
+    """The page before and after its photos."""
+    counts, folder = tally.counts(), Path(settings["folder"]).name
+    places = {"photos": settings["folder"], "model": settings["model"]}
     if settings["copied_to"]:
-        rows.append(("copies, one folder per class", settings["copied_to"]))
-    listed = [(tag("dt", name), tag("dd", tag("bdi", value))) for name, value in rows]
-    made = tag("p", f"Made by {MADE_BY}, clew {__version__}.")
-    footer = tag("footer", tag("dl", listed), made)
-    script = tag("script", _package_text("page.js"))
-    return Html(f"</main>{footer}{script}</body></html>\n")
+        places["copies, one folder per class"] = settings["copied_to"]
+    headline = describe_counts(counts)
+    values: dict[str, Child] = {
+        "head": html_head(f"{folder}: {headline}", _package_text("style.css"), MADE_BY),
+        "folder": folder,
+        "headline": headline,
+        "lead": _lead(settings, counts, sheets),
+        "left_off": tag("p", left_off.replace("`", ""), class_="left-off") if left_off else "",
+        "overview": _overview(counts, tally.class_counts()),
+        "photos": _PHOTOS,
+        "places": [(tag("dt", name), tag("dd", tag("bdi", it))) for name, it in places.items()],
+        "made": f"Made by {MADE_BY}, clew {__version__}.",
+        "script": _package_text("page.js"),
+    }
+    frame = _package_text("page.html").format(**{name: join(it) for name, it in values.items()})
+    before, _, after = frame.partition(_PHOTOS)
+    return before, after
 
 
-def _header(facts: PageFacts) -> Html:
-    folder = Path(facts.settings["folder"]).name
-    return tag(
-        "header",
-        tag("p", tag("b", "clew"), " ", tag("bdi", folder), class_="eyebrow"),
-        tag("h1", facts.title),
-        tag("p", _lead(facts), class_="lead"),
-        tag("p", facts.left_off, class_="left-off") if facts.left_off else None,
-        _overview(facts),
-        _search() if facts.counts["photos"] > facts.counts["faulty"] else None,
+def _lead(
+    settings: dict[str, Any], counts: dict[str, int], sheets: Sequence[str]
+) -> list[Html | str]:
+    unknown = (
+        ", or when it is unknown: farther from the training photos of every class than all but "
+        f"{whole_percent(settings['unknown'])} of the validation photos"
     )
-
-
-def _lead(facts: PageFacts) -> list[Html | str]:
-    threshold = whole_percent(facts.settings["threshold"])
     words: list[Html | str] = [
-        f"A photo is doubtful when the confidence in its most likely class is below {threshold}"
-        f"{_explain_unknown(facts)}. All photos, one per line: ",
+        "A photo is doubtful when the confidence in its most likely class is below "
+        f"{whole_percent(settings['threshold'])}{unknown if counts['unknown'] else ''}. "
+        "All photos, one per line: ",
         tag("a", "identified.csv", href="identified.csv"),
         ", ",
         tag("a", "identified.json", href="identified.json"),
     ]
-    for number, name in enumerate(facts.sheets, 1):
+    for number, name in enumerate(sheets, 1):
         title = "contact sheet" if number == 1 else f"page {number}"
         words += [", " if number > 1 else ". For printing: ", tag("a", title, href=name)]
     return [*words, "."]
 
 
-def _explain_unknown(facts: PageFacts) -> str:
-    if not facts.counts["unknown"]:
-        return ""
-    return (
-        ", or when it is unknown: farther from the training photos of every class than all but "
-        f"{whole_percent(facts.settings['unknown'])} of the validation photos"
-    )
-
-
-def _overview(facts: PageFacts) -> list[Html]:
+def _overview(counts: dict[str, int], class_counts: list[tuple[str, int]]) -> list[Html]:
     """A bar per class that links to its photos; classes without photos are only named."""
-    unknown = facts.counts["unknown"]
-    rows: list[tuple[str | None, int]] = [
-        (None, facts.counts["doubtful"] - unknown),
-        *facts.class_counts,
-    ]
+    unknown = counts["unknown"]
+    rows: list[tuple[str | None, int]] = [(None, counts["doubtful"] - unknown), *class_counts]
     found = [(label, count) for label, count in rows if count]
-    empty = [label for label, count in facts.class_counts if not count]
+    empty = [label for label, count in class_counts if not count]
     longest = max([1, *(count for label, count in found if label is not None)])
     widest = max([3, *(len(label or "doubtful") for label, _ in found)])
     bars = [_bar("unknown", unknown, longest, "unknown")] if unknown else []
@@ -192,14 +157,6 @@ def _bar(label: str | None, count: int, longest: int, anchor: str) -> Html:
     ]
     is_class = anchor not in ("unknown", "doubtful")
     return tag("a", parts, class_="bar" if is_class else "bar doubtful", href=f"#{anchor}")
-
-
-def _search() -> Html:
-    field = tag(
-        "input", type="search", id="search", placeholder="name or class", autocomplete="off"
-    )
-    found = tag("output", id="found", for_="search")
-    return tag("p", tag("label", "Find ", field), found, class_="search", hidden=True)
 
 
 def _anchor(label: str | None) -> str:
@@ -277,40 +234,30 @@ def draw_results(
     sheets = ContactSheets(out, title=title, photos=shown)
     names = [sheet_file(page) for page in range(sheets.pages)]
     left_off = _describe_hidden(groups, shown)
-    facts = PageFacts(
-        settings=settings,
-        counts=tally.counts(),
-        class_counts=tally.class_counts(),
-        sheets=names,
-        left_off=left_off.replace("`", ""),
-    )
+    before, after = _fill_frame(settings, tally, names, left_off)
     with (
         (out / IDENTIFIED_FILE).open("rb") as lines,
         replacing(out / PAGE_FILE) as page,
     ):
-        for piece in _pieces(facts, tally, groups, sheets, lines):
+        page.write(before.encode("utf-8", "replace"))
+        for piece in _pieces(settings["threshold"], tally, groups, sheets, lines):
             page.write(piece.encode("utf-8", "replace"))
+        page.write(after.encode("utf-8", "replace"))
     sheets.end()
     return [out / name for name in names], left_off
 
 
 def _pieces(
-    facts: PageFacts,
-    tally: Tally,
-    groups: list[Group],
-    sheets: ContactSheets,
-    lines: IO[bytes],
+    threshold: float, tally: Tally, groups: list[Group], sheets: ContactSheets, lines: IO[bytes]
 ) -> Iterator[Html]:
-    yield open_page(facts)
     for group in groups:
         if len(group.places):
             photos = (read_entry(lines, place) for place in group.places.tolist())
             pictures = make_thumbnails(photos)
-            yield from draw_group(group, _on_sheets(pictures, sheets), facts.settings["threshold"])
-    if faulty := facts.counts["faulty"]:
+            yield from draw_group(group, _on_sheets(pictures, sheets), threshold)
+    if faulty := tally.counts()["faulty"]:
         places = tally.faulty(_MOST_FAULTS).tolist()
         yield from draw_faults((read_entry(lines, place) for place in places), faulty)
-    yield close_page(facts)
 
 
 def _on_sheets(

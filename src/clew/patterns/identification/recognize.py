@@ -2,10 +2,10 @@
 object that is small or off center), and where the model is most confident."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from PIL import Image
 from clew.base.errors import InputError
 from clew.patterns.photos.decode import PhotoError, PhotoSource, open_photo, read_photo
 from clew.patterns.results_file import USUAL_UNKNOWN
-from clew.patterns.trained.model import Judged, PatternModel
+from clew.patterns.trained.model import PatternModel
 
 # Of the photo's sides; each window overlaps its neighbors by at least half.
 SCALES = (1.0, 0.75, 0.5, 0.35)
@@ -29,8 +29,7 @@ _SOFTENING, _SHARPNESS = 0.03, 3
 _BATCH = 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """A rectangle in the pixels of the upright photo; `right` and `bottom` are exclusive."""
 
     left: int
@@ -45,14 +44,14 @@ class Box:
 
 def place_windows(width: int, height: int) -> list[Box]:
     """The whole photo first, then smaller and smaller windows, row by row."""
-    whole = Box(left=0, top=0, right=width, bottom=height)
+    whole = Box(0, 0, width, height)
     base = min(width, height * _WIDEST), min(height, width * _WIDEST)
     windows = [whole]
     for scale in SCALES:
         wide, high = round(base[0] * scale), round(base[1] * scale)
         if min(wide, high) >= _LEAST_SIDE:
             windows += [
-                Box(left=x, top=y, right=x + wide, bottom=y + high)
+                Box(x, y, x + wide, y + high)
                 for y in _steps(height, high)
                 for x in _steps(width, wide)
             ]
@@ -71,12 +70,7 @@ def _steps(length: int, window: int) -> list[int]:
 def cut_windows(photo: Image.Image, windows: list[Box], size: int) -> np.ndarray:
     """The windows squashed to squares, as the model was trained on: uint8 [windows, S, S, 3]."""
     squares = [
-        photo.resize(
-            (size, size),
-            Image.Resampling.LANCZOS,
-            box=(box.left, box.top, box.right, box.bottom),
-            reducing_gap=3.0,
-        )
+        photo.resize((size, size), Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
         for box in windows
     ]
     return np.stack([np.asarray(square) for square in squares])
@@ -138,7 +132,7 @@ class Recognition:
         best_view = self.best_view and {
             "class": self.best_view.label,
             "probability": round(self.best_view.probability, 6),
-            "box": list(astuple(self.best_view.box)),
+            "box": list(self.best_view.box),
         }
         return {
             "photo": str(self.path),
@@ -188,34 +182,25 @@ def look_at_whole(
 def _look_at_parts(model: PatternModel, path: Path, top_k: int) -> Recognition:
     photo = open_photo(path)
     windows = place_windows(photo.width, photo.height)
-    seen = [model.judge(cut_windows(photo, some, model.image_size)) for some in _batches(windows)]
+    batches = (windows[first : first + _BATCH] for first in range(0, len(windows), _BATCH))
+    seen = [model.judge(cut_windows(photo, some, model.image_size)) for some in batches]
     views = np.concatenate([some.probabilities for some in seen])
+    typicality = [some.typicality for some in seen if some.typicality is not None]
     answer = combine(views, windows)
     top = int(answer.argmax())
     best = find_best_view(views, top)
+    shown = BestView(
+        label=model.classes[top], probability=float(views[best, top]), box=windows[best]
+    )
     return Recognition(
         path=path,
         width=photo.width,
         height=photo.height,
         best=_rank(model.classes, answer, top_k),
         views=len(windows),
-        best_view=BestView(
-            label=model.classes[top],
-            probability=float(views[best, top]),
-            box=windows[best],
-        ),
-        typicality=_typicality(seen, best),
+        best_view=shown,
+        typicality=float(np.concatenate(typicality)[best]) if typicality else None,
     )
-
-
-def _typicality(seen: list[Judged], place: int) -> float | None:
-    known = [some.typicality for some in seen if some.typicality is not None]
-    return float(np.concatenate(known)[place]) if known else None
-
-
-def _batches(windows: list[Box]) -> Iterator[list[Box]]:
-    for begin in range(0, len(windows), _BATCH):
-        yield windows[begin : begin + _BATCH]
 
 
 def _rank(

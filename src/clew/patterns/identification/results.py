@@ -255,12 +255,8 @@ def refuse_foreign(folder: Path) -> None:
     earlier run are replaced."""
     if folder.exists() and not folder.is_dir():
         raise InputError("it is a file. Give a folder.", setting="out", value=folder)
-    for path in (
-        folder / IDENTIFIED_FILE,
-        folder / PAGE_FILE,
-        folder / TABLE_FILE,
-        *_sheets(folder),
-    ):
+    ours = [folder / name for name in (IDENTIFIED_FILE, PAGE_FILE, TABLE_FILE)]
+    for path in (*ours, *_sheets(folder)):
         if path.exists() and not _is_ours(path):
             raise InputError(
                 f'"{path}" was not written by "{MADE_BY}", so it is not overwritten: choose '
@@ -330,16 +326,12 @@ class Tally:
         return _DOUBTFUL if photo.doubtful else self._numbers[photo.best[0][0]]
 
     def counts(self) -> dict[str, int]:
-        groups = np.asarray(self._groups)
-        faulty, unknown = int((groups == _FAULTY).sum()), int((groups == _UNKNOWN).sum())
-        doubtful = int((groups == _DOUBTFUL).sum()) + unknown
-        return {
-            "photos": len(groups),
-            "identified": len(groups) - faulty - doubtful,
-            "doubtful": doubtful,
-            "unknown": unknown,
-            "faulty": faulty,
-        }
+        count = self._groups.count
+        photos, faulty, unknown = len(self._groups), count(_FAULTY), count(_UNKNOWN)
+        doubtful = count(_DOUBTFUL) + unknown
+        identified = photos - faulty - doubtful
+        names = ("photos", "identified", "doubtful", "unknown", "faulty")
+        return dict(zip(names, (photos, identified, doubtful, unknown, faulty), strict=True))
 
     def class_counts(self) -> list[tuple[str, int]]:
         """The number of photos per class, without the doubtful ones."""

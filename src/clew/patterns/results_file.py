@@ -1,9 +1,8 @@
 """results.json of a training or an evaluation, read back: any entry may be missing, but one that is
 there has its type. Imports nothing heavy."""
 
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from clew.base.errors import StoreError
 from clew.base.typed_json import Bounds, Count, Seconds, read_as, without_nan
@@ -20,47 +19,46 @@ SHOWN = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Results:
-    """The entries that clew reads again."""
-
-    test_accuracy: _Share | None = None
-    test_accuracy_ci: tuple[_Share, _Share] | None = None
-    test_photos: Count | None = None
-    classes: list[str] | None = None
-    per_class: list[dict[str, str | int | float | None]] | None = None
-    confusion: list[list[Count]] | None = None
-    best_epoch: Count | None = None
-    epochs_run: Count | None = None
-    seconds: Seconds | None = None
-    images_per_second: Seconds | None = None
-    network: str | None = None
-    data: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Class:
+class _Class(TypedDict, total=False):
     """A row of `per_class`: what is shown of it."""
 
-    recall: _Share | None = None
-    test: Count = 0
+    recall: _Share | None
+    test: Count
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Data:
-    folder: str | None = None
-    photos: Count | None = None
+class _Data(TypedDict, total=False):
+    folder: str | None
+    photos: Count | None
+
+
+class _Results(TypedDict, total=False):
+    """The entries that clew reads again."""
+
+    test_accuracy: _Share | None
+    test_accuracy_ci: tuple[_Share, _Share] | None
+    test_photos: Count | None
+    classes: list[str] | None
+    per_class: list[_Class] | None
+    confusion: list[list[Count]] | None
+    best_epoch: Count | None
+    epochs_run: Count | None
+    seconds: Seconds | None
+    images_per_second: Seconds | None
+    network: str | None
+    data: _Data | None
 
 
 def read_results_file(path: Path, *, complete: bool = False) -> dict[str, Any]:
     """What the file holds, all of it if `complete`. Raises OSError, and ValueError, which names
     what is wrong, if it is damaged."""
     content = read_as(dict[str, Any], without_nan(read_json(path, finite=False, encodable=False)))
-    results = read_as(_Results, _part(content, _Results))
-    read_as(_Data, _part(results.data or {}, _Data), "data")
-    for row in results.per_class or ():
-        read_as(_Class, _part(row, _Class), "per_class")
-    _check_classes(results)
+    read_as(_Results, content)
+    classes, confusion = content.get("classes") or [], content.get("confusion")
+    size = len(classes)
+    if confusion is not None and [len(row) for row in confusion] != [size] * size:
+        raise ValueError(f"confusion does not have {size} x {size} counts")
+    if any(row.get("class") not in classes for row in content.get("per_class") or ()):
+        raise ValueError("per_class has a row of another class")
     missing = [name for name in SHOWN if content.get(name) is None]
     if complete and missing:
         raise ValueError(f"{missing[0]} is missing")
@@ -82,16 +80,3 @@ def refuse_other_results(folder: Path, *wanted: str) -> None:
         ) from None
     if not set(wanted) <= there.keys():
         raise StoreError(f'"{path}" was not written by this command: choose another `out`.')
-
-
-def _part(content: dict[str, Any], kind: Any) -> dict[str, Any]:
-    return {field.name: content[field.name] for field in fields(kind) if field.name in content}
-
-
-def _check_classes(results: _Results) -> None:
-    classes, confusion = results.classes or [], results.confusion
-    size = len(classes)
-    if confusion is not None and [len(row) for row in confusion] != [size] * size:
-        raise ValueError(f"confusion does not have {size} x {size} counts")
-    if any(row.get("class") not in classes for row in results.per_class or ()):
-        raise ValueError("per_class has a row of another class")

@@ -6,16 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.pages.markup import Html, Section, tag, wrap_page
-from clew.patterns.photo_map.block import (
-    Coloring,
-    PhotoMap,
-    draw_map,
-    draw_sheet,
-    embed_sheet,
-    map_script,
-    map_style,
-)
+from clew.pages.markup import Html, Section, wrap_page
+from clew.patterns.photo_map.block import Coloring, draw_map, draw_sheet, map_style
 from tests.pages.driving import Browser, needs_chromium
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -41,16 +33,15 @@ ACTIONS = """
 
 
 def test_the_photo_under_the_pointer_is_shown(browser: Browser, tmp_path: Path) -> None:
-    shown = PhotoMap(
-        positions=np.array([[0, 0], [0.5, 0.5], [1, 1]], np.float32),
-        names=["a.png", "<i>b</i>.png", "c.png"],
-        colorings=[
+    content = draw_map(
+        np.array([[0, 0], [0.5, 0.5], [1, 1]], np.float32),
+        ["a.png", "<i>b</i>.png", "c.png"],
+        [
             Coloring(name="class", groups=("cat", "dog"), of=[0, 1, 1]),
             Coloring(name="mistakes", groups=("correct", "wrong"), of=[0, 0, 1]),
         ],
-        thumbnails=embed_sheet(draw_sheet(np.zeros((3, 8, 8, 3), np.uint8), 3), 3),
+        sheet=draw_sheet(np.zeros((3, 8, 8, 3), np.uint8), 3),
     )
-    content = tag("div", draw_map(shown), tag("script", Html(map_script())))
     section = Section(name="map", short="Map", title="Map", lead="", content=content)
     page = tmp_path / "page.html"
     text = wrap_page(

@@ -4,24 +4,13 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 from PIL import Image, ImageOps
 
 from clew.base.texts import counted, whole_percent
-from clew.pages.markup import Html, Section, join, tag, wrap_page
+from clew.pages.markup import Html, Section, tag, wrap_page
 from clew.patterns.cleaning.findings import KINDS, TITLES, Finding, Findings, Kind
 from clew.patterns.cleaning.search import LookedAt, read_images
-from clew.patterns.photo_map.block import (
-    MOST_THUMBNAILS,
-    Coloring,
-    PhotoMap,
-    Thumbnails,
-    draw_map,
-    draw_sheet,
-    embed_sheet,
-    map_script,
-    map_style,
-)
+from clew.patterns.photo_map.block import MOST_THUMBNAILS, Coloring, draw_map, draw_sheet, map_style
 from clew.patterns.photo_map.layout import choose_shown, lay_out
 from clew.patterns.photos.decode import open_photo
 from clew.patterns.photos.opening import PhotoError
@@ -151,15 +140,13 @@ def _map_section(looked: LookedAt, findings: Findings) -> Section:
     positions = lay_out(looked.features.embedding[shown])
     found = [about.get(place) for place in shown.tolist()]
     groups = ("nothing found", *(TITLES[kind].lower() for kind in KINDS))
-    drawn = PhotoMap(
-        positions=positions,
-        names=[looked.photos[place].name for place in shown.tolist()],
-        colorings=[
-            Coloring(
-                name="class",
-                groups=looked.folder.classes,
-                of=looked.labels[shown].tolist(),
-            ),
+    chosen = shown[:MOST_THUMBNAILS].tolist()
+    images = (image for some in read_images(looked.cached, chosen) for image in some)
+    drawn = draw_map(
+        positions,
+        [looked.photos[place].name for place in shown.tolist()],
+        [
+            Coloring(name="class", groups=looked.folder.classes, of=looked.labels[shown].tolist()),
             Coloring(
                 name="finding",
                 groups=groups,
@@ -168,18 +155,12 @@ def _map_section(looked: LookedAt, findings: Findings) -> Section:
             ),
         ],
         notes=["" if one is None else one.reason for one in found],
-        thumbnails=_thumbnails(looked, shown),
+        sheet=draw_sheet(images, len(chosen)),
     )
     return Section(
         name="map",
         short="Map",
         title="Map of the photos",
         lead=f"{counted(len(shown), 'photo')}: similar ones are close to each other.",
-        content=join(draw_map(drawn), tag("script", Html(map_script()))),
+        content=drawn,
     )
-
-
-def _thumbnails(looked: LookedAt, shown: np.ndarray) -> Thumbnails | None:
-    chosen = shown[:MOST_THUMBNAILS].tolist()
-    images = (image for some in read_images(looked.cached, chosen) for image in some)
-    return embed_sheet(draw_sheet(images, len(chosen)), len(chosen))

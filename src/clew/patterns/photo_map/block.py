@@ -1,5 +1,5 @@
 """The map as a block of a page: points on a canvas, colored by what the reader chooses, with the
-photo under the pointer. A page that has it includes `map_style` and `map_script`."""
+photo under the pointer. A page that has it includes `map_style`."""
 
 import base64
 import io
@@ -13,8 +13,11 @@ from jaxtyping import Float32, UInt8
 from PIL import Image
 
 from clew.base.texts import counted
-from clew.pages.markup import Html, tag
+from clew.pages.markup import Html, join, tag
 
+SIDE, COLUMNS = 64, 50
+MOST_THUMBNAILS = 2_500
+_QUALITY = 70
 # Coordinates in the page, in steps of the whole width.
 _STEPS = 4_095
 # Easy to tell apart, on light and dark screens; more groups get hues in between.
@@ -36,71 +39,52 @@ class Coloring:
     colors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Thumbnails:
-    """Pictures of the first photos: `address` is an image with `columns` squares of `side` pixels
-    per row, one per photo; `count` is their number."""
-
-    address: str
-    side: int
-    columns: int
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhotoMap:
-    """Photos with their positions from 0 to 1. A photo without a thumbnail is loaded from
-    `addresses` (one per photo), if given, when the pointer is on it. `notes` are shown below the
-    names."""
-
-    positions: Float32[np.ndarray, "photos 2"]
-    names: Sequence[str]
-    colorings: Sequence[Coloring]
-    notes: Sequence[str] = ()
-    thumbnails: Thumbnails | None = None
-    addresses: Sequence[str] = ()
-
-
 def map_style() -> str:
     """The CSS of the block."""
     return _package_text("map.css")
 
 
-def map_script() -> str:
-    """The script of the block. It draws every map of the page when it is loaded. A click on a point
-    sends the event "photochosen" to the block, with the index of the photo in `detail`."""
-    return _package_text("map.js")
+def draw_map(
+    positions: Float32[np.ndarray, "photos 2"],
+    names: Sequence[str],
+    colorings: Sequence[Coloring],
+    *,
+    notes: Sequence[str] = (),
+    sheet: bytes = b"",
+    addresses: Sequence[str] = (),
+) -> Html:
+    """The block, with its script, which draws every map of the page. A click on a point sends the
+    event "photochosen" to the block, with the index of the photo in `detail`.
 
-
-def draw_map(shown: PhotoMap) -> Html:
-    """The block, without its style and script."""
-    choices = [_choice(coloring, place) for place, coloring in enumerate(shown.colorings)]
-    label = f"Map of {counted(len(shown.names), 'photo')}: similar photos are close to each other"
-    return tag(
-        "div",
-        tag(
-            "div",
-            tag("div", "Color by ", choices, class_="map-choices", role="group"),
-            tag("button", "Reset zoom", type="button", class_="map-reset", hidden=True),
-            class_="map-bar",
-        ),
-        tag(
-            "div",
-            tag("canvas", role="img", aria_label=label),
-            tag("div", class_="map-legend"),
-            class_="map-body",
-        ),
-        tag(
-            "div",
-            tag("div", class_="map-picture"),
-            tag("div", class_="map-words"),
-            class_="map-tip",
-            hidden=True,
-        ),
-        tag("noscript", tag("p", "The map requires JavaScript.", class_="empty")),
-        tag("script", _data(shown), type="application/json", class_="map-data"),
-        class_="photo-map",
+    Positions are from 0 to 1. The first photos are on the `sheet` of `draw_sheet`; others are
+    loaded from `addresses` (one per photo), if given, when the pointer is on them. `notes` are
+    shown below the names.
+    """
+    steps = (positions.clip(0, 1) * _STEPS).round().astype(int)
+    address = f"data:image/jpeg;base64,{base64.b64encode(sheet).decode()}"
+    count = min(len(names), MOST_THUMBNAILS)
+    content = {
+        "steps": _STEPS,
+        "x": steps[:, 0].tolist(),
+        "y": steps[:, 1].tolist(),
+        "names": list(names),
+        "notes": list(notes),
+        "colorings": [_describe(coloring) for coloring in colorings],
+        "thumbnails": {"address": address, "side": SIDE, "columns": COLUMNS, "count": count}
+        if sheet
+        else None,
+        "addresses": list(addresses),
+    }
+    label = f"Map of {counted(len(names), 'photo')}: similar photos are close to each other"
+    block = _package_text("map.html").format(
+        choices=join(_choice(coloring, place) for place, coloring in enumerate(colorings)),
+        label=label,
+        # ASCII, so that half a surrogate pair in a file name can be encoded; and nothing ends the
+        # script element or starts another.
+        data=json.dumps(content, separators=(",", ":")).replace("<", "\\u003c"),
+        script=_package_text("map.js"),
     )
+    return Html(block)
 
 
 def _choice(coloring: Coloring, place: int) -> Html:
@@ -112,30 +96,6 @@ def _choice(coloring: Coloring, place: int) -> Html:
         data_place=place,
         aria_pressed="true" if place == 0 else "false",
     )
-
-
-def _data(shown: PhotoMap) -> Html:
-    steps = (shown.positions.clip(0, 1) * _STEPS).round().astype(int)
-    thumbnails = shown.thumbnails
-    content = {
-        "steps": _STEPS,
-        "x": steps[:, 0].tolist(),
-        "y": steps[:, 1].tolist(),
-        "names": list(shown.names),
-        "notes": list(shown.notes),
-        "colorings": [_describe(coloring) for coloring in shown.colorings],
-        "thumbnails": thumbnails
-        and {
-            "address": thumbnails.address,
-            "side": thumbnails.side,
-            "columns": thumbnails.columns,
-            "count": thumbnails.count,
-        },
-        "addresses": list(shown.addresses),
-    }
-    # ASCII, so that half a surrogate pair in a file name can be encoded; and nothing ends the
-    # script element or starts another.
-    return Html(json.dumps(content, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _describe(coloring: Coloring) -> dict[str, object]:
@@ -160,11 +120,6 @@ def _package_text(name: str) -> str:
     return files("clew.patterns.photo_map").joinpath(name).read_text(encoding="utf-8")
 
 
-SIDE, COLUMNS = 64, 50
-MOST_THUMBNAILS = 2_500
-_QUALITY = 70
-
-
 def draw_sheet(images: Iterable[UInt8[np.ndarray, "size size 3"]], count: int) -> bytes:
     """The `count` images as squares of `SIDE` pixels, `COLUMNS` per row: a JPEG, b"" without
     images."""
@@ -178,11 +133,3 @@ def draw_sheet(images: Iterable[UInt8[np.ndarray, "size size 3"]], count: int) -
     file = io.BytesIO()
     sheet.save(file, "JPEG", quality=_QUALITY, optimize=True)
     return file.getvalue()
-
-
-def embed_sheet(sheet: bytes, count: int) -> Thumbnails | None:
-    """The sheet inside a page; None if it has no images."""
-    if not sheet or not count:
-        return None
-    address = f"data:image/jpeg;base64,{base64.b64encode(sheet).decode()}"
-    return Thumbnails(address=address, side=SIDE, columns=COLUMNS, count=count)

@@ -13,16 +13,9 @@ from matplotlib import colormaps
 from PIL import Image, ImageOps
 
 from clew.base.texts import counted
-from clew.pages.markup import Html, join, tag
+from clew.pages.markup import Html, tag
 from clew.pages.numbers import as_number
-from clew.patterns.photo_map.block import (
-    MOST_THUMBNAILS,
-    Coloring,
-    PhotoMap,
-    draw_map,
-    embed_sheet,
-    map_script,
-)
+from clew.patterns.photo_map.block import MOST_THUMBNAILS, Coloring, draw_map
 from clew.patterns.photos.decode import open_photo, read_square
 from clew.patterns.photos.opening import PhotoError
 from clew.patterns.photos.photo import SPLITS
@@ -208,10 +201,10 @@ def draw_run_map(run: Run, rows: Sequence[MapRow], thumbnails: bytes) -> Html:
     """The map of the photos, colored by class, mistakes or split."""
     truth = ["wrong" if row.predicted != row.label else "correct" for row in rows]
     splits = (*SPLITS, *sorted({row.split for row in rows} - {*SPLITS}))
-    shown = PhotoMap(
-        positions=np.array([(row.x, row.y) for row in rows], np.float32).reshape(-1, 2),
-        names=[row.name for row in rows],
-        colorings=[
+    return draw_map(
+        np.array([(row.x, row.y) for row in rows], np.float32).reshape(-1, 2),
+        [row.name for row in rows],
+        [
             _color("class", run.classes, [row.label for row in rows]),
             _color("prediction", ("correct", "wrong"), truth, ("gray", "red")),
             _color("split", splits, [row.split for row in rows], _SPLIT_COLORS),
@@ -219,10 +212,9 @@ def draw_run_map(run: Run, rows: Sequence[MapRow], thumbnails: bytes) -> Html:
         notes=[
             "" if row.predicted == row.label else f"predicted as {row.predicted}" for row in rows
         ],
-        thumbnails=embed_sheet(thumbnails, min(len(rows), MOST_THUMBNAILS)),
+        sheet=thumbnails,
         addresses=_find_addresses(run.data_folder, rows),
     )
-    return join(draw_map(shown), tag("script", Html(map_script())))
 
 
 def _color(

@@ -264,9 +264,9 @@ def measure_light(images: UInt8[np.ndarray, "photos size size 3"]) -> Light:
     flat = gray.flatten(1)
     kernel = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]])[None, None]
     edges = F.conv2d(gray, kernel).flatten(1).var(1)
-    parts = torch.quantile(flat, torch.tensor([0.05, 0.95]), dim=1).numpy()
+    dark, bright = torch.quantile(flat, torch.tensor([0.05, 0.95]), dim=1).numpy()
     sharpness = torch.log((edges + 0.1) / (flat.var(1) + 1)).numpy()
-    return Light(flat.mean(1).numpy(), *parts, flat.std(1).numpy(), sharpness)
+    return Light(flat.mean(1).numpy(), dark, bright, flat.std(1).numpy(), sharpness)
 
 
 def find_issues(light: Light, sizes: Int32[np.ndarray, "photos 2"]) -> list[QualityIssue]:

@@ -149,8 +149,8 @@ def work(args, names, kind, waiting, results):
 
 def fit(trial, method):
     from clew.base.progress import ignore_event
+    from clew.hallucination.comparison.evaluation import measure_method
     from clew.hallucination.comparison.fitting import find_or_fit
-    from clew.hallucination.comparison.measuring import measure_method
 
     [test] = trial.tests
     started = time.monotonic()

@@ -12,7 +12,7 @@ import pytest
 
 from clew.base.errors import Call, InputError, StoreError
 from clew.base.texts import for_csv, for_shell, for_terminal, from_csv
-from clew.hallucination.comparison.tables import escape_latex
+from clew.hallucination.comparison.writing import escape_latex
 from clew.hallucination.samples.splits import Splits, read_splits, write_splits
 from clew.pages.markup import join, tag
 from clew.patterns.trained import tables

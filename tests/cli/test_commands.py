@@ -43,7 +43,7 @@ MODULES = (
 )
 OF_PATTERNS = [
     import_module(f"clew.cli.patterns.{name}")
-    for name in ("cleaning", "flow", "photos", "sets", "training")
+    for name in ("photos", "review", "sets", "training")
 ]
 COMMANDS: dict[str, Command] = {
     command.words: command

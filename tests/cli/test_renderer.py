@@ -37,7 +37,7 @@ from clew.engine import (
     TrainingStarted,
     plan_hardware,
 )
-from clew.hallucination.comparison.events import (
+from clew.hallucination.comparison.fitting import (
     MethodEnded,
     MethodExcluded,
     MethodStarted,

@@ -60,7 +60,7 @@ def _answer_all(
     for number, answer in enumerate(asker.ask(questions), start=1):
         is_answered |= bool(answer.ended)
         if call.as_json:
-            call.print_json_line(answer.to_dict())
+            call.print_json(answer.to_dict(), indent=None)
         else:
             if number > 1:
                 call.console.print()

@@ -8,9 +8,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -23,15 +24,23 @@ from clew.base.urls import as_path
 from clew.cli.errors import flag, read_texts
 from clew.cli.help import GENERAL, HelpCommand
 from clew.cli.options import (
+    KEYWORD,
     REST,
     SWITCH,
     Setting,
+    make_parameter,
     read_docstring,
     read_settings,
-    rest_parameter,
 )
+from clew.cli.renderer import Renderer
 from clew.cli.run_config import INT_LIMIT, read_config, refuse_unrecorded
-from clew.cli.signals import log_to_stderr, saying_how_it_was_stopped
+from clew.cli.signals import (
+    load_libraries,
+    log_to_stderr,
+    long_run,
+    saying_how_it_was_stopped,
+    shown_log,
+)
 
 Run = Callable[["Call"], None]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -41,21 +50,44 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 class Call:
     """One invocation of a command. `settings` are the arguments of its function, `given` the names
     of those set by flags or a config file. Results are printed to `console`, progress messages to
-    `progress`."""
+    `progress`. `about` is the command's table in commands.toml."""
 
     settings: dict[str, Any]
     given: frozenset[str]
     as_json: bool
     console: Console
     progress: Console
+    about: Mapping[str, Any]
 
-    def print_json(self, value: Any) -> None:
-        """Print `value` as JSON: with --json, the only output on stdout."""
-        _print_json(value, indent=1)
+    def run(self, function: Callable[..., Any], *, load: bool = False, **changes: Any) -> Any:
+        """Call the command's function with the settings and `changes`, and show its progress. If
+        commands.toml says how it stops, signals stop it like that. With `load`, what takes seconds
+        to import is loaded first."""
+        settings = {**self.settings, **changes}
+        with ExitStack() as stack:
+            if "stopping" in self.about:
+                overwrite = settings.get("overwrite", False)
+                running = long_run(self.progress, self.about["stopping"], overwrite=overwrite)
+                settings["should_stop"] = stack.enter_context(running)
+            if "shows_log" in self.about:
+                stack.enter_context(shown_log(self.progress))
+            settings["reporter"] = stack.enter_context(Renderer(self.progress))
+            if load:
+                load_libraries(settings["reporter"])
+            return function(**settings)
 
-    def print_json_line(self, value: Any) -> None:
-        """Print `value` as one line of JSON, at once, for commands with many results."""
-        _print_json(value, indent=None)
+    def print_json(self, value: Any, indent: int | None = 1) -> None:
+        """Print `value` as JSON, at once: with --json, the only output on stdout. Commands with
+        many results print each on one line, without `indent`."""
+        is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
+        text = json.dumps(
+            without_nan(value),
+            indent=indent,
+            ensure_ascii=not is_unicode,
+            allow_nan=False,
+            default=str,
+        )
+        typer.echo(for_json(text))
         sys.stdout.flush()
 
 
@@ -96,12 +128,12 @@ class Command:
                 call = self._read_call(invocation, given, settings)
                 _show_errors_in_full(run, call, verbose=given["verbose"])
 
+        # collects words without a flag
+        rest = make_parameter(REST, list[Path] | None, typer.Argument(hidden=True), None)
         parameters = [
-            inspect.Parameter(
-                "invocation", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
-            ),
+            inspect.Parameter("invocation", KEYWORD, annotation=typer.Context),
             *self._parameters(settings),
-            *([rest_parameter()] if "takes_rest" in self.about else []),
+            *([rest] if "takes_rest" in self.about else []),
             *self._common_parameters(),
         ]
         # typer reads the options from the signature.
@@ -117,41 +149,25 @@ class Command:
         return [found for one in ordered for found in one.parameters(panels.get(one.name))]
 
     def _common_parameters(self) -> list[inspect.Parameter]:
-        def add(name: str, kind: Any, *flags: str, help_: str, **more: Any) -> None:
-            option = typer.Option(*flags, help=help_, rich_help_panel=GENERAL, **more)
-            default = False if kind is bool else None
-            found.append(
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=default,
-                    annotation=Annotated[kind, option],
-                )
+        """The flags that every command has, and --threads and --json for those that say so."""
+        found = []
+        for name, (text, metavar, *flags) in read_texts()["settings"]["general"].items():
+            if f"has_{name}" not in self.about and name in ("threads", "json"):
+                continue
+            kind: Any = {"N": int | None, "PATH": Path | None}.get(metavar, bool)
+            option = typer.Option(
+                *flags, help=text, rich_help_panel=GENERAL, metavar=metavar or None
             )
-
-        found: list[inspect.Parameter] = []
-        if "has_threads" in self.about:
-            text = "CPU threads to use. [default: all cores]"
-            add("threads", int | None, "--threads", help_=text, metavar="N")
-        text = (
-            "Read settings from a TOML file, such as the run.toml of an earlier run. Flags "
-            "override it."
-        )
-        add("config", Path | None, "--config", help_=text, metavar="PATH")
-        if "has_json" in self.about:
-            text = "Print the result as JSON on stdout, and progress on stderr."
-            add("as_json", bool, "--json", help_=text)
-        add("quiet", bool, "-q", "--quiet", help_="Print results only, no progress.")
-        text = "Print log messages, and the full traceback on errors."
-        add("verbose", bool, "-v", "--verbose", help_=text)
+            found.append(make_parameter(name, kind, option, False if kind is bool else None))
         return found
 
     def _read_call(
         self, context: typer.Context, given: dict[str, Any], settings: list[Setting]
     ) -> Call:
-        as_json, quiet = given.get("as_json", False), given["quiet"]
+        as_json, quiet = given.get("json", False), given["quiet"]
         if given["verbose"]:
-            _log_everything()
+            log_to_stderr()
+            logging.getLogger("clew").setLevel(logging.DEBUG)
         values = self._merge(context, given, settings)
         threads = values.get("threads", given.get("threads"))
         if threads is not None:
@@ -162,6 +178,7 @@ class Command:
             as_json=as_json,
             console=TextConsole(soft_wrap=True, stderr=as_json),
             progress=TextConsole(soft_wrap=True, stderr=as_json, quiet=quiet),
+            about=self.about,
         )
 
     def _merge(
@@ -209,14 +226,6 @@ def _with_urls(value: Any) -> Any:
     return as_path(value) if isinstance(value, Path) else value
 
 
-def _print_json(value: Any, *, indent: int | None) -> None:
-    is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
-    text = json.dumps(
-        without_nan(value), indent=indent, ensure_ascii=not is_unicode, allow_nan=False, default=str
-    )
-    typer.echo(for_json(text))
-
-
 def _from_flags(
     context: typer.Context,
     given: dict[str, Any],
@@ -260,11 +269,6 @@ def _show_errors_in_full(run: Run, call: Call, *, verbose: bool) -> None:
         if verbose:
             print(for_terminal(traceback.format_exc(), lines=True), end="", file=sys.stderr)
         raise
-
-
-def _log_everything() -> None:
-    log_to_stderr()
-    logging.getLogger("clew").setLevel(logging.DEBUG)
 
 
 def use_threads(count: int) -> None:

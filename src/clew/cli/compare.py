@@ -1,9 +1,9 @@
 """clew compare, and its table."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -15,8 +15,6 @@ from clew.base.texts import bytes_text, for_terminal, step_text
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
 from clew.cli.printing import PlainTable, print_line
-from clew.cli.renderer import Renderer
-from clew.cli.signals import long_run, shown_log
 from clew.hallucination.workflow import compare
 
 if TYPE_CHECKING:
@@ -27,13 +25,7 @@ COMMAND = read_command(compare)
 
 
 def run(call: Call) -> None:
-    message = "finished methods are kept; the current network stops after this step"
-    with (
-        long_run(call.progress, message, overwrite=call.settings["overwrite"]) as stop,
-        shown_log(call.progress),
-        Renderer(call.progress) as reporter,
-    ):
-        comparison = compare(**call.settings, reporter=reporter, should_stop=stop)
+    comparison = call.run(compare)
     if call.as_json:
         call.print_json(comparison.results)
     print_result(call, comparison)
@@ -71,16 +63,6 @@ _METHOD = "  method"
 _SPLITS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Column:
-    """A column of the table. When not all columns fit, those with the lowest `rank` are kept."""
-
-    name: str
-    rank: int
-    show: Callable[[dict[str, Any]], str]
-    justify: Literal["left", "right"] = "right"
-
-
 def _figure(name: str) -> Callable[[dict[str, Any]], str]:
     return lambda row: "-" if row[name] is None else f"{row[name]:.3f}"
 
@@ -111,20 +93,27 @@ def _count(row: dict[str, Any]) -> str:
     return str(value)
 
 
-_COLUMNS = (
-    _Column(name="val.", rank=1, show=_figure("val_auroc")),
-    _Column(name="AUROC [95%]", rank=0, show=_auroc),
-    _Column(name="seeds", rank=8, show=_seeds),
-    _Column(name="vs ppl", rank=2, show=_versus, justify="left"),
-    _Column(name="AUPRC", rank=3, show=_figure("test_auprc")),
-    _Column(name="F1", rank=4, show=_figure("test_f1")),
-    _Column(name="acc.", rank=6, show=_figure("test_accuracy")),
-    _Column(name="ECE", rank=5, show=_figure("test_ece")),
-    _Column(name="AURC", rank=7, show=_figure("test_aurc")),
-    _Column(name="params", rank=11, show=_count),
-    _Column(name="training", rank=10, show=lambda row: step_text(row["train_seconds"])),
-    _Column(name="per answer", rank=9, show=lambda row: step_text(row["ms_per_answer"] / 1000)),
-    _Column(name="bytes/answer", rank=12, show=lambda row: bytes_text(row["bytes_per_answer"])),
+_VERSUS = "vs ppl"
+# The columns in the order in which they are dropped from a narrow table, the last first; then in
+# that in which they are shown.
+_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "AUROC [95%]": _auroc,
+    "val.": _figure("val_auroc"),
+    _VERSUS: _versus,
+    "AUPRC": _figure("test_auprc"),
+    "F1": _figure("test_f1"),
+    "ECE": _figure("test_ece"),
+    "acc.": _figure("test_accuracy"),
+    "AURC": _figure("test_aurc"),
+    "seeds": _seeds,
+    "per answer": lambda row: step_text(row["ms_per_answer"] / 1000),
+    "training": lambda row: step_text(row["train_seconds"]),
+    "params": _count,
+    "bytes/answer": lambda row: bytes_text(row["bytes_per_answer"]),
+}
+_SHOWN = (
+    *("val.", "AUROC [95%]", "seeds", _VERSUS, "AUPRC", "F1", "acc.", "ECE", "AURC", "params"),
+    *("training", "per answer", "bytes/answer"),
 )
 
 
@@ -163,29 +152,22 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
 def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tuple[Table, list[str]]:
     """The table in at most `width` columns, and the names of the columns that do not fit."""
     names = [f"{'>' if row['method'] == best else ' '} {row['title']}" for row in rows]
-    cells = {column.name: [column.show(row) for row in rows] for column in _COLUMNS}
-    shown = _choose_columns(cells, width - max(map(len, [_METHOD, *names])) - _PADDING)
+    cells = {name: [show(row) for row in rows] for name, show in _COLUMNS.items()}
+    room = width - max(map(len, [_METHOD, *names])) - _PADDING
+    widths = [max(map(len, [name, *cells[name]])) + _PADDING for name in _COLUMNS]
+    # As many as fit, the most important first; always at least one.
+    count = max(1, sum(total <= room for total in accumulate(widths)))
+    chosen = [*_COLUMNS][:count]
     table = PlainTable()
     table.add_column(_METHOD, no_wrap=True, overflow="ellipsis")
-    for column in shown:
-        table.add_column(column.name, justify=column.justify, no_wrap=True)
-    for number, (row, name) in enumerate(zip(rows, names, strict=True)):
+    shown = [name for name in _SHOWN if name in chosen]
+    for name in shown:
+        table.add_column(name, justify="left" if name == _VERSUS else "right", no_wrap=True)
+    for number, (row, title) in enumerate(zip(rows, names, strict=True)):
         style = "bold" if row["method"] == best else None
-        values = [cells[column.name][number] for column in shown]
-        table.add_row(Text(for_terminal(name)), *map(Text, values), style=style)
-    return table, [column.name for column in _COLUMNS if column not in shown]
-
-
-def _choose_columns(cells: dict[str, list[str]], room: int) -> list[_Column]:
-    """Choose as many columns as fit, the most important first; always at least one."""
-    chosen: list[_Column] = []
-    for column in sorted(_COLUMNS, key=lambda one: one.rank):
-        needed = max(map(len, [column.name, *cells[column.name]])) + _PADDING
-        if chosen and needed > room:
-            break
-        chosen.append(column)
-        room -= needed
-    return [column for column in _COLUMNS if column in chosen]
+        values = [Text(cells[name][number]) for name in shown]
+        table.add_row(Text(for_terminal(title)), *values, style=style)
+    return table, [name for name in _SHOWN if name not in chosen]
 
 
 def _describe_data(data: dict[str, Any], *, is_of_sets: bool) -> str:
@@ -202,22 +184,15 @@ def _describe_data(data: dict[str, Any], *, is_of_sets: bool) -> str:
 
 def _print_left_out(console: Console, sets: dict[str, Any]) -> None:
     """Print the AUROC of every method on every set that it was not trained on."""
-    names = [f"  {for_terminal(title)}" for title in sets["titles"]]
-    counts = zip(sets["sets"], sets["answers"], sets["correct"], strict=True)
+    counts = _zip(sets, "sets", "answers", "correct")
     heads = [f"{for_terminal(name)}\n{_answers(*of)}" for name, *of in counts]
-    columns: dict[str, list[str]] = {"mean [95%]": _with_intervals(sets, "mean", "mean_")}
+    means = _zip(sets, "mean", "mean_low", "mean_high")
+    columns = {"mean [95%]": [_with_interval(value, of) for value, *of in means]}
     for place, head in enumerate(heads):
-        figures = zip(*(sets[name] for name in ("auroc", "low", "high")), strict=True)
+        figures = _zip(sets, "auroc", "low", "high")
         columns[head] = [_with_interval(v[place], (a[place], b[place])) for v, a, b in figures]
     title = "  AUROC on sets not trained on\n  answers (correct)"
-    for table in _split_table(title, names, columns, console.width):
-        console.print()
-        console.print(table)
-
-
-def _with_intervals(of: dict[str, Any], name: str, prefix: str) -> list[str]:
-    triples = zip(of[name], of[f"{prefix}low"], of[f"{prefix}high"], strict=True)
-    return [_with_interval(value, (low, high)) for value, low, high in triples]
+    _print_columns(console, title, sets["titles"], columns)
 
 
 def _print_transfer(console: Console, transfer: dict[str, Any], best: str) -> None:
@@ -230,26 +205,29 @@ def _print_transfer(console: Console, transfer: dict[str, Any], best: str) -> No
     figures = (auroc, low, high, transfer["answers"], transfer["correct"])
     columns = {
         f"on {for_terminal(name)}": [
-            _cell(*(of[row][at] for of in figures)) for row in range(len(transfer["train_on"]))
+            _cell(*(of[row][at] for of in figures)) for row in range(len(auroc))
         ]
         for at, name in enumerate(transfer["test_on"])
     }
-    names = [f"  trained on {for_terminal(name)}" for name in transfer["train_on"]]
+    names = [f"trained on {name}" for name in transfer["train_on"]]
     title = f"  {for_terminal(transfer['titles'][place])}: AUROC\n  answers (correct)"
-    for table in _split_table(title, names, columns, console.width):
-        console.print()
-        console.print(table)
+    _print_columns(console, title, names, columns)
     console.print("other methods: transfer.csv and the report", style="dim")
 
 
-def _split_table(
-    title: str, names: Sequence[str], columns: dict[str, list[str]], width: int
-) -> Iterator[Table]:
-    """Tables of as many columns as fit, one after the other."""
+def _zip(of: dict[str, Any], *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(of[name] for name in names), strict=True)
+
+
+def _print_columns(
+    console: Console, title: str, names: Sequence[str], columns: dict[str, list[str]]
+) -> None:
+    """Print a table of as many columns as fit, then another with the next ones."""
     left = list(columns)
+    names = [f"  {for_terminal(name)}" for name in names]
     first = max(len(line) for text in (title, *names) for line in text.split("\n"))
     while left:
-        table, room = PlainTable(), width - first
+        table, room = PlainTable(), console.width - first
         table.add_column(title, no_wrap=True)
         shown: list[str] = []
         for head in left:
@@ -262,7 +240,8 @@ def _split_table(
         for row, name in enumerate(names):
             table.add_row(Text(name), *(Text(columns[head][row]) for head in shown))
         left = left[len(shown) :]
-        yield table
+        console.print()
+        console.print(table)
 
 
 def _cell(value: float | None, low: float, high: float, answers: int, correct: int) -> str:
@@ -277,16 +256,12 @@ def _answers(answers: int, correct: int) -> str:
 
 def _print_tokens(console: Console, tokens: dict[str, Any]) -> None:
     """Print the metrics per token, for answers with span labels."""
-    table = PlainTable()
-    table.add_column("  per token", no_wrap=True, overflow="ellipsis")
-    table.add_column("AUROC [95%]", justify="right", no_wrap=True)
-    rate = f"{tokens['false_positive_rate']:.0%}"
-    table.add_column(f"recall, {rate} FPR", justify="right", no_wrap=True)
-    for row in tokens["rows"]:
-        found = [_with_interval(row[name], row[f"{name}_ci"]) for name in ("auroc", "recall")]
-        table.add_row(Text(f"  {for_terminal(row['title'])}"), *found)
-    console.print()
-    console.print(table)
+    rate, rows = f"{tokens['false_positive_rate']:.0%}", tokens["rows"]
+    columns = {
+        "AUROC [95%]": [_with_interval(row["auroc"], row["auroc_ci"]) for row in rows],
+        f"recall, {rate} FPR": [_with_interval(row["recall"], row["recall_ci"]) for row in rows],
+    }
+    _print_columns(console, "  per token", [row["title"] for row in rows], columns)
     text = (
         f"{tokens['tokens']:,} tokens of {tokens['answers']:,} test answers have a span label, "
         f"{tokens['hallucinated']:,} of them hallucinated; intervals resample answers"

@@ -8,15 +8,13 @@ from clew.base.texts import counted, for_shell
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
 from clew.cli.printing import print_line
-from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import convert
 
 COMMAND = read_command(convert)
 
 
 def run(call: Call) -> None:
-    with Renderer(call.progress) as reporter:
-        result = convert(**call.settings, reporter=reporter)
+    result = call.run(convert)
     say = partial(print_line, call.console)
     for skip in result.skipped:
         say(f"excluded: {with_flags(str(skip))}")

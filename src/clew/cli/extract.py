@@ -1,15 +1,12 @@
 """clew extract, and the prediction of its dry run."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from clew.base.texts import bytes_text, counted, duration_text, for_shell, for_terminal
+from clew.base.texts import bytes_text, counted, duration_text, for_shell
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.printing import make_table, print_line
-from clew.cli.renderer import Renderer
-from clew.cli.signals import load_libraries, log_to_stderr, long_run
+from clew.cli.printing import print_line, print_table
+from clew.cli.signals import log_to_stderr
 from clew.hallucination.workflow import extract
 
 if TYPE_CHECKING:
@@ -22,13 +19,8 @@ COMMAND = read_command(extract)
 
 def run(call: Call) -> None:
     log_to_stderr()
-    with (
-        long_run(call.progress, "finishing the current batch of answers") as stop,
-        Renderer(call.progress) as reporter,
-    ):
-        if call.settings["cluster"] is None or call.settings["dry_run"]:
-            load_libraries(reporter)
-        traces: Any = extract(**call.settings, reporter=reporter, should_stop=stop)
+    is_here = call.settings["cluster"] is None or call.settings["dry_run"]
+    traces = call.run(extract, load=is_here)
     if call.settings["dry_run"]:
         show_plan(call, traces)
         return
@@ -66,12 +58,8 @@ def show_plan(call: Call, plan: "CapturePlan") -> None:
         f"measured: {counted(plan.sample, 'question')} in {duration_text(plan.sample_seconds)} on "
         f"{plan.device}, after {duration_text(plan.startup_seconds)} to load and check the model",
     )
-    table = make_table()
-    table.add_column("of the run")
-    table.add_column("prediction", overflow="fold")
-    for name, text in _rows(plan).items():
-        table.add_row(name, Text(for_terminal(with_flags(text))))
-    call.console.print(table)
+    rows = ((name, with_flags(text)) for name, text in _rows(plan).items())
+    print_table(call.console, ("of the run", "prediction"), rows)
     for note in plan.notes:
         print_line(call.console, note)
 

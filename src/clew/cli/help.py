@@ -165,7 +165,7 @@ def _describe(option: Any) -> tuple[str, str]:
     default = _default_text(option)
     if default and "[default:" not in text:
         text = f"{text} [default: {default}]"
-    metavar = "" if option.is_flag else f" {_metavar(option)}"
+    metavar = "" if option.is_flag else f" {option.metavar}"
     return f"{', '.join(_spellings(option))}{metavar}", text
 
 
@@ -174,13 +174,6 @@ def _spellings(option: Any) -> list[str]:
     default."""
     on, off = sorted(option.opts, key=len), list(option.secondary_opts)
     return on if option.default is False else [*on, *off]
-
-
-def _metavar(option: Any) -> str:
-    if option.metavar:
-        return option.metavar
-    choices = getattr(option.type, "choices", None)
-    return f"[{'|'.join(map(str, choices))}]" if choices else str(option.type.name).upper()
 
 
 def _default_text(option: Any) -> str:

@@ -11,10 +11,11 @@ from clew.base.terminal import TextConsole
 from clew.base.texts import bytes_text, counted, for_terminal
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.printing import first_words, make_table
+from clew.cli.printing import first_words, print_table
 from clew.hallucination.workflow import inspect
 
 _MAX_BATCH_ROWS = 20
+_SPREAD = ("min", "median", "mean", "max")
 _NOUNS = {"heads": ("graph over all heads", "graphs over all heads")}
 
 
@@ -73,27 +74,20 @@ def _print_notes(console: Console, summary: Any) -> None:
 
 
 def _print_balance(console: Console, balance: Any) -> None:
-    table = make_table()
-    table.add_column("split")
-    for name in ("samples", "correct", "hallucinated", "no label", "share hallucinated"):
-        if name != "no label" or any(split.unlabeled for split in balance):
-            table.add_column(name, justify="right")
+    unlabeled = ["no label"] if any(split.unlabeled for split in balance) else []
+    heads = ("split", "samples", "correct", "hallucinated", *unlabeled, "share hallucinated")
+    rows = []
     for split in balance:
         counts = [split.samples, split.correct, split.hallucinated]
-        counts += [split.unlabeled] if len(table.columns) > 5 else []
+        counts += [split.unlabeled for _ in unlabeled]
         labeled = split.correct + split.hallucinated
         share = f"{split.hallucinated / labeled:.1%}" if labeled else "-"
-        table.add_row(split.split, *(f"{count:,}" for count in counts), share)
-    console.print(table)
+        rows.append((split.split, *(f"{count:,}" for count in counts), share))
+    print_table(console, heads, rows, numbers=range(1, 6))
 
 
 def _print_graph_sizes(console: Console, sizes: Any, edges: str) -> None:
-    table = make_table("per sample", "min", "median", "mean", "max")
-    for label, spread in (("tokens", sizes.tokens), (edges, sizes.edges)):
-        numbers = (spread.min, spread.median, spread.mean, spread.max)
-        table.add_row(label, *(f"{number:,.0f}" for number in numbers))
-    console.print()
-    console.print(table)
+    _print_spreads(console, "per sample", {"tokens": sizes.tokens, edges: sizes.edges}, ",.0f")
 
 
 def _print_totals(console: Console, summary: Any) -> None:
@@ -111,13 +105,11 @@ def _print_totals(console: Console, summary: Any) -> None:
 
 
 def _print_batches(console: Console, summary: Any) -> None:
-    table = make_table()
-    for name, side in (("shard", "right"), ("file", "left"), ("rows", "right"), ("size", "right")):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
-    for shard in summary.batches[:_MAX_BATCH_ROWS]:
-        size = bytes_text(shard["bytes"])
-        table.add_row(str(shard["batch_number"]), shard["file"], f"{shard['rows']:,}", size)
-    console.print(table)
+    rows = (
+        (shard["batch_number"], shard["file"], f"{shard['rows']:,}", bytes_text(shard["bytes"]))
+        for shard in summary.batches[:_MAX_BATCH_ROWS]
+    )
+    print_table(console, ("shard", "file", "rows", "size"), rows, numbers=(0, 2, 3))
     if len(summary.batches) > _MAX_BATCH_ROWS:
         console.print(
             f"... and {len(summary.batches) - _MAX_BATCH_ROWS:,} more (use --json to list all)"
@@ -125,16 +117,21 @@ def _print_batches(console: Console, summary: Any) -> None:
 
 
 def _print_lengths(console: Console, summary: Any) -> None:
-    table = make_table("tokens", "min", "median", "mean", "max")
-    for label, spread in (("prompt and answer", summary.tokens), ("answer", summary.answer_tokens)):
-        numbers = (spread.min, spread.median, spread.mean, spread.max)
-        table.add_row(label, *(f"{number:,.4g}" for number in numbers))
-    console.print()
-    console.print(table)
+    spreads = {"prompt and answer": summary.tokens, "answer": summary.answer_tokens}
+    _print_spreads(console, "tokens", spreads, ",.4g")
     ends = ", ".join(f"{name} {count:,}" for name, count in summary.stop_reasons.items())
     if ends:
         empty = f"{summary.empty_answers:,}"
         console.print(for_terminal(f"stop reasons: {ends}; empty answers: {empty}"))
+
+
+def _print_spreads(console: Console, of: str, spreads: dict[str, Any], form: str) -> None:
+    rows = [
+        (name, *(format(getattr(spread, figure), form) for figure in _SPREAD))
+        for name, spread in spreads.items()
+    ]
+    console.print()
+    print_table(console, (of, *_SPREAD), rows, numbers=range(1, 5))
 
 
 def _print_examples(console: Console, summary: Any) -> None:
@@ -163,11 +160,12 @@ def _print_comparison(console: Console, compared: Any) -> None:
     unreadable = f", {compared.unreadable:,} unreadable" if compared.unreadable else ""
     line = f"compared with {compared.file} ({bytes_text(compared.bytes)}): {found}{unreadable}"
     console.print(for_terminal(line), soft_wrap=True)
-    table = make_table("field", "compared", "equal", "largest difference")
+    rows = []
     for one in compared.fields:
         most = "" if one.largest_difference is None else f"{one.largest_difference:.3g}"
-        table.add_row(one.field, f"{one.compared:,}", f"{one.equal:,}", most)
-    console.print(table)
+        rows.append((one.field, f"{one.compared:,}", f"{one.equal:,}", most))
+    heads = ("field", "compared", "equal", "largest difference")
+    print_table(console, heads, rows, numbers=range(1, 4))
 
 
 def _cell(text: str) -> str:

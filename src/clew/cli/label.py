@@ -10,8 +10,7 @@ from rich.table import Table
 
 from clew.base.texts import counted, for_shell, for_terminal
 from clew.cli.commands import Call, read_command
-from clew.cli.printing import make_table, print_line
-from clew.cli.renderer import Renderer
+from clew.cli.printing import print_line, print_table, shortened_cell
 from clew.cli.serve import check_web, serve_until_done
 from clew.hallucination.workflow import label
 
@@ -29,11 +28,9 @@ _SCORED_BY = {
 
 
 def run(call: Call) -> None:
-    settings = dict(call.settings)
-    asked, port, browser = (settings.pop(name) for name in ("review", "port", "browser"))
+    asked, port, browser = (call.settings[name] for name in ("review", "port", "browser"))
     check_web(asked)
-    with Renderer(call.progress) as reporter:
-        result = label(**settings, reporter=reporter)
+    result = call.run(label, review=False)
     if asked:
         result = _review(call, result, port=port, browser=browser)
     if call.as_json:
@@ -127,21 +124,22 @@ def _add_rows(table: Table, kind: str, rows: Sequence["LabeledAnswer"]) -> None:
 
 
 def _cell(text: str) -> str:
-    short = text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 3] + "..."
-    return for_terminal(short)
+    return for_terminal(shortened_cell(text, _CELL_CHARACTERS))
 
 
 def _print_categories(console: Console, result: "LabelResult") -> None:
     if not result.categories:
         return
     has_refused = ["refused"] if result.refused else []
-    table = make_table("category", "answers", "hallucinated", "share", *has_refused)
+    rows = []
     for share in result.categories:
         part = f"{share.hallucinated / share.answers:.1%}" if share.answers else "-"
         counts = [f"{share.answers:,}", f"{share.hallucinated:,}", part]
-        table.add_row(_cell(share.category), *counts, *(f"{share.refused:,}" for _ in has_refused))
+        counts += [f"{share.refused:,}" for _ in has_refused]
+        rows.append((shortened_cell(share.category, _CELL_CHARACTERS), *counts))
+    heads = ("category", "answers", "hallucinated", "share", *has_refused)
     console.print()
-    console.print(table)
+    print_table(console, heads, rows, numbers=range(1, 5))
     console.print()
 
 

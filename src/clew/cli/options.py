@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import typer
 
@@ -20,7 +20,7 @@ from clew.storage.run_file import WATCHING, NeverFromFile, UrlNeverFromFile
 REST = "rest"
 SWITCH = "run_"  # before each choice of `networks`: --run-lstm/--no-run-lstm, ...
 Kind = type[str] | type[int] | type[float] | type[bool] | type[Path]
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
 # What is suggested in all commands; other suggestions in those that name them.
 _SUGGESTED = ("device", "device_map")
 _METAVARS: dict[Kind, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
@@ -67,7 +67,7 @@ class Setting:
         if self.switches is not None:
             return self._switch_parameters(self.switches, panel)
         if self.is_positional:
-            return [_parameter(self.name, self._type(), self._argument(), None)]
+            return [make_parameter(self.name, self._type(), self._argument(), None)]
         default = None if self.is_required else self.default
         if isinstance(default, tuple):
             default = list(default) or None
@@ -79,7 +79,7 @@ class Setting:
             show_default=not isinstance(default, list),
             autocompletion=self.complete,
         )
-        return [_parameter(self.name, self._type(), option, default)]
+        return [make_parameter(self.name, self._type(), option, default)]
 
     def _switch_parameters(
         self, switches: Mapping[str, str], panel: str | None
@@ -89,7 +89,7 @@ class Setting:
             name = f"{SWITCH}{choice}"
             on = _dashed(name)
             option = typer.Option(f"--{on}/--no-{on}", help=text, rich_help_panel=panel)
-            found.append(_parameter(name, bool, option, choice in self.default))
+            found.append(make_parameter(name, bool, option, choice in self.default))
         return found
 
     def _help(self) -> str:
@@ -161,7 +161,7 @@ def _read(
         may_be_list=may_be_list,
         default=parameter.default,
         help=texts.get(name, ""),
-        is_positional=name in about.get("words", () if parameter.kind is _KEYWORD else (name,)),
+        is_positional=name in about.get("words", () if parameter.kind is KEYWORD else (name,)),
         flags=tuple(told("flags", ())) or _usual_flags(name),
         switches=told("switches"),
         metavar=told("metavars", shared["metavars"].get(name, "")),
@@ -213,13 +213,8 @@ def _evaluate(annotation: Any, function: Callable[..., Any]) -> Any:
     return eval(annotation, {}, _Names(inspect.unwrap(function).__globals__))
 
 
-def rest_parameter() -> inspect.Parameter:
-    """The hidden parameter that collects words without a flag."""
-    return _parameter(REST, list[Path] | None, typer.Argument(hidden=True), None)
-
-
-def _parameter(name: str, kind: Any, about: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, _KEYWORD, default=default, annotation=Annotated[kind, about])
+def make_parameter(name: str, kind: Any, about: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, KEYWORD, default=default, annotation=Annotated[kind, about])
 
 
 def _dashed(name: str) -> str:
@@ -230,8 +225,7 @@ _SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Examples?):$")
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.*)$")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Docstring:
+class Docstring(NamedTuple):
     """A parsed docstring: `text` is everything before the first section, `arguments` the
     description of each argument by name."""
 

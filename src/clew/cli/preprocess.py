@@ -4,13 +4,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
-from rich.table import Table
+from rich.console import Console
 
 from clew.base.texts import bytes_text, counted, for_shell
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.printing import make_table, print_line
-from clew.cli.renderer import Renderer
+from clew.cli.printing import print_line, print_table
 from clew.hallucination.workflow import preprocess
 
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ _MAX_SAID = 10
 
 
 def run(call: Call) -> None:
-    with Renderer(call.progress) as reporter:
-        result = preprocess(**call.settings, reporter=reporter)
+    result = call.run(preprocess)
     if call.as_json:
         call.print_json(_describe(result))
     else:
@@ -56,7 +54,7 @@ def _print_result(call: Call, result: "PreprocessResult") -> None:
         say(f"excluded: {len(said) - _MAX_SAID:,} more; see the manifest")
     if result.refused:
         say(f"excluded: {counted(result.refused, 'answer')} that the model refused to give")
-    call.console.print(_balance_table(result))
+    _print_balance(call.console, result)
     excluded = f", {len(result.skipped):,} excluded" if result.skipped else ""
     already = "" if result.made else " (all already existed)"
     say(
@@ -72,8 +70,10 @@ def _print_result(call: Call, result: "PreprocessResult") -> None:
     )
 
 
-def _balance_table(result: "PreprocessResult") -> Table:
-    table = make_table("split", "samples", "correct", "hallucinated")
-    for name, counts in result.splits.items():
-        table.add_row(name, f"{sum(counts.values()):,}", *(f"{one:,}" for one in counts.values()))
-    return table
+def _print_balance(console: Console, result: "PreprocessResult") -> None:
+    rows = [
+        (name, f"{sum(counts.values()):,}", *(f"{one:,}" for one in counts.values()))
+        for name, counts in result.splits.items()
+    ]
+    heads = ("split", "samples", "correct", "hallucinated")
+    print_table(console, heads, rows, numbers=range(1, 4))

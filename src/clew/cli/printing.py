@@ -14,12 +14,18 @@ from clew.base.texts import for_terminal
 from clew.cli.errors import with_flags
 
 if TYPE_CHECKING:
+    from clew.engine import HardwarePlan
     from clew.hallucination.live.asking import AskedAnswer
 
 
 def first_words(text: str, characters: int = 200) -> str:
     """The start of a long text on one line."""
     return textwrap.shorten(text[: 4 * characters], characters, placeholder=" ...")
+
+
+def shortened_cell(text: str, characters: int) -> str:
+    """The start of a text, for a cell of a table."""
+    return text if len(text) <= characters else text[: characters - 3] + "..."
 
 
 class PlainTable(Table):
@@ -39,17 +45,6 @@ class PlainTable(Table):
                 line.append(Segment(last.text.rstrip(), last.style))
             yield from line
             yield Segment.line()
-
-
-def make_table(first: str = "", *numbers: str) -> Table:
-    """A table with a column of names (`first`) and right-aligned columns of numbers; without
-    arguments, it has no columns yet."""
-    table = PlainTable()
-    if first:
-        table.add_column(first, overflow="fold")
-    for heading in numbers:
-        table.add_column(heading, justify="right")
-    return table
 
 
 def print_table(
@@ -173,3 +168,38 @@ def _figures(asked: "AskedAnswer") -> str:
     risks = ("-" if token.risk is None else f"{token.risk:.2f}" for token in asked.tokens)
     texts = (token.text.strip() or repr(token.text)[1:-1] for token in asked.tokens)
     return ", ".join(f"{text} {risk}" for text, risk in zip(texts, risks, strict=True))
+
+
+# Choices that calibration makes by measuring the alternatives.
+_MEASURED = ("precision", "channels_last", "cuda_graph", "batch_size")
+
+
+def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Table:
+    """Every choice with its value and reason, or only those that differ from `before`."""
+    table = PlainTable()
+    for name in ("choice", "value", "why"):
+        table.add_column(name, overflow="fold")
+    for name, value in made.choices.items():
+        if before is not None and not _is_news(made, before, name):
+            continue
+        why = with_flags(made.reasons.get(name, ""))
+        table.add_row(name, _value_text(name, value), Text(for_terminal(why)))
+    return table
+
+
+def _is_news(made: "HardwarePlan", before: "HardwarePlan", name: str) -> bool:
+    """Whether a choice is worth showing: its value differs from `before`, or was measured again for
+    this network."""
+    if made.choices[name] != before.choices[name]:
+        return True
+    is_measured = name in _MEASURED and len(made.timings) > 1
+    is_weighed = name == "gradient_checkpointing"  # its peaks are measured in every run
+    return (is_measured or is_weighed) and made.reasons.get(name) != before.reasons.get(name)
+
+
+def _value_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None and name == "max_cache_batches":
+        return "all"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -19,6 +19,7 @@ from clew.base.progress import (
 from clew.base.terminal import as_text
 from clew.base.texts import bytes_text, counted, duration_text, for_shell, for_terminal
 from clew.cli.errors import with_flags
+from clew.cli.printing import plan_table
 from clew.cli.progress import StepBar, WorkBar, is_line_due, say
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         TrainingProgress,
         TrainingStarted,
     )
-    from clew.hallucination.comparison.events import (
+    from clew.hallucination.comparison.fitting import (
         MethodEnded,
         MethodExcluded,
         MethodStarted,
@@ -224,8 +225,6 @@ class TrainingBar:
         return ", ".join(parts)
 
     def _show_plan(self, plan: "HardwarePlan") -> None:
-        from clew.cli.plan import plan_table
-
         before, self._plan = self._plan, plan
         if self._is_of_photos:
             self._tell("plan", f"{describe_plan(plan)} (reasons in plan.json)")

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from clew.base.texts import counted, for_terminal
+from clew.base.texts import counted
 from clew.cli.commands import Call, read_command
-from clew.cli.printing import make_table, print_line
-from clew.cli.renderer import Renderer
-from clew.cli.signals import load_libraries, log_to_stderr, long_run
+from clew.cli.printing import print_line, print_table, shortened_cell
+from clew.cli.signals import log_to_stderr
 from clew.hallucination.workflow import score
 
 if TYPE_CHECKING:
@@ -22,13 +21,7 @@ _CELL_CHARACTERS = 80
 
 def run(call: Call) -> None:
     log_to_stderr()
-    overwrite = call.settings["overwrite"]
-    with (
-        long_run(call.progress, "finishing the current answers", overwrite=overwrite) as stop,
-        Renderer(call.progress) as reporter,
-    ):
-        load_libraries(reporter)
-        result = score(**call.settings, reporter=reporter, should_stop=stop)
+    result = call.run(score, load=True)
     if call.as_json:
         rows = {"rows": list(result.rows)} if result.path is None else {}
         call.print_json({**result.as_dict(), **rows})
@@ -39,23 +32,16 @@ def run(call: Call) -> None:
 
 
 def _print_rows(console: Console, result: "ScoreResult") -> None:
-    table = make_table()
-    table.add_column("risk", justify="right")
-    for heading in ("verdict", "state", "question", "answer"):
-        table.add_column(heading)
+    rows = []
     for row in result.rows[:_MOST_ROWS]:
         risk = "" if row["risk"] is None else f"{row['risk']:.2f}"
-        texts = (_cell(row[name]) for name in ("question", "answer"))
-        table.add_row(risk, row["verdict"] or "", _words(row["state"]), *texts)
-    console.print(table)
+        texts = (shortened_cell(row[name], _CELL_CHARACTERS) for name in ("question", "answer"))
+        rows.append((risk, row["verdict"] or "", _words(row["state"]), *texts))
+    heads = ("risk", "verdict", "state", "question", "answer")
+    print_table(console, heads, rows, numbers=(0,))
     left = len(result.rows) - _MOST_ROWS
     if left > 0:
         print_line(console, f"... and {left:,} more (write them to a file with --out)")
-
-
-def _cell(text: str) -> str:
-    short = text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 3] + "..."
-    return for_terminal(short)
 
 
 def _words(name: str) -> str:

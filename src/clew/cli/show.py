@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from clew.base.terminal import TextConsole
-from clew.base.texts import for_terminal
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.printing import first_words, make_table, print_line
+from clew.cli.printing import first_words, print_line, print_table
 from clew.hallucination.workflow import show
 
 if TYPE_CHECKING:
@@ -85,21 +84,18 @@ def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
     from clew.hallucination.traces.token_texts import visible_text
 
     assert shown.logprobs is not None
-    table = make_table()
-    table.add_column(f"token of answer {shown.number}", overflow="fold")
-    table.add_column("probability", justify="right")
-    table.add_column("")
-    table.add_column("entropy", justify="right")
     chances = [math.exp(logprob) for logprob in shown.logprobs.tolist()]
     entropies = [math.nan] * len(chances)
     if shown.entropies is not None:
         entropies = shown.entropies.tolist()
     rows = list(zip(shown.answer_texts, chances, entropies, strict=True))
-    for text, chance, entropy in rows[:_MOST_TOKENS]:
-        bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
-        cell = for_terminal(visible_text(text))
-        table.add_row(cell, f"{chance:.3f}", bar, f"{entropy:.2f}")
-    console.print(table)
+    bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}"
+    cells = (
+        (visible_text(text), f"{chance:.3f}", bar * round(_BAR * chance), f"{entropy:.2f}")
+        for text, chance, entropy in rows[:_MOST_TOKENS]
+    )
+    heads = (f"token of answer {shown.number}", "probability", "", "entropy")
+    print_table(console, heads, cells, numbers=(1, 3))
     if len(rows) > _MOST_TOKENS:
         console.print(f"... and {len(rows) - _MOST_TOKENS:,} more (on the page)")
     console.print()

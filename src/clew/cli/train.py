@@ -2,14 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
+from rich.console import Console
 
 from clew.base.texts import duration_text
 from clew.cli.commands import Call, read_command
 from clew.cli.compare import print_result as print_comparison
-from clew.cli.printing import make_table, print_line
-from clew.cli.renderer import Renderer
-from clew.cli.signals import long_run, shown_log
+from clew.cli.printing import print_line, print_table
 from clew.hallucination.workflow import train
 
 if TYPE_CHECKING:
@@ -22,13 +20,7 @@ def run(call: Call) -> None:
     from clew.engine.processes import is_first_process
 
     call.progress.quiet |= not is_first_process()
-    message = "everything is saved after this step"
-    with (
-        long_run(call.progress, message, overwrite=call.settings["overwrite"]) as stop,
-        shown_log(call.progress),
-        Renderer(call.progress) as reporter,
-    ):
-        result = train(**call.settings, reporter=reporter, should_stop=stop)
+    result = call.run(train)
     if not is_first_process():
         return
     if call.as_json:
@@ -46,7 +38,7 @@ def run(call: Call) -> None:
 
 def _print(call: Call, result: "TrainingResult") -> None:
     call.progress.print()
-    call.console.print(_results_table(result))
+    _print_results(call.console, result)
     networks = ", ".join(run["folder"] for run in result.runs)
     print_line(call.console, f"all metrics: {result.path / 'results.json'}")
     print_line(
@@ -55,20 +47,19 @@ def _print(call: Call, result: "TrainingResult") -> None:
     )
 
 
-def _results_table(result: "TrainingResult") -> Table:
-    table = make_table()
-    table.add_column("network", no_wrap=True)
-    for name in ("test AUROC", "F1", "accuracy", "best epoch", "samples/s", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for run in result.runs:
-        table.add_row(
+def _print_results(console: Console, result: "TrainingResult") -> None:
+    rows = [
+        (
             run["title"],
             *(_figure(run[name]) for name in ("test_auroc", "test_f1", "test_accuracy")),
             f"{run['best_epoch']} of {run['epochs_run']}",
             f"{run['samples_per_second']:,.0f}",
             duration_text(run["seconds"]),
         )
-    return table
+        for run in result.runs
+    ]
+    heads = ("network", "test AUROC", "F1", "accuracy", "best epoch", "samples/s", "time")
+    print_table(console, heads, rows, numbers=range(1, 7))
 
 
 def _figure(value: float | None) -> str:

@@ -9,7 +9,6 @@ from clew.base.texts import for_shell
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
 from clew.cli.printing import print_line
-from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import verify
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ COMMAND = read_command(verify)
 
 
 def run(call: Call) -> None:
-    with Renderer(call.progress) as reporter:
-        result = verify(**call.settings, reporter=reporter)
+    result = call.run(verify)
     if call.as_json:
         call.print_json(result.as_dict())
     else:

@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
@@ -31,6 +32,8 @@ _CODES = {
     415: "unsupported_media_type",
     431: "headers_too_large",
 }
+# OpenAI's types of errors.
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
 class ApiError(Exception):
@@ -52,13 +55,10 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The answer's JSON."""
-        inner = {
-            "message": self.message,
-            "type": _type(self.status),
-            "param": self.param,
-            "code": self.code,
-        }
-        return {"error": inner}
+        usual = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = _TYPES.get(self.status, usual)
+        told = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": told}
 
 
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
@@ -76,31 +76,26 @@ def busy(waiting: int) -> ApiError:
     )
 
 
-def loading() -> ApiError:
-    return _later("The model is still loading. Try again in a moment.", "loading", 2)
+def _later(message: str, code: str, seconds: int) -> ApiError:
+    return ApiError(503, message, code=code, headers={"Retry-After": str(seconds)})
+
+
+loading = partial(_later, "The model is still loading. Try again in a moment.", "loading", 2)
+out_of_memory = partial(
+    _later,
+    "Memory ran out while this request was answered. Try again later, or with a smaller request.",
+    "out_of_memory",
+    5,
+)
+failed = partial(
+    ApiError, 500, "The server has failed to answer. Its log says why.", code="internal_error"
+)
 
 
 def shutting_down() -> ApiError:
     error = _later("The server is shutting down.", "shutting_down", 5)
     error.headers["Connection"] = "close"
     return error
-
-
-def out_of_memory() -> ApiError:
-    message = (
-        "Memory ran out while this request was answered. Try again later, or with a smaller "
-        "request."
-    )
-    return _later(message, "out_of_memory", 5)
-
-
-def failed() -> ApiError:
-    message = "The server has failed to answer. Its log says why."
-    return ApiError(500, message, code="internal_error")
-
-
-def _later(message: str, code: str, seconds: int) -> ApiError:
-    return ApiError(503, message, code=code, headers={"Retry-After": str(seconds)})
 
 
 def describe_refusal(refusal: RefusedError) -> tuple[bytes, bytes]:
@@ -112,17 +107,6 @@ def describe_refusal(refusal: RefusedError) -> tuple[bytes, bytes]:
 def of_status(status: int) -> ApiError:
     """An error of the router: no such path, or another method."""
     return ApiError(status, f"{HTTPStatus(status).phrase}.")
-
-
-def _type(status: int) -> str:
-    """OpenAI's type of error."""
-    if status == 401:
-        return "authentication_error"
-    if status == 403:
-        return "permission_error"
-    if status == 429:
-        return "rate_limit_error"
-    return "server_error" if status >= 500 else "invalid_request_error"
 
 
 _MAX_BYTES = 1 << 20
@@ -357,10 +341,6 @@ class RequestMetrics:
 
     def count_request(self, path: str, status: int) -> None:
         self.requests.add(path=path if path in self._paths else "other", status=str(status))
-
-    def count_refusal(self, status: int) -> None:
-        """A request that was refused before anything of it was read."""
-        self.requests.add(path="refused", status=str(status))
 
     def render(self, gauges: Mapping[str, tuple[str, float]]) -> str:
         """All metrics; `gauges` are numbers of this moment: the name, what it is, and its value."""

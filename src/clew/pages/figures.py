@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clew.pages.markup import Html, join, tag
+from clew.pages.markup import Html, circle, join, rect, tag
 
 DASHES = ("", "6 3", "2 3", "9 3 2 3")
 WIDTH, HEIGHT, LOW_HEIGHT = 360, 300, 180
@@ -150,14 +150,7 @@ def draw_panel(panel: Panel, titles: Mapping[str, str] | None = None) -> Html:
         tag("g", [_guide(guide, frame) for guide in panel.guides], class_="guides"),
         tag("g", [_line(line, frame) for line in behind], class_="lines"),
         [
-            tag(
-                "circle",
-                cx=frame.x(dot.x),
-                cy=frame.y(dot.y),
-                r=5,
-                class_=f"mark {dot.color}",
-                data_tip=dot.tip,
-            )
+            circle(frame.x(dot.x), frame.y(dot.y), 5, class_=f"mark {dot.color}", data_tip=dot.tip)
             for dot in panel.dots
         ],
         _legend(panel, frame),
@@ -213,7 +206,7 @@ def _line(line: Line, frame: Frame) -> Html:
         "g",
         tag("path", d=path, class_="hit"),
         tag("path", d=path, class_="stroke", stroke_dasharray=DASHES[line.dash] or None),
-        [tag("circle", cx=frame.x(x), cy=frame.y(y), r=2.6) for x, y in dots],
+        [circle(frame.x(x), frame.y(y), 2.6) for x, y in dots],
         class_=f"curve {line.color}{shown}{thin}",
         data_key=line.key,
         data_tip=line.tip,
@@ -291,7 +284,7 @@ def print_forest(rows: Sequence[IntervalRow], *, reference: float, words: str) -
     keys = [
         tag(
             "g",
-            tag("circle", cx=_LABELS + step * place, cy=10, r=5, class_="point"),
+            circle(_LABELS + step * place, 10, 5, class_="point"),
             tag("text", name, x=_LABELS + step * place + 12, y=14),
             class_=color,
         )
@@ -367,7 +360,7 @@ def _track(row: IntervalRow, rows: Sequence[IntervalRow], reference: float, **wh
     for value, radius, name in ((row.hollow, 3.5, "hollow"), (row.value, 5, "point")):
         if value is not None:
             at = _place(value, low, high)
-            marks.append(tag("circle", cx=at, cy="50%", r=radius, class_=name))
+            marks.append(circle(at, "50%", radius, class_=name))
     return tag("svg", lines, marks, aria_hidden="true", **where)
 
 
@@ -451,15 +444,7 @@ def _cell(matrix: Matrix, row: int, column: int, *, x: float, y: float) -> Html:
     value = float(matrix.values[row, column])
     depth = matrix.depth(value) if np.isfinite(value) else 0.0
     width, height = matrix.cell
-    box = tag(
-        "rect",
-        x=x + 1,
-        y=y + 1,
-        width=width - 2,
-        height=height - 2,
-        rx=3,
-        style=f"fill-opacity:{depth:.2f}",
-    )
+    box = rect(x + 1, y + 1, width - 2, height - 2, rx=3, style=f"fill-opacity:{depth:.2f}")
     words = _short_number(value)
     tone = "deep" if depth > _DEEP else "pale"
     middle = x + width / 2

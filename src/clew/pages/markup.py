@@ -23,6 +23,7 @@ class Html(str):
 
 Child: TypeAlias = "str | int | float | None | Iterable[Child]"
 Attribute: TypeAlias = str | int | float | bool | None
+Size: TypeAlias = str | float  # of an SVG: pixels, or text with a unit
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
@@ -32,6 +33,14 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
     if name in _VOID:
         return Html(opening)
     return Html(f"{opening}{join(*children)}</{name}>")
+
+
+def rect(x: Size, y: Size, width: Size, height: Size, *inside: Child, **more: Attribute) -> Html:
+    return tag("rect", *inside, x=x, y=y, width=width, height=height, **more)
+
+
+def circle(x: Size, y: Size, r: Size, *inside: Child, **more: Attribute) -> Html:
+    return tag("circle", *inside, cx=x, cy=y, r=r, **more)
 
 
 def join(*children: Child) -> Html:

@@ -89,7 +89,9 @@ class Address:
             knows=self.keys.has_sent,
             is_own_name=named_hosts(names),
             describe=describe_refusal,
-            on_refusal=lambda refusal: metrics.count_refusal(refusal.status),
+            on_refusal=lambda refusal: metrics.requests.add(
+                path="refused", status=str(refusal.status)
+            ),
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew.hallucination.comparison.findings import Labels, Measured, Where, find_sentences
+from clew.hallucination.comparison.findings import Labels, Measured, find_sentences
 from clew.metrics import PlattScale
 
 BOTH = np.tile([0, 1], 40)
@@ -42,7 +42,7 @@ def tell(best: Measured) -> dict[str, str]:
         measure("perplexity", "no training", 0.7, 0.7),
         measure("length", "baseline", 0.6, 0.6),
     ]
-    return find_sentences([best, *others], LABELS, graph_methods=(), where=Where())
+    return find_sentences([best, *others], LABELS, graph_methods=())
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ def test_best_method_that_does_not_read_the_model_is_not_praised() -> None:
 def test_baseline_that_the_best_does_not_beat_is_named() -> None:
     best = measure("lstm", "network", 0.9, 0.7)
     near = measure("text", "baseline", 0.8, 0.68, versus_best={"difference": -0.02, "p_value": 0.4})
-    told = find_sentences([best, near], LABELS, graph_methods=(), where=Where())["baselines"]
+    told = find_sentences([best, near], LABELS, graph_methods=())["baselines"]
     assert "not significantly better than Text, so it may not detect hallucinations" in told

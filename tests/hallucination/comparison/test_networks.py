@@ -12,7 +12,7 @@ import pytest
 from clew.base.errors import SettingsMismatchError, TrainingStoppedError
 from clew.cluster import Cluster, Spread
 from clew.hallucination.comparison import CompareConfig, compare_methods
-from clew.hallucination.comparison.on_cluster import split_by_hardware
+from clew.hallucination.comparison.fitting import split_by_hardware
 from clew.hallucination.detectors.registry import NetworkSettings
 from tests.hallucination.comparison.making import compare_config, describe_capture, write_set
 from tests.hallucination.detectors.training.making import small_act_vit, write_learnable

@@ -11,7 +11,7 @@ import pytest
 
 from clew.base.errors import InputError, TrainingStoppedError
 from clew.hallucination.comparison import CompareConfig, ComparisonResult, compare_methods
-from clew.hallucination.comparison.events import StoreStarted
+from clew.hallucination.comparison.fitting import StoreStarted
 from clew.hallucination.comparison.plan import make_plan
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page

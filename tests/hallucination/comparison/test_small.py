@@ -10,10 +10,11 @@ from rich.console import Console
 
 from clew.cli.compare import print_comparison
 from clew.hallucination.comparison import ComparisonResult, compare_methods
+from clew.hallucination.comparison.evaluation import over_seeds
 from clew.hallucination.comparison.findings import tell_contest, tell_graphs
-from clew.hallucination.comparison.measuring import Labels, Measured, over_seeds
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page
+from clew.hallucination.comparison.trial import Labels, Measured
 from clew.metrics import PlattScale, auroc
 from tests.hallucination.comparison.making import Told, compare_config, write_data
 

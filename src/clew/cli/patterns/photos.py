@@ -14,7 +14,6 @@ from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
 from clew.cli.patterns.review import review_and_print, say_how_to_review
 from clew.cli.printing import print_line, print_table
-from clew.cli.renderer import Renderer
 from clew.cli.serve import check_web, run_api
 from clew.patterns.settings import ReviewSettings
 from clew.patterns.workflow import export, identify, recognize, serve
@@ -35,9 +34,7 @@ def _run_identify(call: Call) -> None:
     is_reviewed = call.settings["review"] or given.web
     check_web(given.web)
     # the review runs below, at the terminal
-    settings = {**call.settings, "review": False, "web": False}
-    with Renderer(call.progress) as reporter:
-        result = identify(**settings, reporter=reporter)
+    result = call.run(identify, review=False, web=False)
     if call.as_json:
         call.print_json(describe_identification(result))
         return

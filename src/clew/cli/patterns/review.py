@@ -10,9 +10,7 @@ from clew.base.texts import counted
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import call_text, with_flags
 from clew.cli.printing import print_line, print_table
-from clew.cli.renderer import Renderer
 from clew.cli.serve import can_open_browser, check_web, until_ctrl_c
-from clew.cli.signals import long_run
 from clew.patterns.settings import CleanSettings, ReviewSettings
 from clew.patterns.workflow import clean_photos, find_similar, review_photos
 
@@ -53,7 +51,6 @@ def say_how_to_review(console: Console, given: ReviewSettings) -> None:
 
 _CLEAN = read_command(clean_photos, "patterns clean")
 _SHOWN = 3  # findings of each kind
-_SAVED = "what was computed is saved; run the same command again to resume"
 
 
 def _run_clean(call: Call) -> None:
@@ -61,9 +58,7 @@ def _run_clean(call: Call) -> None:
 
     given = CleanSettings(**call.settings)
     check_web(given.web)
-    with long_run(call.progress, _SAVED) as stop, Renderer(call.progress) as reporter:
-        settings = {**call.settings, "web": False}
-        result = clean_photos(**settings, reporter=reporter, should_stop=stop)
+    result = call.run(clean_photos, web=False)
     if call.as_json:
         call.print_json(_describe(result))
         return
@@ -119,8 +114,7 @@ _SIMILAR = read_command(find_similar, "patterns similar")
 
 
 def _run_similar(call: Call) -> None:
-    with long_run(call.progress, _SAVED) as stop, Renderer(call.progress) as reporter:
-        found = find_similar(**call.settings, reporter=reporter, should_stop=stop)
+    found = call.run(find_similar)
     if call.as_json:
         call.print_json([asdict(photo) for photo in found])
         return

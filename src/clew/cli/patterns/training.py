@@ -162,11 +162,7 @@ _EVALUATE = read_command(evaluate, "patterns evaluate")
 
 
 def _run_evaluate(call: Call) -> None:
-    with (
-        long_run(call.progress, "nothing will be written") as stop,
-        Renderer(call.progress) as reporter,
-    ):
-        result = evaluate(**call.settings, reporter=reporter, should_stop=stop)
+    result = call.run(evaluate)
     if call.as_json:
         call.print_json(result.raw)
         return

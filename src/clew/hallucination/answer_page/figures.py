@@ -14,7 +14,7 @@ from clew.hallucination.answer_page.picture import (
     views_of,
 )
 from clew.pages.figures import Frame, padded_range
-from clew.pages.markup import Child, Html, tag
+from clew.pages.markup import Child, Html, circle, rect, tag
 
 _WIDTH = 540
 # Attention: the height of a row, where the arcs end, and the margin above and below.
@@ -108,8 +108,8 @@ def _row(answer: ShownAnswer, view: View, row: int, received: float) -> Html:
     whole = None if is_folded else repr(answer.texts[view.rows.token[row]])
     return tag(
         "g",
-        tag("rect", x=_ARCS - 8, y=y - _ROW / 2, width=_WIDTH - _ARCS + 8, height=_ROW),
-        tag("circle", cx=_ARCS, cy=y, r=min(7, 1.6 + 12.6 * received**0.5)),
+        rect(_ARCS - 8, y - _ROW / 2, _WIDTH - _ARCS + 8, _ROW),
+        circle(_ARCS, y, min(7, 1.6 + 12.6 * received**0.5)),
         tag("text", view.texts[row], x=_ARCS + 14, y=y + 4),
         tag("title", whole) if whole else None,
         class_=f"row {part}{' folded' if is_folded else ''}",
@@ -203,12 +203,11 @@ def _own_lines(
     found = []
     for (words, name), points in zip(_own_keys(picture), lines, strict=True):
         dots = [
-            tag(
-                "circle",
+            circle(
+                frame.x(x),
+                frame.y(y),
+                2.4,
                 tag("title", f"{words}, layer {layer}"),
-                cx=frame.x(x),
-                cy=frame.y(y),
-                r=2.4,
                 class_=_now(layer, picture),
                 data_layer=layer,
             )
@@ -287,7 +286,7 @@ def _legend(picture: Picture, others: Sequence[tuple[str | None, str]]) -> Html:
             x = _LEFT + 235.0 * place
             stroke = tag("line", x1=x, x2=x + 20, y1=y - 4, y2=y - 4, class_=line)
             text = tag("text", words, x=x + 26, y=y, class_="axis")
-            dot = tag("circle", cx=x + 10, cy=y - 4, r=2.6) if line == "own" else None
+            dot = circle(x + 10, y - 4, 2.6) if line == "own" else None
             found.append(tag("g", stroke, dot, text, class_=kind))
     return tag("g", found, class_="legend")
 
@@ -315,25 +314,23 @@ def _draw_map(title: str, values: np.ndarray, ends: tuple[str, str], picture: Pi
     bottom, is_signed = _MAP_TOP + high * heads, ends[0] != "0"
     scale = _MOST_DEVIATIONS if is_signed else 1
     cells = [
-        tag(
-            "rect",
+        rect(
+            _LEFT + wide * layer,
+            _MAP_TOP + high * head,
+            wide - 0.7,
+            high - 0.7,
             tag("title", f"layer {layer}, head {head}: {scale * values[layer, head]:.2f}"),
-            x=_LEFT + wide * layer,
-            y=_MAP_TOP + high * head,
-            width=wide - 0.7,
-            height=high - 0.7,
             **_depth(float(values[layer, head]), is_signed=is_signed),
         )
         for layer in range(layers)
         for head in range(heads)
     ]
     columns = [
-        tag(
-            "rect",
-            x=_LEFT + wide * layer,
-            y=_MAP_TOP,
-            width=wide,
-            height=high * heads,
+        rect(
+            _LEFT + wide * layer,
+            _MAP_TOP,
+            wide,
+            high * heads,
             class_=_now(layer, picture, "now-column"),
             data_layer=layer,
         )
@@ -369,14 +366,7 @@ def _draw_scale(ends: tuple[str, str], y: float) -> Html:
     low, high = ends
     is_signed, steps = low != "0", np.linspace(-1 if low != "0" else 0, 1, 11).tolist()
     boxes = [
-        tag(
-            "rect",
-            x=_LEFT + 18 + 8 * place,
-            y=y,
-            width=8,
-            height=9,
-            **_depth(value, is_signed=is_signed),
-        )
+        rect(_LEFT + 18 + 8 * place, y, 8, 9, **_depth(value, is_signed=is_signed))
         for place, value in enumerate(steps)
     ]
     words = [(low, _LEFT + 13, "tick end"), (high, _LEFT + 111, "tick")]

@@ -26,7 +26,7 @@ from clew.hallucination.answer_page.picture import (
     views_of,
 )
 from clew.hallucination.traces.token_texts import shorten, visible_text
-from clew.pages.markup import Child, Html, html_head, join, section_texts, tag, with_settings
+from clew.pages.markup import Child, Html, html_head, join, rect, section_texts, tag, with_settings
 from clew.version import __version__
 
 _HIGH_ENTROPY = 4.0  # nats; at this entropy the bar is full
@@ -109,9 +109,9 @@ def _print_token(words: str, chance: float, doubt: float, x: float, y: float, wi
     bar, shade = (wide - 10) * chance, f"fill-opacity:{0.75 * doubt:.2f}"
     return tag(
         "g",
-        tag("rect", x=x, y=y, width=wide, height=_LINE - 6, class_="doubt", style=shade),
+        rect(x, y, wide, _LINE - 6, class_="doubt", style=shade),
         tag("text", words, x=x + 5, y=y + 15),
-        tag("rect", x=x + 5, y=y + 20, width=bar, height=4, class_="chance"),
+        rect(x + 5, y + 20, bar, 4, class_="chance"),
         tag("text", percent_text(chance), x=x + 5, y=y + 37, class_="tick"),
     )
 

@@ -203,7 +203,12 @@ class ShownAnswer:
 
 
 def read_answer(
-    trace: Mapping[str, Any], texts: Sequence[str], kind: Kind | None, score: float | None
+    trace: Mapping[str, Any],
+    texts: Sequence[str],
+    kind: Kind | None,
+    score: float | None,
+    verdict: Verdict | None = None,
+    risks: np.ndarray | None = None,
 ) -> ShownAnswer:
     """Read from a trace only what is drawn."""
     border = trace["prompt_length"]
@@ -236,6 +241,8 @@ def read_answer(
         states=None if states is None else unit_length(states),
         lookback=lookback,
         notes=tuple(notes),
+        verdict=verdict,
+        risks=risks,
     )
 
 

@@ -2,7 +2,7 @@
 pictures."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,14 +141,16 @@ def _gather(config: ShowConfig, loader: TraceBatchLoader, trace: Trace) -> Pictu
     judged = None
     if config.scores_file is not None:
         judged = judge_answers(loader, config.scores_file, config.score_threshold)
-    verdicts = _read_verdicts(config.comparison)
+    verdicts = None
+    if config.comparison is not None:
+        # It loads torch, which no other part of the picture needs.
+        from clew.hallucination.answer_page.verdict import read_verdicts
+
+        verdicts = read_verdicts(config.comparison)
     other, notes = _find_other(config, loader, trace, judged)
     traces = [trace] if other is None else [trace, other]
     model = (loader.manifest.settings.get("model") or {}).get("id")
-    answers = [
-        _judge(_read(one, judged, model, config.tokenizer, notes), one, verdicts, notes)
-        for one in traces
-    ]
+    answers = [_read(one, judged, verdicts, model, config.tokenizer, notes) for one in traces]
     layers = max(answer.layers for answer in answers)
     if not layers and all(answer.logprobs is None for answer in answers):
         raise InputError(
@@ -201,8 +203,14 @@ def _find_other(
 
 
 def _read(
-    trace: Trace, judged: Judged | None, model: str | None, tokenizer: str | None, notes: list[str]
+    trace: Trace,
+    judged: Judged | None,
+    verdicts: "Verdicts | None",
+    model: str | None,
+    tokenizer: str | None,
+    notes: list[str],
 ) -> ShownAnswer:
+    """The answer with its label, from the scores file or the comparison, and its verdict."""
     number = trace["global_example_id"]
     tokens = trace["tokens"]
     if tokens is None or not len(tokens):
@@ -210,30 +218,16 @@ def _read(
     texts, note = read_token_texts(tokens, trace.get("tokens_decoded"), model, tokenizer)
     notes += [note] if note else []
     kind, score = judged.of(number) if judged else (None, None)
-    return read_answer(trace, texts, kind, score)
-
-
-def _read_verdicts(comparison: Path | None) -> "Verdicts | None":
-    if comparison is None:
-        return None
-    # It loads torch, which no other part of the picture needs.
-    from clew.hallucination.answer_page.verdict import read_verdicts
-
-    return read_verdicts(comparison)
-
-
-def _judge(
-    answer: ShownAnswer, trace: Trace, verdicts: "Verdicts | None", notes: list[str]
-) -> ShownAnswer:
-    """The answer with the detector's verdict, and with the comparison's label if there is no scores
-    file."""
     if verdicts is None:
-        return answer
-    verdict, kind = verdicts.of(trace)
+        return read_answer(trace, texts, kind, score)
+    verdict, label = verdicts.of(trace)
     if verdict is None:
-        notes.append(verdicts.explain_missing(answer.number))
+        notes.append(
+            f"answer {number} has no risk: it is not in the validation or test split of the "
+            "comparison, or the comparison is of several stores"
+        )
     risks = verdicts.risks_of(trace)
-    return replace(answer, verdict=verdict, kind=answer.kind or kind, risks=risks)
+    return read_answer(trace, texts, kind or label, score, verdict, risks)
 
 
 def _check_layer(layer: int | None, layers: int) -> int:

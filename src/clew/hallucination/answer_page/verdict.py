@@ -64,12 +64,6 @@ class Verdicts:
         verdict = Verdict(method=best.title, risk=risk, threshold=best.threshold)
         return verdict, "hallucinated" if self.answers.labels[row] else "correct"
 
-    def explain_missing(self, number: int) -> str:
-        return (
-            f"answer {number} has no risk: it is not in the validation or test split of the "
-            "comparison, or the comparison is of several stores"
-        )
-
     def _row(self, number: int) -> int | None:
         found = (self.answers.numbers == number).nonzero()[0]
         return int(found[0]) if len(found) else None

@@ -8,10 +8,9 @@ from typing import Any
 
 from clew.base.errors import InputError, StoreError
 from clew.base.progress import Note, Reporter
-from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled
-from clew.hallucination.comparison.measuring import Measured, pick_best
+from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled, pick_best
 from clew.hallucination.comparison.settings import KeepDetectors
-from clew.hallucination.comparison.trial import Trial, TrialResult, explain_failure
+from clew.hallucination.comparison.trial import Measured, Trial, TrialResult, explain_failure
 from clew.hallucination.detectors.calibration import Companions, make_detector
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import (
@@ -63,18 +62,12 @@ def _find_unsaved(measured: Sequence[Measured]) -> set[str]:
 
 
 def keep_detectors(
-    out: Path,
-    evaluation: Evaluation,
-    result: TrialResult,
-    names: Mapping[str, str],
-    reporter: Reporter,
-    *,
-    overwrite: bool,
+    evaluation: Evaluation, result: TrialResult, names: Mapping[str, str], reporter: Reporter
 ) -> dict[str, str]:
     """Write the folders of the detectors that `result` fitted; `names` are the methods by folder.
     Returns the folders by method. Other folders lose the detector that an earlier comparison left
     there, unless it was calibrated since."""
-    keeping = _Keeping(trial=result.trial, out=out, overwrite=overwrite, reporter=reporter)
+    writer = _DetectorWriter(trial=result.trial, reporter=reporter)
     if [*names] == [KEPT]:  # of several, each is tried and says so itself
         chosen = [one for one in evaluation.measured if one.row["family"] != "baseline"]
         best = pick_best(chosen).row
@@ -86,30 +79,28 @@ def keep_detectors(
     folders = {
         name: folder
         for folder, name in sorted(names.items(), reverse=True)
-        if name in fitted and keeping.keep(fitted[name], folder, beside.get(name, {}))
+        if name in fitted and writer.write(fitted[name], folder, beside.get(name, {}))
     }
     methods = [one.row["method"] for one in evaluation.measured]
     methods += [one.method for one in evaluation.excluded]
     written = {folder for folder, name in names.items() if name in folders}
     for folder in {KEPT, *(f"{_EVERY}/{name}" for name in methods)} - written:
-        keeping.remove(out / folder)
+        writer.remove(folder)
     return folders
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Keeping:
-    """What is fitted besides the methods, once for all detectors of a comparison."""
+class _DetectorWriter:
+    """Writes detectors, with what is fitted besides the methods once for all of them."""
 
     trial: Trial
-    out: Path
-    overwrite: bool
     reporter: Reporter
 
-    def keep(self, one: Measured, folder: str, beside: Mapping[str, Any]) -> bool:
+    def write(self, one: Measured, folder: str, beside: Mapping[str, Any]) -> bool:
         """Whether the folder has the method's detector; a note says why not. A comparison that is
         finished does not fail here. `beside` are further results to keep with it."""
         name, title = one.row["method"], one.row["title"]
-        place = self.out / folder
+        place = self.trial.config.out / folder
         calibrated = self._find_calibrated(place)
         if calibrated is not None:
             self.reporter(
@@ -131,10 +122,11 @@ class _Keeping:
             return False
         return True
 
-    def remove(self, folder: Path) -> None:
+    def remove(self, folder: str) -> None:
         """Remove the detector of an earlier comparison."""
-        if self._find_calibrated(folder) is None:
-            remove_detector(folder)
+        place = self.trial.config.out / folder
+        if self._find_calibrated(place) is None:
+            remove_detector(place)
 
     @cached_property
     def _companions(self) -> Companions:
@@ -142,7 +134,7 @@ class _Keeping:
 
     def _find_calibrated(self, folder: Path) -> Detector | None:
         """The detector in a folder, if it is one that must not be replaced."""
-        if self.overwrite or not (folder / DETECTOR_JSON).exists():
+        if self.trial.config.overwrite or not (folder / DETECTOR_JSON).exists():
             return None
         try:
             found = read_detector(folder)
@@ -156,7 +148,7 @@ def _collect(trial: Trial, one: Measured, beside: Mapping[str, Any]) -> Detector
     name = row["method"]
     about = {name: row[name] for name in ("title", "family", "threshold")}
     if row["family"] == "network":
-        seed = trial.seeds[one.place]
+        seed = trial.config.seed_numbers[one.place]
         found = load_detector(trial.networks_folder / name / f"seed-{seed}")
         fitted = {"network": found.network, "config": found.config}
     else:

@@ -1,29 +1,145 @@
-"""What a comparison found: the rows of its table, the answers behind them, and every trial. The row
-of several trials is the mean over question sets, each tested by what was trained on the others, or
-that of all answers of a store, each tested in the fold that does not train on it."""
+"""Turn scores into the rows of the table: calibration and threshold on validation, metrics on test.
+Nothing reads a test label before everything is chosen. The row of several trials is the mean over
+question sets, or that of all answers, each tested in the fold that does not train on it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from clew.base.errors import ClewError, InputError
-from clew.hallucination.comparison.measuring import (
+from clew.hallucination.comparison.methods import AnyMethod
+from clew.hallucination.comparison.plan import Plan
+from clew.hallucination.comparison.stores import Store
+from clew.hallucination.comparison.trial import (
+    Excluded,
     Labels,
     Measured,
     Row,
-    add_differences,
+    Trial,
+    TrialResult,
     count_rarer,
-    over_seeds,
 )
-from clew.hallucination.comparison.plan import Plan
-from clew.hallucination.comparison.stores import Store
-from clew.hallucination.comparison.trial import Excluded, Trial, TrialResult
-from clew.hallucination.samples.mixed import MixedAnswers
+from clew.hallucination.detectors.probes.method import Outcome
+from clew.hallucination.detectors.probes.tokens import (
+    NEEDS,
+    SPANS,
+    PooledTokens,
+    fit_token_probe,
+    has_spans,
+    learn_token_probe,
+    read_inputs,
+)
+from clew.hallucination.detectors.tokens import TokenProbe
+from clew.hallucination.samples.mixed import AnswerData, MixedAnswers
 from clew.hallucination.samples.splits import Balance
 from clew.loading.splits import SPLIT_NAMES
-from clew.metrics import auroc, bootstrap_auroc
+from clew.metrics import (
+    PlattScale,
+    auroc,
+    best_threshold,
+    bootstrap_auroc,
+    compare_paired,
+    measure_groups,
+    measure_scores,
+)
+
+SIGNIFICANT = 0.05
+_BESIDE = ("auprc", "f1", "accuracy", "ece", "aurc")
+
+
+def measure_method(
+    method: AnyMethod, seeds: Sequence[Outcome], labels: Labels, *, store: str, bytes_: float
+) -> Measured:
+    """The method's row for the test split of one store, without the pairwise differences."""
+    on_validation = [auroc(labels.validation, seed.validation) for seed in seeds]
+    middle = pick_median(on_validation)
+    seed = seeds[middle]
+    scale = PlattScale.fit(labels.validation, seed.validation)
+    validation = scale.probabilities(seed.validation)
+    every = tuple(one.tests[store][labels.kept] for one in seeds)
+    scores = every[middle]
+    test = scale.probabilities(scores)
+    threshold = best_threshold(labels.validation, validation)
+    measures = measure_scores(labels.test, test, threshold=threshold, scores=scores)
+    row = {
+        "method": method.name,
+        "title": method.title,
+        "family": method.family,
+        "val_auroc": on_validation[middle],
+        "test_auroc": measures.auroc,
+        "test_auroc_ci": list(measures.auroc_ci),
+        **{f"test_{name}": getattr(measures, name) for name in _BESIDE},
+        "threshold": threshold,
+        **over_seeds(method.is_seeded, [auroc(labels.test, one) for one in every]),
+        "versus_best": None,
+        "versus_perplexity": None,
+        "parameters": seed.parameters,
+        "train_seconds": seed.train_seconds,
+        "ms_per_answer": seed.ms_per_answer,
+        "bytes_per_answer": bytes_,
+        "chosen": seed.chosen,
+        "by_layer": seed.by_layer,
+    }
+    return Measured(
+        row=row,
+        place=middle,
+        calibration=scale,
+        test_scores=scores,
+        seed_scores=every,
+        validation_probabilities=validation,
+        test_probabilities=test,
+        plan=seed.plan,
+    )
+
+
+def pick_median(values: Sequence[float]) -> int:
+    """The index of the median, of the lower one if there are two, so that a lucky run is not
+    chosen."""
+    return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
+
+
+def pick_best(measured: Sequence[Measured]) -> Measured:
+    """The one with the highest validation AUROC."""
+    return max(measured, key=lambda one: one.row["val_auroc"])
+
+
+def add_differences(measured: Sequence[Measured], labels: Labels) -> None:
+    """Fill in how each method differs from the best on validation and from perplexity."""
+    best = pick_best(measured)
+    plain = next((one for one in measured if one.row["method"] == "perplexity"), None)
+    for one in measured:
+        one.row["versus_best"] = differ(labels, one, best)
+        one.row["versus_perplexity"] = None if plain is None else differ(labels, one, plain)
+
+
+def differ(labels: Labels, one: Measured, other: Measured) -> dict[str, Any] | None:
+    """By how much the first method's test AUROC is higher; None if both are the same method. There
+    is no p-value if the test answers are too few."""
+    if one is other:
+        return None
+    groups = labels.groups
+    found = compare_paired(labels.test, one.test_scores, other.test_scores, groups=groups)
+    return {**asdict(found), "p_value": found.p_value if labels.supports_tests else None}
+
+
+def is_significant(versus: dict[str, Any] | None) -> bool:
+    p_value = None if versus is None else versus["p_value"]
+    return p_value is not None and p_value < SIGNIFICANT
+
+
+def over_seeds(is_seeded: bool, test_aurocs: Sequence[float]) -> dict[str, Any]:
+    if not is_seeded:
+        return {"seeds": 1, "test_auroc_mean": None, "test_auroc_std": None}
+    spread = float(np.std(test_aurocs, ddof=1)) if len(test_aurocs) > 1 else None
+    return {
+        "seeds": len(test_aurocs),
+        "test_auroc_mean": float(np.mean(test_aurocs)),
+        "test_auroc_std": spread,
+    }
+
 
 _MEANS = (
     *("test_auprc", "test_f1", "test_accuracy", "test_ece", "test_aurc"),
@@ -33,45 +149,40 @@ _MEANS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The results of one trial on its test split."""
+    """The results of one trial on the test split of one of its stores."""
 
     trial: Trial
+    store: Store
     measured: dict[str, Measured]
-    labels: Labels
 
-    @property
-    def store(self) -> Store:
-        return self.trial.tests[0]
+    @cached_property
+    def labels(self) -> Labels:
+        return self.trial.labels(self.store)
 
     @property
     def own_splits(self) -> np.ndarray:
-        """The splits that the test answers have in their own folder."""
+        """The splits that the evaluated answers have in their own folder."""
         assert isinstance(self.store.data, MixedAnswers)
-        return np.concatenate([one.index.splits for one in self.store.data.splits["test"]])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tested:
-    """A store whose test answers are in the table; `kept` are those that are evaluated."""
-
-    store: Store
-    kept: np.ndarray
+        splits = [one.index.splits for one in self.store.data.splits["test"]]
+        return np.concatenate(splits)[self.labels.kept]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """`measured` are the rows of the table, with their differences, and `labels` those of the
-    answers of `tested`; `parts` are the trials that a pooled table sums up. `trial` is the one of
-    the table, or the one whose detectors are kept."""
+    answers of `parts`: of one trial, or of those that a pooled table sums up."""
 
     plan: Plan
     results: tuple[TrialResult, ...]
-    trial: Trial
     measured: list[Measured]
     labels: Labels
-    tested: tuple[Tested, ...]
     parts: tuple[Part, ...]
     excluded: list[Excluded]
+
+    @property
+    def trial(self) -> Trial:
+        """The one of the table, or the one whose detectors are kept."""
+        return self.plan.final if self.plan.is_pooled else self.parts[0].trial
 
     def find(self, trial: Trial) -> TrialResult | None:
         return next((result for result in self.results if result.trial is trial), None)
@@ -80,51 +191,30 @@ class Evaluation:
 def evaluate(plan: Plan, results: Sequence[TrialResult]) -> Evaluation:
     """The table of a plan whose trials have run. Raises InputError if it has no row."""
     excluded = [one for result in results for one in result.excluded]
+    every = [
+        Part(trial=result.trial, store=store, measured={one.row["method"]: one for one in rows})
+        for result in results
+        for store in result.trial.tests
+        for rows in [result.measured[store.name]]
+    ]
+    # Of one trial, the first store that any method was tested on.
+    one = next(part for part in every if part.measured)
+    parts = tuple(p for p in every if p.trial in plan.parts) if plan.is_pooled else (one,)
+    labels, measured = parts[0].labels, list(parts[0].measured.values())
     if plan.is_pooled:
-        found = _pool(plan, results, excluded)
-    else:
-        trial, store, measured = next(
-            (result.trial, store, result.measured[store.name])
-            for result in results
-            for store in result.trial.tests
-            if result.measured[store.name]  # the first store that any method was tested on
-        )
-        labels = trial.labels(store)
-        found = Evaluation(
-            plan=plan,
-            results=tuple(results),
-            trial=trial,
-            measured=measured,
-            labels=labels,
-            tested=(Tested(store=store, kept=labels.kept),),
-            parts=(),
-            excluded=excluded,
-        )
-    add_differences(found.measured, found.labels)
-    return found
-
-
-def _pool(plan: Plan, results: Sequence[TrialResult], excluded: list[Excluded]) -> Evaluation:
-    """Sum up the trials of `plan.parts`. A method without a result in one of them is excluded."""
-    by_trial = {id(result.trial): result for result in results}
-    parts = tuple(_part(by_trial[id(trial)]) for trial in plan.parts)
-    names = list(dict.fromkeys(name for part in parts for name in part.measured))
-    whole = [name for name in names if all(name in part.measured for part in parts)]
-    excluded = [*excluded, *(_explain_gap(parts, name) for name in names if name not in whole)]
-    refuse_empty(bool(whole), excluded, " in all trials")
-    of_sets = plan.kind == "sets"
-    labels = _join_labels(parts, of_sets=of_sets)
-    by_name = [[part.measured[name] for part in parts] for name in whole]
+        names = list(dict.fromkeys(name for part in parts for name in part.measured))
+        whole = [name for name in names if all(name in part.measured for part in parts)]
+        excluded += [_explain_gap(parts, name) for name in names if name not in whole]
+        refuse_empty(bool(whole), excluded, " in all trials")
+        labels = _join_labels(parts, of_sets=plan.kind == "sets")
+        join = _mean_over_sets if plan.kind == "sets" else _join_folds
+        measured = [join(parts, [part.measured[name] for part in parts], labels) for name in whole]
+    add_differences(measured, labels)
     return Evaluation(
         plan=plan,
         results=tuple(results),
-        trial=plan.final,
-        measured=[
-            _mean_over_sets(parts, some, labels) if of_sets else _join_folds(some, labels)
-            for some in by_name
-        ],
+        measured=measured,
         labels=labels,
-        tested=tuple(Tested(store=part.store, kept=part.labels.kept) for part in parts),
         parts=parts,
         excluded=excluded,
     )
@@ -140,7 +230,7 @@ def refuse_empty(has_rows: bool, excluded: Sequence[Excluded], where: str = "") 
 def describe_pooled(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
     """By method, what a detector that is trained on everything keeps of the pooled table: its
     figures on sets, or answers, that detectors like it were not trained on."""
-    if not evaluation.parts:
+    if not evaluation.plan.is_pooled:
         return {}
     key = "leave_one_out" if evaluation.plan.kind == "sets" else "out_of_fold"
     return {one.row["method"]: {key: _describe(evaluation, one)} for one in evaluation.measured}
@@ -160,15 +250,6 @@ def _describe(evaluation: Evaluation, one: Measured) -> dict[str, Any]:
         for part in evaluation.parts
     }
     return {**found, "sets": sets}
-
-
-def _part(result: TrialResult) -> Part:
-    trial = result.trial
-    [(name, rows)] = result.measured.items()
-    [store] = trial.tests
-    assert store.name == name
-    measured = {one.row["method"]: one for one in rows}
-    return Part(trial=trial, measured=measured, labels=trial.labels(store))
 
 
 def _explain_gap(parts: Sequence[Part], name: str) -> Excluded:
@@ -199,7 +280,7 @@ def _join_labels(parts: Sequence[Part], *, of_sets: bool) -> Labels:
 
 
 def _is_own_validation(part: Part) -> np.ndarray:
-    return part.own_splits[part.labels.kept] == SPLIT_NAMES.index("validation")
+    return part.own_splits == SPLIT_NAMES.index("validation")
 
 
 def _mean_over_sets(
@@ -213,15 +294,13 @@ def _mean_over_sets(
     fitted_on = float(np.mean([one.row["val_auroc"] for one in measured]))
     row["val_auroc"] = fitted_on if chosen_on is None else chosen_on
     own = SPLIT_NAMES.index("test")
-    row["test_split_auroc"] = _mean_on(
-        parts, measured, lambda part: part.own_splits[part.labels.kept] == own
-    )
+    row["test_split_auroc"] = _mean_on(parts, measured, lambda part: part.own_splits == own)
     row["test_auroc"] = auroc(labels.test, scores, groups=labels.groups)
     row["test_auroc_ci"] = list(bootstrap_auroc(labels.test, scores, groups=labels.groups))
     return _finish(row, measured, scores, labels, [one.seed_scores for one in measured])
 
 
-def _join_folds(measured: Sequence[Measured], labels: Labels) -> Measured:
+def _join_folds(_: Sequence[Part], measured: Sequence[Measured], labels: Labels) -> Measured:
     """Answers are ranked within their fold: the scores of two detectors have different scales."""
     row = _join_rows(measured)
     ranks = np.concatenate([_ranks(one.test_scores) for one in measured])
@@ -299,3 +378,80 @@ def _finish(
         test_probabilities=np.concatenate([one.test_probabilities for one in measured]),
         plan=measured[0].plan,
     )
+
+
+_METHOD = "token_probe"
+_FALSE_POSITIVE_RATE = 0.05
+_TITLES = {
+    "spans": "Token probe, from span labels",
+    "answers": "Token probe, from answer labels",
+}
+
+
+def measure_tokens(evaluation: Evaluation) -> dict[str, Any] | None:
+    """The "tokens" of results.json; None for a pooled table, if the test answers have no span
+    labels of both classes, or if their probabilities were not captured. The token probe is measured
+    if it is one of the methods."""
+    [part, *_], trial = evaluation.parts, evaluation.trial
+    data, kept = part.store.data, part.labels.kept
+    if evaluation.plan.is_pooled or not data.fields.issuperset((SPANS, *NEEDS[1:])):
+        return None
+    labels = _TokenLabels(data, kept)
+    if len(np.unique(labels.known)) < 2:
+        return None
+    is_measured = _METHOD in part.measured and part.store is trial.train
+    probes = _fit_probes(trial.train.data) if is_measured else ()
+    rows = [
+        labels.measure(_METHOD, _TITLES[probe.trained_on], _logits(probe, data, kept))
+        for probe in probes
+    ]
+    for name, title, sign in (
+        ("token_logprob", "Token log-probability", -1),
+        ("token_entropy", "Token entropy", 1),
+    ):
+        values = data.read(NEEDS[1] if sign < 0 else NEEDS[2], "test")
+        scores = [sign * values[row] for row in kept.tolist()]
+        rows.append(labels.measure(name, title, scores))
+    return {
+        "answers": int(len(np.unique(labels.answers))),
+        "tokens": int(len(labels.known)),
+        "hallucinated": int(labels.known.sum()),
+        "false_positive_rate": _FALSE_POSITIVE_RATE,
+        "rows": rows,
+    }
+
+
+class _TokenLabels:
+    """The tokens of the test split whose label is known, and the answers they are in."""
+
+    def __init__(self, data: AnswerData, kept: np.ndarray) -> None:
+        every = data.read(SPANS, "test")
+        spans = [every[row] for row in kept.tolist()]
+        flat = np.concatenate(spans)
+        self._places = np.flatnonzero(flat >= 0)
+        self.known = flat[self._places].astype(np.int8)
+        self.answers = np.repeat(np.arange(len(spans)), [len(one) for one in spans])[self._places]
+
+    def measure(self, method: str, title: str, scores: Sequence[np.ndarray]) -> dict[str, Any]:
+        found = measure_groups(
+            self.known,
+            np.concatenate(scores)[self._places],
+            self.answers,
+            false_positive_rate=_FALSE_POSITIVE_RATE,
+        )
+        return {"method": method, "title": title, **asdict(found)}
+
+
+def _fit_probes(data: AnswerData) -> Iterator[TokenProbe]:
+    """From span labels if there are enough, and from answer labels: what the others would gain."""
+    fitted = [learn_token_probe(data)]
+    if has_spans(data):
+        fitted.append(fit_token_probe(data, spans=False))
+    for one in fitted:
+        assert isinstance(one.scorer, PooledTokens)
+        yield one.scorer.probe
+
+
+def _logits(probe: TokenProbe, data: AnswerData, kept: np.ndarray) -> list[np.ndarray]:
+    every = [probe.logits(inputs) for inputs in read_inputs(probe, data, "test")]
+    return [every[row] for row in kept.tolist()]

@@ -1,19 +1,18 @@
 """The findings of a comparison, in sentences that a reader can check against the table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from clew.hallucination.comparison.measuring import (
-    FEWEST,
+from clew.hallucination.comparison.evaluation import (
     SIGNIFICANT,
-    Labels,
-    Measured,
-    count_rarer,
+    Evaluation,
+    Part,
+    differ,
     is_significant,
     pick_best,
 )
+from clew.hallucination.comparison.trial import FEWEST, Labels, Measured, count_rarer
 from clew.metrics import compare_seeds
 
 # With fewer answers of a class, 95% intervals contain the true value in about 92% of cases or less.
@@ -30,49 +29,63 @@ _FEW_TO_MEASURE_ON = (
     "answers. Use more questions before relying on these results."
 )
 _FEWEST_SEEDS = 3
+_SHOWN_NAMES = 3
 # By what they read. A method in neither group does not count here.
 _ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})
 _ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Where:
-    """On which answers the best method was chosen, and what its AUROC, `{}`, was measured on;
-    `can_fold`: the answers could be tested in folds instead."""
+# By the kind of the plan: where the best method was chosen, and what its AUROC was measured on.
+_WHERE = {
+    "sets": (
+        "the validation splits of the left-out sets",
+        "a mean AUROC of {auroc} over {parts} question sets that it was not trained on",
+    ),
+    "folds": ("the validation folds", "an AUROC of {auroc} on all answers, in {parts} folds"),
+}
+_ONE_SPLIT = ("validation", "a test AUROC of {auroc}")
 
-    chosen_on: str = "validation"
-    measured: str = "a test AUROC of {}"
-    can_fold: bool = True
+
+def chosen_on(kind: str) -> str:
+    """On which answers the best method of a plan was chosen."""
+    return _WHERE.get(kind, _ONE_SPLIT)[0]
 
 
 def find_sentences(
-    measured: Sequence[Measured], labels: Labels, *, graph_methods: Sequence[str], where: Where
+    measured: Sequence[Measured],
+    labels: Labels,
+    *,
+    graph_methods: Sequence[str],
+    kind: str = "one split",
+    parts: int = 1,
 ) -> dict[str, str]:
-    """Sentences by topic for a finished comparison, whose rows have their differences;
-    `graph_methods` are those that read attention graphs. Topics without a finding are omitted."""
+    """Sentences by topic for a finished comparison, whose rows have their differences; `kind` is
+    that of its plan, and `parts` how many trials the table sums up. `graph_methods` are those that
+    read attention graphs. Topics without a finding are omitted."""
     best = pick_best(measured)
     told = {
-        "best": _tell_best(best, labels, where),
+        "best": _tell_best(best, labels, kind, parts),
         "rivals": _tell_rivals(best, measured) if labels.supports_tests else None,
         "baselines": _tell_baselines(best, measured, labels),
         "graphs": tell_graphs(measured, graph_methods, labels),
         "layers": _tell_layers(measured, labels),
         "few_to_choose_on": _warn_of_few(labels.validation, _FEW_TO_CHOOSE_ON),
         "few_to_measure_on": _warn_of_few(labels.test, _FEW_TO_MEASURE_ON),
-        "advice": _advise(labels, where),
+        "advice": _advise(labels, can_fold=kind == "one split"),
     }
     return {about: sentence for about, sentence in told.items() if sentence is not None}
 
 
-def _tell_best(best: Measured, labels: Labels, where: Where) -> str:
+def _tell_best(best: Measured, labels: Labels, kind: str, parts: int) -> str:
     row, (low, high) = best.row, best.row["test_auroc_ci"]
-    reached = where.measured.format(f"{row['test_auroc']:.3f} [{low:.3f}, {high:.3f}]")
+    chosen, measured = _WHERE.get(kind, _ONE_SPLIT)
+    reached = measured.format(auroc=f"{row['test_auroc']:.3f} [{low:.3f}, {high:.3f}]", parts=parts)
     if not labels.supports_choice:
         return (
             f"There are too few answers to choose a best method. {row['title']}, with the highest "
-            f"AUROC on {where.chosen_on}, reaches {reached}."
+            f"AUROC on {chosen}, reaches {reached}."
         )
-    found = f"The best method on {where.chosen_on}, {row['title']}, reaches {reached}"
+    found = f"The best method on {chosen}, {row['title']}, reaches {reached}"
     versus = row["versus_perplexity"]
     if row["method"] == "perplexity":
         return f"{found}: no method beats perplexity there."
@@ -138,13 +151,13 @@ def _tell_baselines(best: Measured, measured: Sequence[Measured], labels: Labels
     )
 
 
-def _advise(labels: Labels, where: Where) -> str | None:
+def _advise(labels: Labels, *, can_fold: bool) -> str | None:
     """What to do about a class with hardly any answers."""
     if labels.supports_choice and labels.supports_tests:
         return None
     lacks_correct = 2 * (labels.test > 0).sum() >= len(labels.test)
     easier = "a larger model, easier questions" if lacks_correct else "harder questions"
-    folds = ", or test every answer once with `folds=5`" if where.can_fold else ""
+    folds = ", or test every answer once with `folds=5`" if can_fold else ""
     return (
         f"With fewer than {FEWEST} answers of a class there are no p-values, and no method is "
         f"called the best. Use {easier} or more of them{folds}."
@@ -239,3 +252,70 @@ def _describe(one: Measured) -> str:
 
 def _tell_p(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def tell_transfer(evaluation: Evaluation) -> dict[str, str]:
+    """Sentences on how the best method does on single sets that it was not trained on."""
+    best = pick_best(evaluation.measured)
+    told = {
+        "sets": _tell_range(best, evaluation.parts),
+        "floor": _tell_floor(best, evaluation.parts),
+        "few_sets": _tell_thin(evaluation.parts),
+    }
+    return {about: sentence for about, sentence in told.items() if sentence}
+
+
+def _tell_range(best: Measured, parts: Sequence[Part]) -> str:
+    """How much the sets differ, and the AUROC on answers that chose nothing."""
+    found = {p.store.name: p.measured[best.row["method"]].row["test_auroc"] for p in parts}
+    worst, top = min(found, key=lambda n: found[n]), max(found, key=lambda n: found[n])
+    alone = best.row["test_split_auroc"]
+    beside = (
+        "" if alone is None else f" On the test splits alone, which chose nothing: {alone:.3f}."
+    )
+    told = f"It ranges from {found[worst]:.3f} on {worst} to {found[top]:.3f} on {top}."
+    return f"{told}{beside}"
+
+
+def _tell_floor(best: Measured, parts: Sequence[Part]) -> str | None:
+    """On which sets the best method is worse than token probabilities."""
+    name = best.row["method"]
+    if name == "perplexity" or not all("perplexity" in part.measured for part in parts):
+        return None
+    below = []
+    for part in parts:
+        ours, plain = part.measured[name], part.measured["perplexity"]
+        versus = differ(part.labels, ours, plain)
+        if versus and versus["difference"] < 0 and is_significant(versus):
+            below.append(f"{part.store.name} ({versus['difference']:+.3f})")
+    if not below:
+        return "On no set is it significantly worse than perplexity."
+    return f"It is significantly worse than perplexity on {list_names(below)} (p < 0.05)."
+
+
+def _tell_thin(parts: Sequence[Part]) -> str | None:
+    thin = [
+        f"{part.store.name} ({_count(part.labels.test)})"
+        for part in parts
+        if count_rarer(part.labels.test) < FEWEST
+    ]
+    if not thin:
+        return None
+    return (
+        f"Fewer than {FEWEST} answers of a class: {', '.join(thin)}. Their AUROC says little: use "
+        "a larger model, easier questions, or more of them."
+    )
+
+
+def _count(labels: np.ndarray) -> str:
+    correct = int((labels == 0).sum())
+    hallucinated = len(labels) - correct
+    rarer = "correct" if correct <= hallucinated else "hallucinated"
+    return f"{min(correct, hallucinated)} {rarer}"
+
+
+def list_names(names: Sequence[str]) -> str:
+    """A few names, and how many more there are."""
+    if len(names) <= _SHOWN_NAMES + 1:
+        return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f"{', '.join(names[:_SHOWN_NAMES])} and {len(names) - _SHOWN_NAMES} more"

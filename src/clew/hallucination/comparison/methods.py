@@ -1,7 +1,10 @@
 """All methods, from cheap to expensive, and why one of them cannot run on some data."""
 
+import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Literal, TypeAlias
 
 from clew.base.errors import InputError
@@ -16,34 +19,9 @@ from clew.hallucination.detectors.probes.registry import (
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
 from clew.hallucination.samples.answers import NODE_TOKENS
 from clew.hallucination.samples.mixed import AnswerData, is_of_nodes
-from clew.hallucination.traces.schema import CONTRAST_FALSE, CONTRAST_TRUE, ENTAILMENT, P_TRUE
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
-_CAPTURE = 'run "clew extract" again with this version of clew, then "clew preprocess"'
-_NOT_EVALUATED = (
-    'the model was not asked about its answers: run "clew extract" with `self_evaluation=True`, '
-    'then "clew preprocess" again'
-)
-_NO_GRAPHS = 'there are no graphs: run the "clew preprocess" command again without `graphs=False`'
-_NO_SEQUENCES = (
-    'there are no sequences: run the "clew preprocess" command again without `sequences=False`'
-)
-# What to do if a field is missing; any new capture has all the others.
-_FIXES = {
-    "sequence": _NO_SEQUENCES,
-    "sequences": _NO_SEQUENCES,
-    "heads": 'the traces have no attention maps: run "clew extract" with `keep="full"`, then '
-    '"clew preprocess" again',
-    "graphs": _NO_GRAPHS,
-    NODE_TOKENS: _NO_GRAPHS,
-    "samples": 'the traces have one answer per question: run "clew extract" with `draws=10`, '
-    'then "clew preprocess" again',
-    **dict.fromkeys((P_TRUE, CONTRAST_TRUE, CONTRAST_FALSE), _NOT_EVALUATED),
-    ENTAILMENT: 'drawn answers were not compared: run "clew extract" with `draws=10` and '
-    '`entailment=True`, then "clew preprocess" again',
-    "category": 'the questions have no categories: add a "category" field to them',
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +102,18 @@ def explain_missing(method: AnyMethod, data: AnswerData, *, is_fitted: bool = Tr
         return None
     need = missing[0]
     if find_kind(need) == "answers" and "answers" not in data.samples:
-        return (
-            'there is no answers/ folder beside the samples: run the "clew preprocess" '
-            "command again"
-        )
-    if need == NODE_TOKENS and "graphs" in data.samples:
+        need = "answers"
+    elif need == NODE_TOKENS and "graphs" in data.samples:
         need = "prompt_length"  # without it, nobody knows which nodes are the answer's
-    return _FIXES.get(need, f'the samples have no "{need}": {_CAPTURE}')
+    fixes = _read_fixes()
+    return fixes.get(need, fixes["other"].format(need=need))
+
+
+@cache
+def _read_fixes() -> dict[str, str]:
+    """What to do if a field is missing."""
+    told = tomllib.loads(files(__package__).joinpath("missing.toml").read_text("utf-8"))
+    return {name: fix["reason"] for fix in told["fix"] for name in fix["missing"]}
 
 
 def find_kinds(method: AnyMethod) -> list[str]:

@@ -14,7 +14,6 @@ from clew.hallucination.comparison.settings import CompareConfig
 from clew.hallucination.comparison.stores import Store, leave_out, split_by_set, union, whole
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.training.samples import refuse_thin
-from clew.hallucination.detectors.training.settings import TrainingSettings
 from clew.hallucination.samples.mixed import MixedAnswers, Portion
 from clew.hallucination.samples.splits import assign_folds
 from clew.storage.reading import hash_text
@@ -53,105 +52,83 @@ def make_plan(config: CompareConfig, stores: Mapping[Path, Store]) -> Plan:
     """Raises InputError for stores that nothing can be learned from or tested on."""
     fitted = list(dict.fromkeys(stores[folder] for folder in config.train_on))
     tested = list(dict.fromkeys(stores[folder] for folder in config.test_on))
-    planner = _Planner(config.out, config.seed_numbers, config.training)
     if config.folds:
-        plan = planner.fold(fitted[0], config.folds)
+        plan = _fold(config, fitted[0])
     elif config.by_set:
-        plan = planner.leave_each_out(split_by_set(fitted[0]), pairs=config.pairs)
+        plan = _leave_each_out(config, split_by_set(fitted[0]))
     elif fitted == tested and len(fitted) > 1:
-        plan = planner.leave_each_out(fitted, pairs=config.pairs)
+        plan = _leave_each_out(config, fitted)
     else:
-        plan = planner.pair(fitted, tested)
+        trials = _pair(config, fitted, tested, alone=len(fitted) == 1)
+        is_one = fitted == tested
+        kind: Kind = "one split" if is_one else "transfer"
+        plan = Plan(kind=kind, parts=trials[:1], pairs=() if is_one else trials, final=trials[0])
     for trial in (*plan.trials, plan.final):
         _refuse_thin(trial)
     return plan
 
 
-@dataclass(frozen=True)
-class _Planner:
-    out: Path
-    seeds: range
-    training: TrainingSettings
+def _leave_each_out(config: CompareConfig, stores: Sequence[Store]) -> Plan:
+    """Each store by detectors trained on the others, beside all pairs."""
+    parts, excluded = [], {}
+    alone = [store for store in stores if config.pairs and not _lacks_class(store)]
+    others = [store.name for store in stores if store not in alone]
+    note = f"without both classes in every split, not trained alone: {', '.join(others)}"
+    for store in stores:
+        refuse_thin(store.place, whole(store).balance, ("test",))
+        mixed, shared = leave_out(store, [s for s in stores if s is not store])
+        _refuse_few_left(store.place, mixed.data.labels["test"], shared, "the other sets")
+        excluded[store.name] = shared
+        folder = f"{_LEFT_OUT}/{_plain(store.name)}"
+        parts.append(_trial(config, f"all sets but {store.name}", mixed, (mixed,), folder))
+    every = union(f"all {len(stores)} sets", stores)
+    return Plan(
+        kind="sets",
+        parts=tuple(parts),
+        pairs=_pair(config, alone, stores),
+        notes=(note,) if config.pairs and others else (),
+        final=_trial(config, every.name, every, (every,), _UNION),
+        excluded=excluded,
+    )
 
-    def pair(self, fitted: Sequence[Store], tested: Sequence[Store]) -> Plan:
-        """Each store of `fitted` on each of `tested`; one store on itself is one split."""
-        pairs = tuple(self._pairs(fitted, tested, alone=len(fitted) == 1))
-        is_one = list(fitted) == list(tested)
-        return Plan(
-            kind="one split" if is_one else "transfer",
-            parts=pairs[:1],
-            pairs=() if is_one else pairs,
-            final=pairs[0],
-        )
 
-    def leave_each_out(self, stores: Sequence[Store], *, pairs: bool) -> Plan:
-        """Each store by detectors trained on the others, beside all pairs."""
-        parts, excluded = [], {}
-        alone = [store for store in stores if pairs and not _lacks_class(store)]
-        others = [store.name for store in stores if store not in alone]
-        note = f"without both classes in every split, not trained alone: {', '.join(others)}"
-        for store in stores:
-            refuse_thin(store.place, whole(store).balance, ("test",))
-            mixed, shared = leave_out(store, [s for s in stores if s is not store])
-            _refuse_few_left(store.place, mixed.data.labels["test"], shared, "the other sets")
-            excluded[store.name] = shared
-            name = f"all sets but {store.name}"
-            parts.append(self._trial(name, mixed, (mixed,), f"{_LEFT_OUT}/{_plain(store.name)}"))
-        every = union(f"all {len(stores)} sets", stores)
-        return Plan(
-            kind="sets",
-            parts=tuple(parts),
-            pairs=tuple(self._pairs(alone, stores)),
-            notes=(note,) if pairs and others else (),
-            final=self._trial(every.name, every, (every,), _UNION),
-            excluded=excluded,
-        )
+def _fold(config: CompareConfig, store: Store) -> Plan:
+    """Each fold is tested once; the one after it is used to choose, the others to train."""
+    [data] = store.folders
+    index = data.index
+    every = np.arange(len(index.rows))
+    texts = data.read_rows("question", every) if "question" in data.fields else None
+    ids = [str(one) for one in index.question_ids]
+    folds = assign_folds(ids, texts, index.labels, folds=config.folds)
+    parts = []
+    for number in range(1, config.folds + 1):
+        turn = (folds - number + 1) % config.folds
+        uses = {"test": turn == 0, "validation": turn == 1, "train": turn > 1}
+        portions = {s: [Portion(data=data, rows=every[use])] for s, use in uses.items()}
+        name = f"fold {number}"
+        part = Store(name=name, data=MixedAnswers(f"{name} of {store.place}", portions))
+        parts.append(_trial(config, f"all but {name}", part, (part,), f"{_FOLDS}/{number}"))
+    final = _trial(config, store.name, store, (store,), "")
+    return Plan(kind="folds", parts=tuple(parts), final=final)
 
-    def fold(self, store: Store, count: int) -> Plan:
-        """Each fold is tested once; the one after it is used to choose, the others to train."""
-        [data] = store.folders
-        index = data.index
-        every = np.arange(len(index.rows))
-        texts = data.read_rows("question", every) if "question" in data.fields else None
-        ids = [str(one) for one in index.question_ids]
-        folds = assign_folds(ids, texts, index.labels, folds=count)
-        parts = []
-        for number in range(1, count + 1):
-            turn = (folds - number + 1) % count
-            uses = {"test": turn == 0, "validation": turn == 1, "train": turn > 1}
-            portions = {s: [Portion(data=data, rows=every[use])] for s, use in uses.items()}
-            name = f"fold {number}"
-            part = Store(name=name, data=MixedAnswers(f"{name} of {store.place}", portions))
-            parts.append(self._trial(f"all but {name}", part, (part,), f"{_FOLDS}/{number}"))
-        return Plan(
-            kind="folds",
-            parts=tuple(parts),
-            final=self._trial(store.name, store, (store,), ""),
-        )
 
-    def _pairs(
-        self, fitted: Sequence[Store], tested: Sequence[Store], *, alone: bool = False
-    ) -> list[Trial]:
-        """A store that is not trained on is tested with all its answers."""
-        return [
-            self._trial(
-                store.name,
-                store,
-                tuple(test if test is store else whole(test) for test in tested),
-                "" if alone else f"{_PAIRS}/{_plain(store.name)}",
-            )
-            for store in fitted
-        ]
+def _pair(
+    config: CompareConfig, fitted: Sequence[Store], tested: Sequence[Store], *, alone: bool = False
+) -> tuple[Trial, ...]:
+    """Each store of `fitted` on each of `tested`. A store that is not trained on is tested with all
+    its answers."""
+    trials = []
+    for store in fitted:
+        tests = tuple(test if test is store else whole(test) for test in tested)
+        folder = "" if alone else f"{_PAIRS}/{_plain(store.name)}"
+        trials.append(_trial(config, store.name, store, tests, folder))
+    return tuple(trials)
 
-    def _trial(self, name: str, train: Store, tests: tuple[Store, ...], inner: str) -> Trial:
-        return Trial(
-            name=name,
-            train=train,
-            tests=tests,
-            folder=self.out / inner,
-            seeds=self.seeds,
-            training=self.training,
-        )
+
+def _trial(
+    config: CompareConfig, name: str, train: Store, tests: tuple[Store, ...], inner: str
+) -> Trial:
+    return Trial(name=name, train=train, tests=tests, folder=config.out / inner, config=config)
 
 
 def _plain(name: str) -> str:
@@ -187,23 +164,17 @@ def _refuse_few_left(place: str, left: np.ndarray, shared: int, trained_on: str)
 
 def tell_shared(plan: Plan) -> list[str]:
     """Sentences about the answers that are excluded because their question was trained on."""
-    told = [
-        *plan.notes,
-        *_tell_excluded(plan),
+    excluded = [
+        f"{count:,} answers of {name} are excluded, because another set has their questions in its "
+        "training or validation split"
+        for name, count in (plan.excluded or {}).items()
+        if count
     ]
-    return told + [
+    shared = [
         f"{int(shared.sum()):,} of {len(shared):,} questions of {name} are excluded, "
         f"because {trial.name} uses them for training or validation"
         for trial in plan.pairs
         for name, shared in trial.shared.items()
         if shared.any()
     ]
-
-
-def _tell_excluded(plan: Plan) -> list[str]:
-    return [
-        f"{count:,} answers of {name} are excluded, because another set has their questions in its "
-        "training or validation split"
-        for name, count in (plan.excluded or {}).items()
-        if count
-    ]
+    return [*plan.notes, *excluded, *shared]

@@ -16,21 +16,24 @@ from clew.engine import plan_hardware
 from clew.engine.folders import make_folder, only_one
 from clew.engine.processes import count_processes
 from clew.hallucination.comparison.detectors import keep_detectors, names_to_keep
-from clew.hallucination.comparison.evaluation import Evaluation, evaluate, refuse_empty
-from clew.hallucination.comparison.events import (
+from clew.hallucination.comparison.evaluation import (
+    Evaluation,
+    evaluate,
+    measure_method,
+    refuse_empty,
+)
+from clew.hallucination.comparison.fitting import (
     MethodEnded,
     MethodExcluded,
     MethodStarted,
     StoreStarted,
+    find_or_fit,
+    fit_on_cluster,
 )
-from clew.hallucination.comparison.fitting import find_or_fit
-from clew.hallucination.comparison.measuring import measure_method
 from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
-from clew.hallucination.comparison.on_cluster import fit_on_cluster
 from clew.hallucination.comparison.plan import Plan, make_plan, tell_shared
 from clew.hallucination.comparison.settings import CompareConfig
 from clew.hallucination.comparison.stores import Store, open_stores, tell_prompts
-from clew.hallucination.comparison.tables import make_table
 from clew.hallucination.comparison.trial import (
     OTHER_BASIS,
     Excluded,
@@ -38,7 +41,7 @@ from clew.hallucination.comparison.trial import (
     TrialResult,
     explain_failure,
 )
-from clew.hallucination.comparison.writing import COMPARISON_FILES, write_comparison
+from clew.hallucination.comparison.writing import COMPARISON_FILES, make_table, write_comparison
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import KEPT, load_detector
 from clew.hallucination.detectors.probes.registry import list_package_methods
@@ -189,8 +192,7 @@ def _keep(
             run.reporter(Note(sentence))
     if result is None:
         result = run.run(final, [method for method in methods if method.name in names.values()])
-    overwrite, out = config.overwrite, config.out
-    return keep_detectors(out, evaluation, result, names, run.reporter, overwrite=overwrite)
+    return keep_detectors(evaluation, result, names, run.reporter)
 
 
 def _describe_settings(
@@ -200,7 +202,7 @@ def _describe_settings(
         "methods": [method.name for method in methods],
         "seeds": config.seeds,
         "resamples": RESAMPLES,
-        **config.training.describe(),
+        **config.describe(),
         "preprocess": trial.train.data.settings.get("preprocess", {}),
         "folders": [f"{folder}" for folder in dict.fromkeys((*config.train_on, *config.test_on))],
         "folds": config.folds,

@@ -201,7 +201,7 @@ def _put_together(stores: Sequence[Store]) -> dict[str, list[Portion]]:
         if not has_texts:  # two sets may use the same ids
             continue
         asked = [text for one in portions for text in _texts_of(one)]
-        mixed[split] = _without(portions, _are_known(known, asked, by_text=True))
+        mixed[split] = _without(portions, _find_repeated(known, asked, by_text=True))
         known += asked
     return mixed
 
@@ -254,10 +254,10 @@ def find_shared(train: Store, test: Store) -> np.ndarray:
     known = [
         text for split in ("train", "validation") for text in _questions(train.data, split, field)
     ]
-    return _are_known(known, _questions(test.data, "test", field), by_text=field is not None)
+    return _find_repeated(known, _questions(test.data, "test", field), by_text=field is not None)
 
 
-def _are_known(known: Sequence[str], asked: Sequence[str], *, by_text: bool) -> np.ndarray:
+def _find_repeated(known: Sequence[str], asked: Sequence[str], *, by_text: bool) -> np.ndarray:
     """Which of the asked questions are among those that are known."""
     every = [*known, *asked]
     groups = group_questions(every, every if by_text else None)

@@ -1,4 +1,5 @@
-"""The scores of finished methods on disk, from which a killed comparison resumes."""
+"""A trial: what methods are fitted and tested on, their results, and their scores on disk, from
+which a killed comparison resumes."""
 
 import json
 import logging
@@ -26,24 +27,27 @@ from clew.base.texts import shortened
 from clew.base.typed_json import Count, Seconds, read_as, without_nan
 from clew.engine.folders import clear_run, only_one
 from clew.engine.model_files import read_model, write_model
-from clew.hallucination.comparison.measuring import Labels, Measured
 from clew.hallucination.comparison.methods import (
     AnyMethod,
     explain_missing,
     find_kinds,
     reads_nodes,
 )
+from clew.hallucination.comparison.settings import CompareConfig
 from clew.hallucination.comparison.stores import CommonFields, Store, find_shared, have_one_basis
 from clew.hallucination.detectors.detector_folder import Packed, pack, unpack
 from clew.hallucination.detectors.probes.method import Features, Outcome, Scorer
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.probes.registry import find_scorer_class, kind_of
-from clew.hallucination.detectors.training.settings import TrainingSettings
 from clew.hallucination.samples.mixed import is_of_nodes
+from clew.metrics import PlattScale
 from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file, replace_json
 
+Row = dict[str, Any]
+# With fewer answers of a class, a split supports neither a p-value nor a choice of the best.
+FEWEST = 10
 _VALIDATION = "validation"
 
 
@@ -229,32 +233,26 @@ class Excluded:
     reason: str
     is_fault: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"method": self.method, "title": self.title, "reason": self.reason}
-
 
 def explain_failure(method: str, title: str, error: Exception, *, folder: Path) -> Excluded:
     """Why the method is excluded; raises the error again if it ends the whole run. The traceback of
     a bug, or of a method from outside clew, is written to `folder`."""
     if isinstance(error, _END_THE_RUN):
         raise error
-    if isinstance(error, MethodError):
-        path = _write_traceback(method, error, folder)
-        return Excluded(method=method, title=title, reason=f'{error}; the traceback is in "{path}"')
-    if isinstance(error, ClewError):
-        return Excluded(method=method, title=title, reason=str(error))
+    is_fault = not isinstance(error, (ClewError, MemoryError, *_NUMERICAL))
+    reason = str(error)
     if isinstance(error, MemoryError):
         reason = f"it does not fit in memory ({error}): use fewer answers or a larger machine"
-        return Excluded(method=method, title=title, reason=reason)
-    if isinstance(error, _NUMERICAL):
-        return Excluded(method=method, title=title, reason=f"a computation failed ({error})")
-    path = _write_traceback(method, error, folder)
-    logger.error("%s failed: %s", title, path)
-    reason = (
-        f"it failed because of a bug in clew ({type(error).__name__}: {error}); the traceback is "
-        f'in "{path}"'
-    )
-    return Excluded(method=method, title=title, reason=reason, is_fault=True)
+    elif isinstance(error, _NUMERICAL):
+        reason = f"a computation failed ({error})"
+    elif is_fault:
+        reason = f"it failed because of a bug in clew ({type(error).__name__}: {error})"
+    if is_fault or isinstance(error, MethodError):
+        path = _write_traceback(method, error, folder)
+        reason = f'{reason}; the traceback is in "{path}"'
+    if is_fault:
+        logger.error("%s failed: %s", title, path)
+    return Excluded(method=method, title=title, reason=reason, is_fault=is_fault)
 
 
 def _write_traceback(method: str, error: Exception, folder: Path) -> Path:
@@ -264,18 +262,60 @@ def _write_traceback(method: str, error: Exception, folder: Path) -> Path:
     return path
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A row of results.json and the scores behind it: those of the seed with the median validation
+    AUROC, the one at `place`. Probabilities are calibrated on validation, with `calibration`.
+    `seed_scores` are the test scores of all seeds."""
+
+    row: Row
+    place: int
+    calibration: PlattScale
+    test_scores: np.ndarray
+    seed_scores: tuple[np.ndarray, ...]
+    validation_probabilities: np.ndarray
+    test_probabilities: np.ndarray
+    plan: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """The labels of the validation and test splits; 1 is hallucinated. `kept` are the positions of
+    the test answers that are evaluated. `groups` are the question sets of the test answers, if the
+    AUROC is the mean over several."""
+
+    validation: np.ndarray
+    test: np.ndarray
+    kept: np.ndarray
+    groups: np.ndarray | None = None
+
+    @property
+    def supports_choice(self) -> bool:
+        """Whether validation has enough answers of both classes to call a method the best."""
+        return count_rarer(self.validation) >= FEWEST
+
+    @property
+    def supports_tests(self) -> bool:
+        """Whether the test answers are enough of both classes for a p-value."""
+        return count_rarer(self.test) >= FEWEST
+
+
+def count_rarer(labels: np.ndarray) -> int:
+    """The number of answers of the rarer class."""
+    hallucinated = int((labels > 0).sum())
+    return min(hallucinated, len(labels) - hallucinated)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trial:
     """Methods are fitted and chosen on `train`, and scored on the test splits of `tests`; their
-    files go into `folder`. Methods with randomness are fitted once per seed in `seeds`. `name` is
-    what they are trained on."""
+    files go into `folder`. `name` is what they are trained on."""
 
     name: str
     train: Store
     tests: tuple[Store, ...]
     folder: Path
-    seeds: range
-    training: TrainingSettings
+    config: CompareConfig
 
     @cached_property
     def saved(self) -> SavedScores:
@@ -319,9 +359,6 @@ class Trial:
         more = frozenset(method.learns_from) - found.fields
         return CommonFields(self.train.data, found.fields | more) if more else found
 
-    def can_run(self, method: AnyMethod) -> bool:
-        return bool(self.tested_by(method)) and self.refuse_reason(method) is None
-
     def tested_by(self, method: AnyMethod) -> list[Store]:
         """The stores that the method can be tested on. Nodes are states in a basis, which each
         capture fits on its own questions unless it is given that of another."""
@@ -340,9 +377,9 @@ class Trial:
             "test_on": {store.name: describe(store) for store in self.tests},
         }
         if method.is_seeded:
-            identity |= {"seeds": len(self.seeds), "first_seed": self.seeds.start}
+            identity |= {"seeds": self.config.seeds, "first_seed": self.config.train.seed}
         if method.family == "network":
-            identity["training"] = self.training.identify()
+            identity["training"] = self.config.identify()
         if isinstance(method, OwnMethod):
             identity["method"] = method.identify()
         return identity

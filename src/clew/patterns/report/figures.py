@@ -9,7 +9,7 @@ import numpy as np
 from clew.base.texts import counted
 from clew.metrics import calibration_points
 from clew.pages.figures import Dot, Guide, Line, Panel, draw_panel, padded_range
-from clew.pages.markup import Html, tag
+from clew.pages.markup import Html, rect, tag
 from clew.pages.numbers import decimals, percent
 from clew.patterns.report.results import Run, confused_pairs, percents
 from clew.patterns.report.tables import draw_plain
@@ -152,7 +152,7 @@ def _draw_matrix(run: Run, places: np.ndarray, *, is_wide: bool = False) -> Html
         "svg",
         tag("text", "predicted", x=grid.left, y=12, class_="axis"),
         tag("text", "true", x=6, y=grid.top - 8, class_="axis"),
-        tag("rect", x=grid.left, y=grid.top, width=grid.side, height=grid.side, class_="ground"),
+        rect(grid.left, grid.top, grid.side, grid.side, class_="ground"),
         _marks(grid),
         [_column_name(grid, place) for place in range(len(classes))],
         rows,
@@ -172,8 +172,8 @@ def _draw_matrix(run: Run, places: np.ndarray, *, is_wide: bool = False) -> Html
 
 def _marks(grid: _Grid) -> Html:
     """The row and the column under the pointer, which the script moves."""
-    across = tag("rect", x=0, y=0, width=grid.left + grid.side, height=grid.cell)
-    down = tag("rect", x=grid.left, y=grid.top, width=grid.cell, height=grid.side)
+    across = rect(0, 0, grid.left + grid.side, grid.cell)
+    down = rect(grid.left, grid.top, grid.cell, grid.side)
     return tag("g", across, down, class_="marks")
 
 
@@ -201,14 +201,7 @@ def _draw_cell(
 ) -> Html:
     x, y = grid.left + grid.cell * column, grid.top + grid.cell * row
     depth = count / total if row == column else _stress(count / total)
-    box = tag(
-        "rect",
-        x=x,
-        y=y,
-        width=grid.cell,
-        height=grid.cell,
-        style=f"fill-opacity:{depth:.2f}",
-    )
+    box = rect(x, y, grid.cell, grid.cell, style=f"fill-opacity:{depth:.2f}")
     number = None
     if len(grid.names) <= _NUMBERED:
         tone = "deep" if depth > _DEEP else "pale"

@@ -13,7 +13,7 @@ from clew.hallucination.comparison.report.comparison import (
     report_section,
 )
 from clew.pages.figures import Matrix, draw_matrix
-from clew.pages.markup import Html, Section, join, tag
+from clew.pages.markup import Html, Section, circle, join, tag
 from clew.pages.numbers import counted, decimals, percent
 
 ANSWERS_FOLDER = "answers"  # pages of single answers, beside the report
@@ -180,11 +180,10 @@ def _scale(marks: Sequence[Html], words: str, tip: str | None = None) -> Html:
 
 
 def _dot(method: MethodResult, value: float, places: int = 2) -> Html:
-    return tag(
-        "circle",
-        cx=_place(value),
-        cy=11,
-        r=5,
+    return circle(
+        _place(value),
+        11,
+        5,
         class_=f"dot {color_of(method.family)}",
         data_key=method.name,
         data_tip=f"{method.title}: risk {decimals(value, places)}",

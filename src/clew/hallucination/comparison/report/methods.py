@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +41,7 @@ _MOST, _UNNAMED, _OTHERS = 12, "(no category)", "(all other categories)"
 # With fewer answers of a class, a bootstrap interval can shrink to a point: it says nothing.
 _FEWEST_FOR_INTERVAL = 5
 _TOKEN_PROBE = "token_probe"
+Column = dict[str, str]
 
 
 def rank_section(comparison: Comparison) -> Section:
@@ -197,22 +198,11 @@ def _token_row(row: dict[str, Any], name: str) -> IntervalRow:
     )
 
 
-class _Column(NamedTuple):
-    """A column of the table, as in columns.csv. `better` is 1 if higher is better, -1 if lower is,
-    otherwise 0."""
-
-    group: str
-    name: str
-    title: str
-    format: str
-    better: str
-    hint: str
-
-
 @cache
-def _read_columns() -> tuple[_Column, ...]:
+def _read_columns() -> list[Column]:
+    """The columns of the table. `better` is 1 if higher is better, -1 if lower is, otherwise 0."""
     text = (files(__package__) / "columns.csv").read_text("utf-8")
-    return tuple(_Column(*row) for row in list(csv.reader(text.splitlines()))[1:])
+    return list(csv.DictReader(text.splitlines()))
 
 
 _FORMATS: dict[str, Callable[[float | None], str]] = {
@@ -233,18 +223,18 @@ def table_section(comparison: Comparison) -> Section:
     return report_section("table", content, bold=bold)
 
 
-def _is_filled(comparison: Comparison, column: _Column) -> bool:
+def _is_filled(comparison: Comparison, column: Column) -> bool:
     """Whether any method has a value there; test AUROC always stays."""
-    if column.name == "test_auroc_mean":  # with a single seed, it would repeat the test AUROC
+    if column["name"] == "test_auroc_mean":  # with a single seed, it would repeat the test AUROC
         return any((method.figure("seeds") or 0) > 1 for method in comparison.methods)
     values = [_value(method, column) for method in comparison.methods]
-    return column.name == "test_auroc" or any(value is not None for value in values)
+    return column["name"] == "test_auroc" or any(value is not None for value in values)
 
 
-def _table_head(columns: list[_Column]) -> Html:
-    groups = Counter(column.group for column in columns)
+def _table_head(columns: list[Column]) -> Html:
+    groups = Counter(column["group"] for column in columns)
     above = [tag("th", name, colspan=count, scope="colgroup") for name, count in groups.items()]
-    names = [("method", "", "name"), *((c.title, c.hint, "number") for c in columns)]
+    names = [("method", "", "name"), *((c["title"], c["hint"], "number") for c in columns)]
     below = [
         tag(
             "th", tag("button", title, type="button", data_tip=hint or None), scope="col", class_=of
@@ -254,7 +244,7 @@ def _table_head(columns: list[_Column]) -> Html:
     return tag("thead", tag("tr", tag("td"), above, class_="groups"), tag("tr", below))
 
 
-def _table_row(comparison: Comparison, method: MethodResult, columns: list[_Column]) -> Html:
+def _table_row(comparison: Comparison, method: MethodResult, columns: list[Column]) -> Html:
     is_best = method is comparison.best and comparison.has_best
     badge = tag("span", f"best on {comparison.chosen_on}", class_="badge") if is_best else None
     chosen = _chosen_text(method.chosen)
@@ -273,31 +263,31 @@ def _table_row(comparison: Comparison, method: MethodResult, columns: list[_Colu
     return tag("tr", name, cells, class_=classes, data_key=method.name)
 
 
-def _value(method: MethodResult, column: _Column) -> float | None:
-    raw = method.row.get(column.name)
+def _value(method: MethodResult, column: Column) -> float | None:
+    raw = method.row.get(column["name"])
     return as_number(as_dict(raw).get("difference") if isinstance(raw, dict) else raw)
 
 
-def _winner(comparison: Comparison, column: _Column) -> float | None:
+def _winner(comparison: Comparison, column: Column) -> float | None:
     values = [_value(method, column) for method in comparison.methods]
     known = [value for value in values if value is not None]
-    if column.better == "0" or not known or not comparison.has_enough_tests:
+    if column["better"] == "0" or not known or not comparison.has_enough_tests:
         return None
-    return max(known) if column.better == "1" else min(known)
+    return max(known) if column["better"] == "1" else min(known)
 
 
-def _content(method: MethodResult, column: _Column, value: float | None) -> Child:
+def _content(method: MethodResult, column: Column, value: float | None) -> Child:
     """The text of a cell, and what stands below it."""
-    shown: Child = _FORMATS[column.format](value)
+    shown: Child = _FORMATS[column["format"]](value)
     below = ""
-    if column.name == "test_auroc":
+    if column["name"] == "test_auroc":
         below = interval_text(method.interval)
-    elif column.name == "test_auroc_mean" and value is not None:
+    elif column["name"] == "test_auroc_mean" and value is not None:
         spread, seeds = method.figure("test_auroc_std"), method.figure("seeds")
         shown = f"{value:.3f} ± {spread:.3f}" if spread is not None else f"{value:.3f}"
         below = counted(int(seeds), "seed") if seeds else ""
-    elif column.name.startswith("versus_"):  # pale if it is not statistically significant
-        p_value = as_number(as_dict(method.row.get(column.name)).get("p_value"))
+    elif column["name"].startswith("versus_"):  # pale if it is not statistically significant
+        p_value = as_number(as_dict(method.row.get(column["name"])).get("p_value"))
         is_sure = p_value is not None and p_value < SIGNIFICANT
         shown = tag("span", signed(value), class_=None if is_sure else "insignificant")
         below = p_text(p_value)

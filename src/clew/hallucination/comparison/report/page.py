@@ -7,11 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from clew.hallucination.comparison.report.answers import (
-    agreement_section,
-    disputed_section,
-    mistakes_section,
-)
+from clew.hallucination.comparison.report import answers, curves, methods, sets
 from clew.hallucination.comparison.report.comparison import (
     Comparison,
     MethodResult,
@@ -19,18 +15,6 @@ from clew.hallucination.comparison.report.comparison import (
     read_comparison,
     report_section,
 )
-from clew.hallucination.comparison.report.curves import (
-    curves_section,
-    layers_section,
-    losses_section,
-)
-from clew.hallucination.comparison.report.methods import (
-    categories_section,
-    rank_section,
-    table_section,
-    tokens_section,
-)
-from clew.hallucination.comparison.report.sets import left_out_section, transfer_section
 from clew.pages.markup import Html, Section, join, tag, with_settings, wrap_page
 from clew.pages.numbers import (
     DASH,
@@ -93,18 +77,18 @@ def write_report(folder: Path) -> Path:
 def make_sections(comparison: Comparison) -> list[Section]:
     """All sections of the page in reading order; one with nothing to show carries the reason."""
     return [
-        rank_section(comparison),
-        left_out_section(comparison),
-        table_section(comparison),
-        curves_section(comparison),
-        layers_section(comparison),
-        mistakes_section(comparison),
-        agreement_section(comparison),
-        disputed_section(comparison),
-        categories_section(comparison),
-        tokens_section(comparison),
-        transfer_section(comparison),
-        losses_section(comparison),
+        methods.rank_section(comparison),
+        sets.left_out_section(comparison),
+        methods.table_section(comparison),
+        curves.curves_section(comparison),
+        curves.layers_section(comparison),
+        answers.mistakes_section(comparison),
+        answers.agreement_section(comparison),
+        answers.disputed_section(comparison),
+        methods.categories_section(comparison),
+        methods.tokens_section(comparison),
+        sets.transfer_section(comparison),
+        curves.losses_section(comparison),
         _excluded_section(comparison),
         report_section("data", _draw_data(comparison)),
         report_section("settings", _draw_settings(comparison)),
@@ -140,7 +124,7 @@ def _header(comparison: Comparison) -> Html:
 
 def _tell_findings(comparison: Comparison) -> list[str]:
     """The sentences of the comparison, the one on the best method first, and its basis."""
-    best, test, methods = comparison.best, comparison.test, len(comparison.methods)
+    best, test, count = comparison.best, comparison.test, len(comparison.methods)
     findings = dict(comparison.part("findings"))
     figures = f"{decimals(best.test_auroc)} {interval_text(best.interval)}".rstrip()
     reached = f"{best.title} reaches an AUROC of {figures}{tell_where(comparison)}."
@@ -148,9 +132,9 @@ def _tell_findings(comparison: Comparison) -> list[str]:
         reached = f"{best.title} was best on validation; its test AUROC is unknown."
     headline = findings.pop("best", reached)
     chosen, on = "", comparison.chosen_on
-    if methods > 1 and comparison.has_best:
+    if count > 1 and comparison.has_best:
         on = "the validation split" if on == "validation" else on
-        chosen = f"chosen from {methods:,} methods on {on} and "
+        chosen = f"chosen from {count:,} methods on {on} and "
     seeds = int(as_number(best.row.get("seeds")) or 1)
     median = f" The figures are those of the seed with the median validation AUROC of {seeds:,}."
     basis = (

@@ -11,6 +11,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from clew import patterns
 from clew.cli import (
     ask,
     build_app,
@@ -32,7 +33,6 @@ from clew.cli import inspect as inspect_command
 from clew.cli.commands import Command
 from clew.cli.options import read_docstring
 from clew.hallucination import workflow
-from clew.patterns import workflow as photo_workflow
 from clew.storage.run_file import WATCHING
 from tests.builders import write_questions
 from tests.stores import assert_same_store
@@ -42,8 +42,7 @@ MODULES = (
     *(serve, show, train, verify),
 )
 OF_PATTERNS = [
-    import_module(f"clew.cli.patterns.{name}")
-    for name in ("photos", "review", "sets", "training")
+    import_module(f"clew.cli.patterns.{name}") for name in ("photos", "review", "sets", "training")
 ]
 COMMANDS: dict[str, Command] = {
     command.words: command
@@ -52,7 +51,12 @@ COMMANDS: dict[str, Command] = {
         *(command for module in OF_PATTERNS for command, _ in module.COMMANDS),
     )
 }
-FUNCTIONS = [getattr(steps, name) for steps in (workflow, photo_workflow) for name in steps.__all__]
+FUNCTIONS = [
+    getattr(steps, name)
+    for steps in (workflow, patterns)
+    for name in steps.__all__
+    if name != "PatternSet"
+]
 # Columns that are left for a help text.
 NARROWEST_TEXT = 40
 

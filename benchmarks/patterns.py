@@ -39,7 +39,7 @@ from clew.engine.step import build_step
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache.build import cache_photos
 from clew.patterns.cache.samples import ImageSamples, choose_place, open_images
-from clew.patterns.features.frozen import FrozenLite0, choose_form
+from clew.patterns.features.compute import choose_form, pooled_stages
 from clew.patterns.networks import LITE0, build_network
 from clew.patterns.networks.classifier import PatternClassifier, normalize
 from clew.patterns.networks.lite0 import load_lite0
@@ -340,13 +340,13 @@ def plain_features(network, images):
 
 @cache
 def frozen_network():
-    return FrozenLite0(load_lite0(1), choose_form(torch.device("cpu")))
+    return pooled_stages(load_lite0(1), choose_form(torch.device("cpu")))
 
 
 def own_features(args, images):
     def run(batch):
         torch.set_num_threads(1)
-        return frozen_network().pooled(batch)
+        return frozen_network()(batch)
 
     threads = torch.get_num_threads()
     with fast_convolutions():

@@ -1,5 +1,5 @@
 """`fit`: train any model on any batches, in a folder from which an interrupted run resumes.
-`record_fit` leaves the same folder for a model that was fitted in another way."""
+`record_epoch` is for a run whose first epoch is something else than steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from clew.engine.checkpoint import (
 )
 from clew.engine.classifier import score
 from clew.engine.config import Batches, OpenBatches, PlanRequest, Trainable, TrainConfig
-from clew.engine.feed import open_batches
+from clew.engine.feed import Position, open_batches
 from clew.engine.folders import LAST, PLAN, RESULT, RUN_FILES, Logs, only_one
 from clew.engine.loop import Loop
 from clew.engine.plan import HardwarePlan, limit_threads, look_at_machine
@@ -37,7 +37,6 @@ from clew.engine.processes import (
 from clew.engine.setup import Setup, build_optimizer
 from clew.engine.state import (
     Best,
-    EpochEnded,
     FitResult,
     Row,
     RunState,
@@ -52,9 +51,6 @@ from clew.storage.writing import remove_temporaries, replace_json
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-_VALIDATED = "val_"
 
 
 @restored_precision()
@@ -296,65 +292,46 @@ def _refuse_other_machine(plan: HardwarePlan, request: PlanRequest, processes: i
 
 
 @restored_precision()
-def record_fit(
+def record_epoch(
     model: nn.Module,
-    history: Sequence[Row],
+    train: OpenBatches,
+    validation: OpenBatches,
+    row: Mapping[str, float],
     *,
-    best_epoch: int,
+    begin: Callable[[], None],
     config: TrainConfig,
     request: PlanRequest,
     output_dir: Path,
     settings: Mapping[str, Any],
-    reporter: Reporter,
-) -> FitResult:
-    """Write the files that `fit` leaves with these weights: `fit` with the same arguments then
-    returns the same result at once. `history` has one row per epoch, as in log.csv (epoch, step,
-    train_loss, samples_per_second, seconds, and validation metrics as val_...); `best_epoch` counts
-    from 1."""
+) -> None:
+    """Save a model that was fitted without steps as the first epoch of a run. `fit` with the same
+    arguments continues from what `begin` makes of the model, and keeps these weights if none of
+    the later epochs is better; if the first is the only one, it ends at once.
+
+    `row` has "train_loss", "samples_per_second" and "seconds"."""
     plan = plan_hardware(request)
     fabric = start_fabric(plan.device)
-    identity = describe_run(model, config, request, settings)
-    memory = MemoryUse(fabric.device, 0).look()
-    rows = [{"data_wait_share": 0.0, "memory_bytes": memory, **row} for row in history]
-    state = _finished(rows, best_epoch)
-    result = FitResult.of_run(state, plan, model, test=None)
+    steps_of, scored = (
+        open_batches(one, plan, seed=config.seed, shuffle=False) for one in (train, validation)
+    )
+    metrics = score(model, scored, plan, fabric).metrics(None)
+    full: Row = {"epoch": 1, "step": 0, "lr": None, "train_loss": row["train_loss"]}
+    full |= {f"val_{name}": value for name, value in metrics.items()}
+    full |= {**row, "data_wait_share": 0.0, "memory_bytes": MemoryUse(fabric.device, 0).look()}
+    state = RunState(
+        total_steps=(config.epochs - 1) * -(-len(steps_of) // plan.grad_accum),
+        epoch=1,
+        position=Position(epoch=1),
+        best=Best(epoch=0, metrics=metrics, threshold=None),
+        history=[full],
+        seconds=row["seconds"],
+        is_trained=config.epochs == 1,
+    )
+    checkpoints = Checkpoints(output_dir, fabric, describe_run(model, config, request, settings))
+    checkpoints.keep_best(model)
+    begin()
     optimizer = build_optimizer(model, config, lr=config.peak_lr(plan.effective_batch))
     with only_one(output_dir):
-        reporter(
-            TrainingStarted(
-                plan=plan,
-                epochs=state.epoch,
-                steps=state.total_steps,
-                done_steps=0,
-                output_dir=output_dir,
-                settings=identity,
-            )
-        )
-        for row in rows:
-            reporter(EpochEnded(row=row))
-        Logs(output_dir, rows).close()
-        replace_json(output_dir / PLAN, plan.to_dict())
-        checkpoints = Checkpoints(output_dir, fabric, identity)
-        checkpoints.keep_best(model)
-        checkpoints.save(model, optimizer, build_precision("fp32", fabric.device), state, plan)
-        replace_json(output_dir / RESULT, result.to_dict())
-    reporter(TrainingEnded(result=result))
-    return result
-
-
-def _finished(history: list[Row], best_epoch: int) -> RunState:
-    metrics = {
-        name.removeprefix(_VALIDATED): value
-        for name, value in history[best_epoch - 1].items()
-        if name.startswith(_VALIDATED)
-    }
-    steps = int(history[-1]["step"] or 0)
-    return RunState(
-        total_steps=steps,
-        epoch=len(history),
-        step=steps,
-        best=Best(epoch=best_epoch - 1, metrics=metrics, threshold=None),
-        history=history,
-        seconds=sum(float(row["seconds"] or 0) for row in history),
-        is_trained=True,
-    )
+        claim(output_dir, RUN_FILES)
+        precision = build_precision(plan.precision, fabric.device)
+        checkpoints.save(model, optimizer, precision, state, plan)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,19 +14,19 @@ import torch
 from torch.nn import functional as F
 
 from clew.base.errors import StoreError, TrainingStoppedError
-from clew.base.progress import Event, Reporter, WorkAdvanced, WorkStarted
+from clew.base.progress import Event, Note, Reporter, WorkAdvanced, WorkStarted
+from clew.engine import EpochEnded, FitResult, PlanRequest, TrainConfig, TrainingStarted
+from clew.engine.folders import LAST
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache.build import CachedPhotos
-from clew.patterns.features.fitting import (
-    FeaturePlan,
-    FittedOnFeatures,
-    TuningFile,
-    fit_on_features,
-    plan_features,
+from clew.patterns.features.fitting import FeaturePlan, fit_on_features, plan_features
+from clew.patterns.networks.classifier import PatternClassifier, normalize
+from clew.patterns.networks.lite0 import (
+    DepthwiseConvolution,
+    EfficientNetLite0,
+    freeze,
+    load_lite0,
 )
-from clew.patterns.features.frozen import FIRST_BLOCK, FrozenLite0, LastBlocks
-from clew.patterns.networks.classifier import normalize
-from clew.patterns.networks.lite0 import DepthwiseConvolution, EfficientNetLite0, load_lite0
 from tests.events import pick
 from tests.patterns.cache.pictures import cache, make_folder
 
@@ -33,6 +34,7 @@ PHOTOS = 24
 LABELS = np.arange(PHOTOS) % 2
 SPLITS = np.array([0, 0, 0, 0, 1, 2] * 4)
 AUGMENT = AugmentConfig(flip=True)
+CPU = PlanRequest(device="cpu", batch_size=32)
 
 pytestmark = pytest.mark.usefixtures("random_lite0")
 
@@ -49,6 +51,13 @@ def cached(tmp_path: Path) -> CachedPhotos:
     )
 
 
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast the machine is: one augmented view, three epochs."""
+    monkeypatch.setattr("clew.patterns.features.fitting._MOST_EPOCHS", 3)
+    monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
+
+
 def fit(
     cached: CachedPhotos,
     network: EfficientNetLite0,
@@ -56,12 +65,29 @@ def fit(
     *,
     minutes: float = 1e-9,
     augment: AugmentConfig = AUGMENT,
-    **options: object,
-) -> FittedOnFeatures:
-    plan = FeaturePlan(minutes=minutes, seconds=1.0, reason="", threads=2)
+    reporter: Reporter = lambda _: None,
+    **changes: Any,
+) -> FitResult:
+    """Maps are kept in `folder`, and the run in the folder `out` or beside them."""
+    options: dict[str, Any] = {
+        "plan": FeaturePlan(minutes=minutes, seconds=1.0, reason="", threads=2),
+        "output_dir": changes.pop("out", folder.with_name(f"{folder.name} run")),
+        "labels": LABELS,
+        "should_stop": lambda: False,
+    } | changes
+    model = PatternClassifier(network, classes=2, augment=augment)
     return fit_on_features(
-        network, cached, LABELS, SPLITS, folder, plan=plan, augment=augment, **options
-    )  # type: ignore[arg-type]
+        model,
+        cached,
+        splits=SPLITS,
+        folder=folder,
+        augment=augment,
+        config=TrainConfig(monitor="accuracy"),
+        request=CPU,
+        settings={"run": 1},
+        reporter=reporter,
+        **options,
+    )
 
 
 def random_images() -> torch.Tensor:
@@ -70,15 +96,20 @@ def random_images() -> torch.Tensor:
 
 def test_last_blocks_compute_what_the_network_does() -> None:
     network, images = load_lite0(classes=3).eval(), random_images()
-    blocks = LastBlocks(network).eval()
     with torch.no_grad():
-        for one in blocks.parameters():
-            one.add_(0.01 * torch.randn_like(one))
-        maps = FrozenLite0(network, "products").maps_before(images, FIRST_BLOCK)
-        expected = blocks(maps.clone())
-        blocks.write_into(network)
-        found = network(normalize(images, network))
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        for name, value in network.named_buffers():  # as after some training
+            if name.endswith("running_var"):
+                value.uniform_(0.5, 2)
+        pixels = normalize(images, network)
+        expected = network(pixels)
+        maps = freeze(network, products=True).maps_to_tune(pixels)
+        network.train_last_blocks()
+        torch.testing.assert_close(
+            network.classify(network.embed_maps(maps)), expected, rtol=1e-3, atol=1e-3
+        )
+        again = EfficientNetLite0(classes=3).eval()
+        again.load_state_dict(network.state_dict())
+        torch.testing.assert_close(again(pixels), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("size", [3, 5])
@@ -95,17 +126,16 @@ def test_gradient_through_a_depthwise_convolution_is_that_of_pytorch(size: int) 
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.usefixtures("briefly")
 def test_training_leaves_a_classifier_of_the_training_photos(
-    cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cached: CachedPhotos, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("clew.patterns.features.fitting._MOST_EPOCHS", 3)
-    monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
-    network = load_lite0(classes=2).eval()
+    network, events = load_lite0(classes=2).eval(), list[Event]()
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    fitted = fit(cached, network, tmp_path / "features", minutes=60)
+    fitted = fit(cached, network, tmp_path / "features", minutes=60, reporter=events.append)
     assert [row["epoch"] for row in fitted.history] == [1, 2, 3, 4]
     assert 1 <= fitted.best_epoch <= 4
-    assert "on the photos and 1 augmented view of each for 3 epochs" in fitted.notes[-1]
+    assert "on the photos and 1 augmented view of each for 3 epochs" in str(pick(events, Note)[-1])
     changed = {
         name for name, value in network.state_dict().items() if not value.equal(before[name])
     }
@@ -137,60 +167,61 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "briefly")
 def test_fine_tuning_killed_after_an_epoch_gives_the_same_weights(
-    cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cached: CachedPhotos, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("clew.patterns.features.fitting._MOST_EPOCHS", 3)
-    monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
-    file, events = TuningFile(tmp_path / "tuning.safetensors", {"run": 1}), list[Event]()
+    folder, out, events = tmp_path / "f", tmp_path / "killed", list[Event]()
     child = os.fork()
     if child == 0:
         try:
             network, reporter = load_lite0(classes=2), kill_in_second_epoch()
-            fit(cached, network, tmp_path / "f", minutes=60, file=file, reporter=reporter)
+            fit(cached, network, folder, minutes=60, out=out, reporter=reporter)
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     networks = [load_lite0(classes=2), load_lite0(classes=2)]
     resumed, whole = (
-        fit(cached, network, tmp_path / "f", minutes=60, file=one, reporter=events.append)
-        for network, one in zip(networks, (file, None), strict=True)
+        fit(cached, network, folder, minutes=60, out=place, reporter=events.append)
+        for network, place in zip(networks, (out, tmp_path / "whole"), strict=True)
     )
-    assert [one.done for one in pick(events, WorkStarted)] == [1, 0]
-    assert resumed.best_epoch == whole.best_epoch and resumed.notes == whole.notes
+    assert [one.done_steps for one in pick(events, TrainingStarted)] == [1, 0]
+    assert resumed.best_epoch == whole.best_epoch
     for name, value in networks[0].state_dict().items():
         assert value.equal(networks[1].state_dict()[name]), name
-    other = TuningFile(file.path, {"run": 2})
-    assert file.read() is not None and other.read() is None
-    file.path.write_bytes(file.path.read_bytes()[:-1])
+    (out / LAST).write_bytes((out / LAST).read_bytes()[:-1])
     with pytest.raises(StoreError, match="damaged"):
-        file.read()
+        fit(cached, load_lite0(classes=2), folder, out=out)
 
 
 def kill_in_second_epoch() -> Reporter:
-    """Fine-tuning has one step per epoch here."""
-    steps: list[Event] = []
+    """After the first epoch of fine-tuning, which is saved."""
+    epochs: list[Event] = []
 
     def report(event: Event) -> None:
-        if steps or (isinstance(event, WorkStarted) and event.noun == "steps"):
-            steps.append(event)
-        if len(pick(steps, WorkAdvanced)) > 1:
+        if epochs and not isinstance(event, EpochEnded):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if isinstance(event, EpochEnded):
+            epochs.append(event)
+        if len(epochs) > 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return report
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_fine_tuning_mixes_photos_as_asked_for(
-    cached: CachedPhotos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clew.patterns.features.fitting._MOST_EPOCHS", 2)
-    monkeypatch.setattr("clew.patterns.features.fitting._MOST_VIEWS", 1)
+@pytest.mark.usefixtures("one_thread", "briefly")
+def test_fine_tuning_mixes_photos_as_asked_for(cached: CachedPhotos, tmp_path: Path) -> None:
     losses = []
-    for mixup in (0.0, 0.0, 1.0):
+    for place, mixup in enumerate((0.0, 0.0, 1.0)):
         network, augment = load_lite0(classes=2), replace(AUGMENT, mixup=mixup)
-        fitted = fit(cached, network, tmp_path / "features", minutes=60, augment=augment)
+        fitted = fit(
+            cached,
+            network,
+            tmp_path / "features",
+            minutes=60,
+            augment=augment,
+            out=tmp_path / str(place),
+        )
         losses.append(fitted.history[-1]["train_loss"])
     assert losses[0] == losses[1] != losses[2]
 
@@ -208,10 +239,16 @@ def test_classes_with_few_photos_are_named(cached: CachedPhotos, tmp_path: Path)
     few = np.where(np.arange(PHOTOS) < 4, 0, 1)
     plan = plan_features(PHOTOS, cached.size, minutes=1e-9, threads=1)
     assert "24 photos" in plan.reason and "give more `minutes`" in plan.reason
-    network = load_lite0(classes=2)
-    fitted = fit_on_features(
-        network, cached, few, SPLITS, tmp_path / "f", plan=plan, augment=AUGMENT
+    events: list[Event] = []
+    fitted = fit(
+        cached,
+        load_lite0(classes=2),
+        tmp_path / "f",
+        plan=plan,
+        labels=few,
+        reporter=events.append,
     )
-    assert 'fewer than 5 training photos: "cats" (4)' in fitted.notes[0]
-    assert "no time to fine-tune" in fitted.notes[1]
+    notes = [str(note) for note in pick(events, Note)]
+    assert 'fewer than 5 training photos: "cats" (4)' in notes[0]
+    assert "no time to fine-tune" in notes[1]
     assert len(fitted.history) == 1

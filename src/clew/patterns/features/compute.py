@@ -4,7 +4,7 @@ pretrained network, and the maps that its last blocks are trained on."""
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +14,31 @@ from jaxtyping import Float16, Float32
 from torch import Tensor
 
 from clew.base.cores import count_cores
+from clew.base.cpu import fast_convolutions, time_on_core
 from clew.base.errors import InputError
 from clew.base.progress import Reporter, log_event
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache.build import CachedPhotos
-from clew.patterns.features.frozen import FIRST_BLOCK, Form, FrozenLite0, choose_form
 from clew.patterns.features.store import (
+    FORMS,
     FeatureStore,
     Filling,
+    Form,
     Key,
     Look,
     PhotoSource,
     Views,
     find_form,
 )
+from clew.patterns.networks.classifier import normalize
 from clew.patterns.networks.lite0 import (
     FEATURES,
+    FIRST_TUNED,
     LITE0_DIGEST,
     STAGE_CHANNELS,
+    TUNED_CHANNELS,
     EfficientNetLite0,
+    freeze,
     load_lite0,
 )
 
@@ -42,7 +48,8 @@ _STAGES = sum(STAGE_CHANNELS[:-1])
 _FLOAT = np.dtype(np.float32)
 # Change when features are computed differently: old ones would not match new ones.
 _METHOD, _MAPS_METHOD = "pooled stages, views 2", "views 2"
-_CHANNELS, _STRIDE = 192, 32
+_STRIDE = 32
+_TIMED_SIDE, _TIMED_IMAGES = 160, 2
 _HASH_LETTERS = 16
 
 
@@ -133,13 +140,55 @@ def compute_features(
 
 
 def _pool(device: str | torch.device, form: Form) -> Look:
-    network = FrozenLite0(load_lite0(classes=1), form, device)
+    return pooled_stages(load_lite0(classes=1), form, device)
 
+
+def pooled_stages(
+    network: EfficientNetLite0, form: Form, device: str | torch.device = "cpu"
+) -> Look:
+    """The mean of the last feature map of images, and those of the stages before it."""
+    frozen = freeze(network, products=form == "products", device=device)
+
+    @torch.inference_mode()
     def look(images: Tensor) -> Sequence[Tensor]:
-        pooled = network.pooled(images)
+        maps = frozen.stages(_as_input(frozen, images.to(device)))
+        # Rows of pixels lie in memory as they are added up; a mean over both sides is slower.
+        pooled = [one.permute(0, 2, 3, 1).flatten(1, 2).mean(1) for one in maps]
         return pooled[-1], torch.cat(pooled[:-1], dim=1)
 
     return look
+
+
+def frozen_maps(network: EfficientNetLite0, form: Form) -> Look:
+    """What the blocks take that are trained on maps, pixel by pixel, in 16 bits."""
+    frozen = freeze(network, products=form == "products")
+
+    @torch.inference_mode()
+    def look(images: Tensor) -> Sequence[Tensor]:
+        maps = frozen.maps_to_tune(_as_input(frozen, images))
+        return [maps.permute(0, 2, 3, 1).flatten(1).half()]
+
+    return look
+
+
+def _as_input(network: EfficientNetLite0, images: Tensor) -> Tensor:
+    return normalize(images, network).contiguous(memory_format=torch.channels_last)
+
+
+def choose_form(device: torch.device) -> Form:
+    """The faster form on this machine, by timing both."""
+    return _fastest_on_cpu() if device.type == "cpu" else "convolutions"
+
+
+@lru_cache(maxsize=1)
+def _fastest_on_cpu() -> Form:
+    network = EfficientNetLite0(classes=1)
+    images = torch.zeros(_TIMED_IMAGES, _TIMED_SIDE, _TIMED_SIDE, 3, dtype=torch.uint8)
+    with fast_convolutions():
+        seconds = {
+            form: time_on_core(partial(pooled_stages(network, form), images)) for form in FORMS
+        }
+    return min(FORMS, key=lambda form: seconds[form])
 
 
 def compute_maps(
@@ -155,18 +204,13 @@ def compute_maps(
     """The maps that the network makes of these photos and views before its last blocks, in 16 bits.
     They are the same for every network with the same first blocks."""
     digest, side = _hash_first_blocks(network), -(-source.size // _STRIDE)
-
-    def make_look(form: Form) -> Look:
-        frozen = FrozenLite0(network, form)
-        return lambda images: [frozen.maps_before(images, FIRST_BLOCK).flatten(1).half()]
-
     [found] = _compute_rows(
         keys,
         source,
         folder / f"maps-{digest[:8]}",
-        make_look,
+        partial(frozen_maps, network),
         kind="feature maps",
-        columns={"map": (_CHANNELS * side**2, np.dtype(np.float16))},
+        columns={"map": (TUNED_CHANNELS * side**2, np.dtype(np.float16))},
         weights=digest,
         method=_MAPS_METHOD,
         device="cpu",
@@ -174,12 +218,12 @@ def compute_maps(
         reporter=reporter,
         should_stop=should_stop,
     )
-    return torch.from_numpy(found).unflatten(1, (side, side, _CHANNELS))
+    return torch.from_numpy(found).unflatten(1, (side, side, TUNED_CHANNELS))
 
 
 def map_bytes(size: int) -> int:
     """The size of the map of one image."""
-    return 2 * _CHANNELS * (-(-size // _STRIDE)) ** 2
+    return 2 * TUNED_CHANNELS * (-(-size // _STRIDE)) ** 2
 
 
 def _compute_rows(
@@ -221,7 +265,7 @@ def _compute_rows(
 
 
 def _hash_first_blocks(network: EfficientNetLite0) -> str:
-    first = [f"_blocks.{place}." for place in range(FIRST_BLOCK)]
+    first = [f"_blocks.{place}." for place in range(FIRST_TUNED)]
     found = hashlib.blake2b()
     for name, value in network.state_dict().items():
         if name.startswith(("_conv_stem", "_bn0", *first)) and value.is_floating_point():

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +26,16 @@ from clew.patterns.augment.operations import apply_changes
 from clew.patterns.cache.build import CachedPhotos
 from clew.patterns.cache.rows import ID, RowStore
 from clew.patterns.cache.samples import ImageSamples
-from clew.patterns.features.frozen import FORMS, Form
 from clew.storage.manifest import has_manifest, read_manifest
 from clew.storage.reader import StoreReader
 
 _ADVICE = "Free some space and run the same command again."
 
 
+# "products": a convolution of single pixels is a matrix product. On ARM without SVE that is 1.7
+# times as fast as PyTorch's own convolutions in channels_last, which are best elsewhere.
+Form = Literal["products", "convolutions"]
+FORMS: tuple[Form, ...] = get_args(Form)
 # A photo's digest and the number of a view.
 Key = tuple[str, int]
 # Small batches stay in the processor's caches; a GPU wants large ones.

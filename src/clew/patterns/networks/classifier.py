@@ -31,6 +31,8 @@ class PatternClassifier(nn.Module):
     `[batch, classes]`. Augmentation runs on the batch's device. `body_rate` is the share of the
     learning rate that everything but the network's head is trained with."""
 
+    maps: tuple[Float[Tensor, "views photos ..."], Float[Tensor, "photos ..."]] | None = None
+
     def __init__(
         self,
         network: nn.Module,
@@ -56,18 +58,49 @@ class PatternClassifier(nn.Module):
         is_head = head is not None and name.startswith(f"network.{head}.")
         return 1.0 if is_head else self._body_rate
 
+    def tune_last_blocks(
+        self, maps: tuple[Float[Tensor, "views photos ..."], Float[Tensor, "photos ..."]]
+    ) -> None:
+        """Train only the last blocks from now on, on these maps of the training photos, of each in
+        several views, and of the validation photos. A batch then has the `index` of each photo
+        instead of its image."""
+        network: Any = self.network
+        network.train_last_blocks()
+        self.maps, self._body_rate = maps, 1.0
+
+    def embed_maps(self, maps: Float[Tensor, "batch rows columns channels"]) -> Tensor:
+        network: Any = self.network
+        return network.embed_maps(maps.float().permute(0, 3, 1, 2))
+
     def training_step(self, batch: Mapping[str, Any]) -> StepOutput:
-        images, labels = batch["image"], batch["label"]
+        labels = batch["label"]
         if not self.training:
-            logits = self(images)
+            logits = self(batch["image"]) if self.maps is None else self._judge(self._read(batch))
             return StepOutput(loss=self.loss(logits, labels), scores=logits, labels=labels)
         with torch.no_grad():
-            seen, targets = self.augment(images), F.one_hot(labels, self.classes).float()
+            seen = self.augment(batch["image"]) if self.maps is None else self._read(batch)
+            targets = F.one_hot(labels, self.classes).float()
             if self.mixup is not None:
                 seen, targets = self.mixup(seen, targets)
-            seen = self.normalize(seen)
-        logits = self.network(seen)
+        logits = self._judge(seen)
         return StepOutput(loss=self.loss(logits, targets), scores=logits, labels=labels)
+
+    def _read(self, batch: Mapping[str, Any]) -> Float[Tensor, "batch rows columns channels"]:
+        """The maps of a batch; in training, one of each photo's views."""
+        assert self.maps is not None
+        (views, validation), index = self.maps, batch["index"]
+        if not self.training:
+            return validation[index].float()
+        return views[torch.randint(len(views), index.shape), index].float()
+
+    def _judge(self, seen: Tensor) -> Float[Tensor, "batch classes"]:
+        """The logits of images from 0 to 1, or of maps."""
+        network: Any = self.network
+        if self.maps is not None:
+            return network.classify(self.embed_maps(seen))
+        with torch.no_grad():
+            seen = self.normalize(seen)
+        return network(seen)
 
 
 def input_scaling(network: nn.Module) -> InputScaling:

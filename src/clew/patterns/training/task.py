@@ -8,24 +8,15 @@ from typing import Any
 
 import torch
 
-from clew.base.progress import Note
 from clew.engine import CategoricalLoss, FitResult, PlanRequest, Reporter, TrainConfig, fit
-from clew.engine.folders import LAST
+from clew.engine.folders import LAST, RESULT
 from clew.engine.processes import count_processes
-from clew.engine.trainer import record_fit
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.augment.operations import decide_flip
 from clew.patterns.cache.samples import choose_place
-from clew.patterns.features.fitting import (
-    TUNING_FILE,
-    FeaturePlan,
-    TuningFile,
-    fit_on_features,
-    plan_features,
-)
+from clew.patterns.features.fitting import FeaturePlan, fit_on_features, plan_features
 from clew.patterns.networks import build_network
 from clew.patterns.networks.classifier import PatternClassifier
-from clew.patterns.networks.lite0 import EfficientNetLite0
 from clew.patterns.trained.tables import EXCLUDED_FILE
 from clew.patterns.training.config import BODY_RATE, PatternsConfig, Prepared, TrainingChoice
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
@@ -55,13 +46,13 @@ class Task:
     def build(self) -> PatternClassifier:
         """The initial network, the same for the same seed."""
         torch.manual_seed(self.train.seed)
-        classes = self.photos.classes
+        classes, known = self.photos.classes, LAST if self.quick is None else RESULT
         network = build_network(
             self.network,
             classes=len(classes),
             image_size=self.photos.size.value,
-            # A run that is resumed has its own weights.
-            pretrained=self.pretrained and not (self.out / LAST).exists(),
+            # A run that is resumed has its own weights; feature maps are made by these.
+            pretrained=self.pretrained and not (self.out / known).exists(),
         )
         if self.start is not None:
             self.start.load_into(network, classes)
@@ -80,58 +71,27 @@ class Task:
 
         The test photos are evaluated afterwards: with the model as it will be loaded.
         """
-        if self.quick is not None:
-            file = TuningFile(self.out / TUNING_FILE, {**self.identity, "seed": self.train.seed})
-            if not (self.out / LAST).exists():
-                self._fit_on_features(self.quick, model, file, reporter, should_stop)
-            file.remove()
-        return fit(
+        common: dict[str, Any] = {
+            "config": self.train,
+            "request": self.request,
+            "output_dir": self.out,
+            "settings": self.identity,
+            "reporter": reporter,
+            "should_stop": should_stop,
+        }
+        if self.quick is None:
+            train, validation = map(self.samples.open_later, ("train", "validation"))
+            return fit(model, train, validation, **common)
+        photos = self.photos
+        return fit_on_features(
             model,
-            self.samples.open_later("train"),
-            self.samples.open_later("validation"),
-            config=self.train,
-            request=self.request,
-            output_dir=self.out,
-            settings=self.identity,
-            reporter=reporter,
-            should_stop=should_stop,
-        )
-
-    def _fit_on_features(
-        self,
-        plan: FeaturePlan,
-        model: PatternClassifier,
-        file: TuningFile,
-        reporter: Reporter,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        """Train on features, and leave the folder as the engine would."""
-        assert isinstance(model.network, EfficientNetLite0)
-        fitted = fit_on_features(
-            model.network,
-            self.photos.cached,
-            self.photos.labels,
-            self.photos.splits,
-            self.photos.cached.store.parent / "features",
-            plan=plan,
+            photos.cached,
+            photos.labels,
+            photos.splits,
+            photos.cached.store.parent / "features",
+            plan=self.quick,
             augment=self.augment,
-            loss=self.loss,
-            seed=self.train.seed,
-            file=file,
-            reporter=reporter,
-            should_stop=should_stop,
-        )
-        for note in fitted.notes:
-            reporter(Note(note))
-        record_fit(
-            model,
-            fitted.history,
-            best_epoch=fitted.best_epoch,
-            config=self.train,
-            request=self.request,
-            output_dir=self.out,
-            settings=self.identity,
-            reporter=reporter,
+            **common,
         )
 
     @property

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from clew.base.errors import InputError
+from clew.engine.model_files import read_model
 from clew.patterns.networks import build_network, lite0
 from clew.patterns.networks.classifier import IMAGENET, input_scaling, normalize
 from clew.patterns.networks.lite0 import (
@@ -19,13 +20,18 @@ from clew.patterns.networks.lite0 import (
     EfficientNetLite0,
     PointConv2d,
     SameConv2d,
-    load_imagenet_classifier,
     load_lite0,
     pretrained_lite0,
 )
 from clew.storage import wheels
 
 _DAISY = 985
+
+
+def load_imagenet_classifier(cache: Path | None = None) -> EfficientNetLite0:
+    network = EfficientNetLite0(lite0.IMAGENET_CLASSES)
+    read_model(pretrained_lite0(cache)).load_into(network, name="lite0")
+    return network
 
 
 @pytest.mark.parametrize("side", [32, 45, 64])

@@ -41,6 +41,7 @@ _MOST_A_TASK, _TASKS_A_THREAD = 32, 4
 # Starting processes takes as long as decoding some hundred small photos, and two threads hardly
 # wait for each other.
 _MANY_PHOTOS, _FEW_WORKERS = 1000, 2
+_MISSING = OtherFile(key="", kind="unreadable", reason="it is missing or cannot be read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +97,7 @@ def cache_photos(
     contents, temporary = store.read() if store.is_whole() else None, {}
     if contents is None or len(find_new(contents, stamps)):
         with store.locked():
-            filling = _Filling(store, photos, stamps, reporter or log_event)
-            temporary = filling.run(workers, should_stop)
+            temporary = _fill(store, photos, stamps, workers, reporter or log_event, should_stop)
         contents = store.read()
     cached = judge_photos(store.path, size, photos, stamps, contents, temporary)
     return replace(cached, cache_dir=cache_dir)
@@ -110,102 +110,100 @@ def find_new(contents: Contents, stamps: Stamps) -> Int64[np.ndarray, " new"]:
     return np.flatnonzero(unknown & ~contents.are_faulty(keys) & ~stamps.are_gone())
 
 
-class _Filling:
-    """Adds the missing photos to the store; the caller must hold its lock."""
-
-    def __init__(
-        self,
-        store: ImageStore,
-        photos: Sequence[Photo],
-        stamps: Stamps,
-        reporter: Reporter,
-    ) -> None:
-        self._store, self._photos, self._stamps = store, photos, stamps
-        self._reporter = reporter
-        self._temporary: dict[str, Fault] = {}
-
-    def run(self, workers: int, should_stop: Callable[[], bool]) -> dict[str, Fault]:
-        """Decode the missing photos. Returns temporary faults, which may be gone next time, by the
-        photo's name."""
-        lost = self._store.heal()
-        if lost:
-            self._reporter(
-                Note(
-                    f'the cache "{self._store.path}" has lost {counted(lost, "image")}: decoding '
-                    "again."
+def _fill(
+    store: ImageStore,
+    photos: Sequence[Photo],
+    stamps: Stamps,
+    workers: int,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> dict[str, Fault]:
+    """Add the missing photos to the store, whose lock the caller holds. Returns temporary faults,
+    which may be gone next time, by the photo's name."""
+    if lost := store.heal():
+        words = f'the cache "{store.path}" has lost {counted(lost, "image")}: decoding again.'
+        reporter(Note(words))
+    contents = store.read()
+    new = find_new(contents, stamps)
+    if not len(new):
+        return {}
+    size, row_bytes = store.size, image_bytes(store.size) + _ROW_EXTRA_BYTES
+    store.refuse_full_disk(
+        len(new) * row_bytes + store.bytes_to_copy(),
+        f"{counted(len(new), 'photo')} of {size} x {size} pixels require up to",
+    )
+    most = bytes_text(row_bytes * len(new))
+    started = WorkStarted(
+        noun="photos",
+        planned=len(photos),
+        done=len(photos) - len(new),
+        estimate=f"{counted(len(new), 'photo')} to decode: at most {most} on disk",
+    )
+    digests, next_id, read = set(contents.digests.to_pylist()), contents.next_id, 0
+    temporary: dict[str, Fault] = {}
+    decoded = decode_photos([photos[place] for place in new], size, workers)
+    with report_work(reporter, started), store.adding_rows() as writer, closing(decoded) as found:
+        for squares in found:
+            count = len(squares.digests)
+            files = stamps.take(new[read : read + count])
+            rows = _build_rows(squares, files, digests, next_id, size)
+            written = writer.write(rows)
+            # After the rows that duplicates refer to.
+            store.ledger.add(_find_others(squares, files, rows, temporary))
+            reporter(WorkAdvanced(count=count, written_bytes=written))
+            read, next_id = read + count, next_id + rows.num_rows
+            if should_stop() and read < len(new):
+                writer.save()
+                store.ledger.save()
+                raise TrainingStoppedError(
+                    f"stopped while reading photos: {started.done + read:,} of {len(photos):,} "
+                    "were read and saved."
                 )
-            )
-        contents = self._store.read()
-        new = find_new(contents, self._stamps)
-        if not len(new):
-            return self._temporary
-        size, row_bytes = self._store.size, image_bytes(self._store.size) + _ROW_EXTRA_BYTES
-        self._store.refuse_full_disk(
-            len(new) * row_bytes + self._store.bytes_to_copy(),
-            f"{counted(len(new), 'photo')} of {size} x {size} pixels require up to",
-        )
-        planned, most = len(self._photos), bytes_text(row_bytes * len(new))
-        started = WorkStarted(
-            noun="photos",
-            planned=planned,
-            done=planned - len(new),
-            estimate=f"{counted(len(new), 'photo')} to decode: at most {most} on disk",
-        )
-        with report_work(self._reporter, started):
-            self._decode(new, contents, workers, should_stop)
-        return self._temporary
+    store.ledger.save()
+    return temporary
 
-    def _decode(
-        self,
-        new: Int64[np.ndarray, " new"],
-        contents: Contents,
-        workers: int,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        planned, read, known = len(self._photos), 0, len(self._photos) - len(new)
-        new_images, writer = NewImages(contents), self._store.add_rows()
-        photos = [self._photos[place] for place in new]
-        try:
-            with closing(decode_photos(photos, self._store.size, workers)) as found:
-                for squares in found:
-                    count = len(squares.digests)
-                    stamps = self._stamps.take(new[read : read + count])
-                    rows = build_rows(squares, stamps, new_images, self._store.size)
-                    written = writer.write(rows)
-                    self._note_others(squares, stamps, rows)
-                    self._reporter(WorkAdvanced(count=count, written_bytes=written))
-                    read += count
-                    if should_stop() and read < len(new):
-                        writer.save()
-                        self._store.ledger.save()
-                        raise TrainingStoppedError(
-                            f"stopped while reading photos: {known + read:,} of {planned:,} were "
-                            "read and saved."
-                        )
-            writer.finish()
-            self._store.ledger.save()
-        except BaseException:
-            writer.abandon()
-            raise
 
-    def _note_others(self, squares: Squares, stamps: Stamps, rows: pa.RecordBatch) -> None:
-        """Note duplicates and unreadable photos in the ledger, after the rows that the duplicates
-        refer to have been written."""
-        if rows.num_rows == len(squares.digests):
-            return
-        with_row = set(rows.column("name").to_pylist())
-        others = []
-        for place, (key, name) in enumerate(
-            zip(stamps.keys().to_pylist(), stamps.names.to_pylist(), strict=True)
-        ):
-            fault = squares.faults.get(place)
-            if fault is None and name not in with_row:
-                others.append(OtherFile(key=key, digest=squares.digests[place]))
-            elif fault is not None and fault.kind == "unreadable":
-                self._temporary[fault.name] = fault
-            elif fault is not None:
-                others.append(OtherFile(key=key, kind=fault.kind, reason=fault.reason))
-        self._store.ledger.add(others)
+def _build_rows(
+    squares: Squares, files: Stamps, digests: set[str], first_id: int, size: int
+) -> pa.RecordBatch:
+    """The rows for images that are not in `digests`, with the size and date of their files."""
+    places = []
+    for place, digest in enumerate(squares.digests):
+        if digest is not None and digest not in digests:
+            places.append(place)
+            digests.add(digest)
+    files = files.take(places)
+    columns = [
+        pa.array(np.arange(first_id, first_id + len(places))),
+        files.names,
+        pa.array(files.file_bytes),
+        pa.array(files.modified_ns),
+        pa.array([squares.digests[place] for place in places], pa.string()),
+        *(pa.array(np.ascontiguousarray(side)) for side in squares.sizes[places].T),
+        pa.FixedSizeListArray.from_arrays(
+            pa.array(squares.images[places].reshape(-1)), image_bytes(size)
+        ),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=image_schema(size))
+
+
+def _find_others(
+    squares: Squares, files: Stamps, rows: pa.RecordBatch, temporary: dict[str, Fault]
+) -> Iterator[OtherFile]:
+    """Duplicates and unreadable photos, for the ledger. Faults that may be gone next time are added
+    to `temporary` instead."""
+    if rows.num_rows == len(squares.digests):
+        return
+    with_row = set(rows.column("name").to_pylist())
+    named = zip(files.keys().to_pylist(), files.names.to_pylist(), strict=True)
+    for place, (key, name) in enumerate(named):
+        fault = squares.faults.get(place)
+        if fault is None and name not in with_row:
+            yield OtherFile(key=key, digest=squares.digests[place])
+        elif fault is not None and fault.kind == "unreadable":
+            temporary[fault.name] = fault
+        elif fault is not None:
+            yield OtherFile(key=key, kind=fault.kind, reason=fault.reason)
 
 
 def judge_photos(
@@ -221,12 +219,17 @@ def judge_photos(
     keys = stamps.keys()
     rows = contents.find(keys)
     without = np.flatnonzero(rows < 0)
-    lacking = zip(without.tolist(), keys.take(pa.array(without)).to_pylist(), strict=True)
-    faults = {
-        place: _find_fault(photos[place], contents.faults.get(key), temporary)
-        for place, key in lacking
-    }
-    faults.update(_find_equals(photos, rows))
+    faults: dict[int, Fault] = {}
+    for place, key in zip(without.tolist(), keys.take(pa.array(without)).to_pylist(), strict=True):
+        known, photo = contents.faults.get(key, _MISSING), photos[place]
+        fault = photo.fault(known.kind or "", known.reason or "")
+        faults[place] = temporary.get(photo.name, fault)
+    equal = list(_group_equal(rows))
+    for group in equal:
+        refused = refuse_equals([photos[place] for place in group])
+        faults |= {
+            place: refused[photos[place].name] for place in group if photos[place].name in refused
+        }
     usable = np.array([place for place in range(len(photos)) if place not in faults], np.int64)
     return CachedPhotos(
         store=store,
@@ -238,27 +241,9 @@ def judge_photos(
         faults=tuple(faults[place] for place in sorted(faults)),
         copies={
             contents.digests[int(rows[group[0]])].as_py(): tuple(photos[one] for one in group)
-            for group in _group_equal(rows)
+            for group in equal
         },
     )
-
-
-def _find_fault(photo: Photo, known: OtherFile | None, temporary: Mapping[str, Fault]) -> Fault:
-    if photo.name in temporary:
-        return temporary[photo.name]
-    kind, reason = "unreadable", "it is missing or cannot be read"
-    if known is not None:
-        kind, reason = known.kind or "", known.reason or ""
-    return photo.fault(kind, reason)
-
-
-def _find_equals(
-    photos: Sequence[Photo], rows: Int64[np.ndarray, " photos"]
-) -> Iterator[tuple[int, Fault]]:
-    for places in _group_equal(rows):
-        faults = refuse_equals([photos[place] for place in places])
-        named = ((place, photos[place].name) for place in places)
-        yield from ((place, faults[name]) for place, name in named if name in faults)
 
 
 def _group_equal(rows: Int64[np.ndarray, " photos"]) -> Iterator[list[int]]:
@@ -301,43 +286,3 @@ def decode_photos(
     with DecodingProcesses(workers if is_worth_it else 0) as processes:
         read = partial(processes.read_squares, size=size)
         yield from map_in_threads(read, tasks, workers, ahead=workers)
-
-
-class NewImages:
-    """The digests of all images so far, and the id of the next row."""
-
-    def __init__(self, contents: Contents) -> None:
-        self._digests = set(contents.digests.to_pylist())
-        self._next_id = contents.next_id
-
-    def is_new(self, digest: str | None) -> bool:
-        """Whether the image has not been seen before; remembers it. None is not an image."""
-        if digest is None or digest in self._digests:
-            return False
-        self._digests.add(digest)
-        return True
-
-    def take_ids(self, count: int) -> np.ndarray:
-        self._next_id += count
-        return np.arange(self._next_id - count, self._next_id)
-
-
-def build_rows(
-    squares: Squares, stamps: Stamps, new_images: NewImages, size: int
-) -> pa.RecordBatch:
-    """The rows for images that are new, with the size and date of their files."""
-    digests = squares.digests
-    places = [place for place, digest in enumerate(digests) if new_images.is_new(digest)]
-    files = stamps.take(places)
-    pixels = squares.images[places].reshape(-1)
-    columns = [
-        pa.array(new_images.take_ids(len(places))),
-        files.names,
-        pa.array(files.file_bytes),
-        pa.array(files.modified_ns),
-        pa.array([digests[place] for place in places], pa.string()),
-        *(pa.array(np.ascontiguousarray(side)) for side in squares.sizes[places].T),
-        pa.FixedSizeListArray.from_arrays(pa.array(pixels), image_bytes(size)),
-    ]
-    schema = image_schema(size)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

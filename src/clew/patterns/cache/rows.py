@@ -1,5 +1,5 @@
 """A store of rows that grows: how it is created, repaired and extended. Reading it changes nothing;
-`heal` and `add_rows` require the lock."""
+`heal` and `adding_rows` require the lock."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -99,8 +99,17 @@ class RowStore:
         """The store must exist."""
         return StoreReader(open_folder(self.path, cache_dir=self._cache_dir), max_open=1)
 
-    def add_rows(self) -> "RowWriter":
-        return RowWriter(self)
+    @contextmanager
+    def adding_rows(self) -> "Iterator[RowWriter]":
+        """Rows that are written in the block count once it ends. If it ends early, the next run
+        takes over what was written."""
+        writer = RowWriter(self)
+        try:
+            yield writer
+            writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
 
     def next_shard(self) -> int:
         """The number of the shard to write next: the last one until it is full."""

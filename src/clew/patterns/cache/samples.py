@@ -116,6 +116,10 @@ class ImageSamples:
             "index": places,
         }
 
+    def read(self, places: Int64[np.ndarray, " photos"]) -> Images:
+        """Only the images."""
+        return self.read_batch(places, BufferPool())["image"]
+
     def _read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:
         """`chosen` are the same indices on the device of the labels."""
         if self._images is None:
@@ -128,12 +132,30 @@ class ImageSamples:
         return out
 
 
-def open_images(settings: LoadSettings, samples: ImageSamples, rank: Rank | None = None) -> Loader:
-    """Open batches of the samples; the engine calls it through `partial`. On the GPU there is
-    nothing to read ahead."""
+class _Subset:
+    """Some of the samples; the `index` of a batch counts all of them."""
+
+    def __init__(self, samples: ImageSamples, places: Int64[np.ndarray, " some"]) -> None:
+        self._samples, self._places = samples, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def read_batch(self, indices: Rows, buffers: BufferPool) -> dict[str, Any]:
+        return self._samples.read_batch(self._places[indices], buffers)
+
+
+def open_images(
+    settings: LoadSettings,
+    samples: ImageSamples,
+    places: Int64[np.ndarray, " some"] | None = None,
+    rank: Rank | None = None,
+) -> Loader:
+    """Open batches of the samples at `places`, or of all; the engine calls it through `partial`. On
+    the GPU there is nothing to read ahead."""
     is_read = samples.place != "gpu"
     return Loader(
-        samples,
+        samples if places is None else _Subset(samples, places),
         settings.batch_size,
         shuffle=settings.shuffle,
         seed=settings.seed,

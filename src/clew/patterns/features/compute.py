@@ -22,12 +22,12 @@ from clew.patterns.cache.build import CachedPhotos
 from clew.patterns.features.store import (
     FORMS,
     FeatureStore,
-    Filling,
     Form,
     Key,
     Look,
     PhotoSource,
     Views,
+    fill_store,
     find_form,
 )
 from clew.patterns.networks.classifier import normalize
@@ -258,9 +258,17 @@ def _compute_rows(
     store = open_store(find_form(path))
     if not store.is_whole() or set(keys) - set(store.keys()):
         form = find_form(path) or choose_form(torch.device(device))
-        store, look = open_store(form), make_look(form)
-        filling = Filling(store, source, look, device=device, threads=threads, reporter=reporter)
-        filling.run(keys, should_stop)
+        store = open_store(form)
+        fill_store(
+            store,
+            source,
+            make_look(form),
+            keys,
+            device=device,
+            threads=threads,
+            reporter=reporter,
+            should_stop=should_stop,
+        )
     return store.read(keys)
 
 

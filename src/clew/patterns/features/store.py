@@ -2,7 +2,7 @@
 by the photo's digest, and filled in threads. A kill loses at most the last batches."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -181,95 +181,79 @@ def _read_values(reader: StoreReader, number: int, name: str, like: np.ndarray) 
     return np.concatenate([np.zeros(0, like.dtype), *flat]).reshape(-1, like.shape[1])
 
 
-class Filling:
-    """Adds missing rows to a store. `look` gives the arrays of a batch of images, one row each."""
+def fill_store(
+    store: FeatureStore,
+    source: PhotoSource,
+    look: Look,
+    keys: Sequence[Key],
+    *,
+    device: str | torch.device,
+    threads: int,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> None:
+    """Add missing rows. `look` gives the arrays of a batch of images, one row each. Raises
+    TrainingStoppedError when `should_stop` returns true, and whatever writing a store raises."""
+    on_cpu = torch.device(device).type == "cpu"
+    at_once = _AT_ONCE if on_cpu else _AT_ONCE_ON_GPU
+    read = _open_images(source, at_once)
 
-    def __init__(
-        self,
-        store: FeatureStore,
-        source: PhotoSource,
-        look: Look,
-        *,
-        device: str | torch.device,
-        threads: int,
-        reporter: Reporter,
-    ) -> None:
-        self._store, self._source, self._look, self._reporter = store, source, look, reporter
-        self._on_cpu = torch.device(device).type == "cpu"
-        self._threads = threads
-        self._at_once = _AT_ONCE if self._on_cpu else _AT_ONCE_ON_GPU
-        cached = source.cached
-        labels = np.zeros(len(cached.photos), np.int64)
-        self._images = ImageSamples(cached.open_store(), cached.rows, labels, place="disk")
-        self._places = {digest: place for place, digest in enumerate(cached.digests)}
+    def compute(batch: Sequence[Key]) -> list[np.ndarray]:
+        return [values[: len(batch)].cpu().numpy() for values in look(read(batch))]
 
-    def run(self, keys: Sequence[Key], should_stop: Callable[[], bool]) -> None:
-        """Raises TrainingStoppedError when `should_stop` returns true, and whatever writing a store
-        raises."""
-        with self._store.locked(), fast_convolutions():
-            self._store.heal()
-            there = self._store.keys()
-            known = set(there)
-            missing = [key for key in keys if key not in known]
-            if missing:
-                size = self._source.size
-                started = WorkStarted(
-                    noun="features",
-                    planned=len(keys),
-                    done=len(keys) - len(missing),
-                    estimate=f"{counted(len(missing), 'image')} of {size} x {size} pixels to "
-                    "compute features of",
-                )
-                with report_work(self._reporter, started):
-                    self._write(missing, len(there), should_stop)
-
-    def _write(
-        self, missing: Sequence[Key], first_id: int, should_stop: Callable[[], bool]
-    ) -> None:
-        writer, done = self._store.add_rows(), 0
-        try:
-            for keys, arrays in self._compute(missing):
-                rows = self._store.build_rows(keys, first_id + done, arrays)
-                written = writer.write(rows)
-                done += len(keys)
-                self._reporter(WorkAdvanced(count=len(keys), written_bytes=written))
+    with store.locked(), fast_convolutions():
+        store.heal()
+        there = store.keys()
+        known = set(there)
+        missing = [key for key in keys if key not in known]
+        if not missing:
+            return
+        batches = [missing[first : first + at_once] for first in range(0, len(missing), at_once)]
+        computed = (
+            map_on_cores(compute, batches, threads)
+            if on_cpu
+            else map_in_threads(compute, batches, 1, ahead=1)
+        )
+        started = WorkStarted(
+            noun="features",
+            planned=len(keys),
+            done=len(keys) - len(missing),
+            estimate=f"{counted(len(missing), 'image')} of {source.size} x {source.size} pixels "
+            "to compute features of",
+        )
+        done = 0
+        with report_work(reporter, started), store.adding_rows() as writer:
+            for batch, arrays in zip(batches, computed, strict=True):
+                written = writer.write(store.build_rows(batch, len(there) + done, arrays))
+                done += len(batch)
+                reporter(WorkAdvanced(count=len(batch), written_bytes=written))
                 if should_stop() and done < len(missing):
                     writer.save()
                     raise TrainingStoppedError(
                         f"stopped while computing features: {done:,} of {len(missing):,} were "
                         "computed and saved."
                     )
-            writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
 
-    def _compute(self, keys: Sequence[Key]) -> Iterator[tuple[Sequence[Key], list[np.ndarray]]]:
-        firsts = range(0, len(keys), self._at_once)
-        batches = [keys[first : first + self._at_once] for first in firsts]
-        if self._on_cpu:
-            found = map_on_cores(self._look_at, batches, self._threads)
-        else:
-            found = map_in_threads(self._look_at, batches, 1, ahead=1)
-        yield from zip(batches, found, strict=True)
 
-    def _look_at(self, keys: Sequence[Key]) -> list[np.ndarray]:
-        """The rows of one batch."""
-        arrays = self._look(self._read(keys))
-        return [values[: len(keys)].cpu().numpy() for values in arrays]
+def _open_images(
+    source: PhotoSource, at_once: int
+) -> Callable[[Sequence[Key]], UInt8[Tensor, "batch size size 3"]]:
+    """Reads the images of a batch. It always has the same shape, so that a photo's features do not
+    depend on how many others there are."""
+    cached, size = source.cached, source.size
+    labels = np.zeros(len(cached.photos), np.int64)
+    images = ImageSamples(cached.open_store(), cached.rows, labels, place="disk")
+    places = {digest: place for place, digest in enumerate(cached.digests)}
 
-    def _read(self, keys: Sequence[Key]) -> UInt8[Tensor, "batch size size 3"]:
-        """The images of a batch. It always has the same shape, so that a photo's features do not
-        depend on how many others there are."""
-        size = self._source.size
-        places = np.array([self._places[digest] for digest, _ in keys], np.int64)
-        images = self._images.read_batch(places, BufferPool())["image"]
-        batch = torch.zeros(self._at_once, size, size, 3, dtype=torch.uint8)
-        seen = resize(images, size)
-        batch[: len(keys)] = (
-            self._source.views.make(seen, keys) if any(view for _, view in keys) else seen
-        )
+    def read(keys: Sequence[Key]) -> Tensor:
+        rows = np.array([places[digest] for digest, _ in keys], np.int64)
+        seen = resize(images.read_batch(rows, BufferPool())["image"], size)
+        batch = torch.zeros(at_once, size, size, 3, dtype=torch.uint8)
+        is_viewed = any(view for _, view in keys)
+        batch[: len(keys)] = source.views.make(seen, keys) if is_viewed else seen
         return batch
+
+    return read
 
 
 def _draw(key: Key, count: int) -> Float[Tensor, " numbers"]:

@@ -398,15 +398,6 @@ def load_lite0(classes: int, cache: Path | None = None) -> EfficientNetLite0:
     return network
 
 
-def load_imagenet_classifier(cache: Path | None = None) -> EfficientNetLite0:
-    """The network with all its ImageNet weights: logits `[batch, 1000]`. Raises InputError as
-    `pretrained_lite0` does."""
-    saved = read_model(pretrained_lite0(cache))
-    network = _allocate(IMAGENET_CLASSES)
-    saved.load_into(network, name="lite0")
-    return network
-
-
 def _allocate(classes: int) -> EfficientNetLite0:
     with torch.device("meta"):
         outline = EfficientNetLite0(classes)

@@ -16,6 +16,7 @@ from clew.base.cores import count_cores
 from clew.base.cpu import map_on_cores
 from clew.base.typed_json import to_json
 from clew.metrics import auroc, expected_calibration_error
+from clew.patterns.cache.samples import ImageSamples
 from clew.patterns.photo_map.block import MOST_THUMBNAILS, draw_sheet
 from clew.patterns.photo_map.layout import choose_shown, lay_out
 from clew.patterns.photos import SPLITS
@@ -29,7 +30,7 @@ from clew.patterns.trained.unknown import (
     find_spread,
     fit_space,
 )
-from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
+from clew.patterns.training.photos import TrainingPhotos
 from clew.storage.writing import replace_json
 
 # Small batches stay in a core's cache: there they take half of the time of large ones.
@@ -62,44 +63,27 @@ class SplitOutputs:
 
 
 def run_split(
-    model: PatternModel, photos: TrainingPhotos, samples: TrainingSamples, split: str
+    model: PatternModel, photos: TrainingPhotos, samples: ImageSamples, split: str
 ) -> SplitOutputs:
     """Run the network on a split; on some photos only of the training split."""
-    places = photos.places(split)
+    places, on_cpu = photos.places(split), model.device.type == "cpu"
     if split == "train":
         model = replace(model, looks_closer=False)  # it would take time and change next to nothing
-        on_cpu = model.device.type == "cpu"
         most = _MOST_TRAINING_ON_CPU if on_cpu else _MOST_TRAINING
         places = places[choose_shown(photos.labels[places], most)]
     kept = choose_shown(photos.labels[places], _MOST_HELD_OUT)
-    wanted = np.zeros(len(places), bool)
-    wanted[kept] = True
-    inside = np.searchsorted(photos.places(split), places)
-    logits, features, done = [], [], 0
-    for found in _run(model, samples, split, inside):
-        logits.append(found.logits)
-        features.append(found.features[wanted[done : done + len(found.logits)]])
-        done += len(found.logits)
-    return SplitOutputs(
-        places=places,
-        logits=np.concatenate(logits),
-        chosen=places[kept],
-        features=np.concatenate(features),
-    )
-
-
-def _run(
-    model: PatternModel, samples: TrainingSamples, split: str, places: Int64[np.ndarray, " photos"]
-) -> Iterator[Outputs]:
-    """The outputs of one batch after the other; on a CPU every core runs batches of its own."""
-    on_cpu = model.device.type == "cpu"
+    is_kept = np.isin(np.arange(len(places)), kept)
     size = _BATCH_ON_CPU if on_cpu else _BATCH
-    batches = [places[begin : begin + size] for begin in range(0, len(places), size)]
+    batches = [slice(begin, begin + size) for begin in range(0, len(places), size)]
 
-    def run(batch: Int64[np.ndarray, " photos"]) -> Outputs:
-        return model.outputs(samples.read(split, batch))
+    def run(batch: slice) -> Outputs:
+        found = model.outputs(samples.read(places[batch]))
+        return Outputs(found.logits, found.features[is_kept[batch]])
 
-    return map_on_cores(run, batches, count_cores()) if on_cpu else map(run, batches)
+    # On a CPU every core runs batches of its own.
+    found = map_on_cores(run, batches, count_cores()) if on_cpu else map(run, batches)
+    logits, features = map(np.concatenate, zip(*found, strict=True))
+    return SplitOutputs(places=places, logits=logits, chosen=places[kept], features=features)
 
 
 def fit_unknown(
@@ -295,13 +279,15 @@ def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
 def draw_photo_map(
     folder: Path,
     photos: TrainingPhotos,
-    samples: TrainingSamples,
+    samples: ImageSamples,
     outputs: Mapping[str, SplitOutputs],
 ) -> None:
     """Write map.csv and map.jpg."""
     places = np.concatenate([one.chosen for one in outputs.values()])
     features = np.concatenate([one.features for one in outputs.values()])
-    predicted = np.concatenate([_predict(one) for one in outputs.values()])
+    predicted = np.concatenate(
+        [one.logits[np.searchsorted(one.places, one.chosen)].argmax(1) for one in outputs.values()]
+    )
     is_wrong = predicted != photos.labels[places]
     shown = choose_shown(
         photos.labels[places], MOST_ON_MAP, first=np.flatnonzero(is_wrong).tolist()
@@ -324,16 +310,5 @@ def draw_photo_map(
         )
     ]
     shown = places[order[:MOST_THUMBNAILS]]
-    images = (_read_image(photos, samples, int(place)) for place in shown)
+    images = (samples.read(np.array([place]))[0].cpu().numpy() for place in shown)
     write_map(folder, rows, draw_sheet(images, len(shown)))
-
-
-def _predict(split: SplitOutputs) -> np.ndarray:
-    inside = np.searchsorted(split.places, split.chosen)
-    return split.logits[inside].argmax(1)
-
-
-def _read_image(photos: TrainingPhotos, samples: TrainingSamples, place: int) -> np.ndarray:
-    split = SPLITS[photos.splits[place]]
-    inside = np.searchsorted(photos.places(split), [place])
-    return samples.read(split, inside)[0].cpu().numpy()

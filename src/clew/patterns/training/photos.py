@@ -2,22 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64
 
 from clew.base.errors import InputError
 from clew.base.progress import Reporter
-from clew.engine import OpenBatches
 from clew.engine.plan import look_at_machine
-from clew.loading.buffers import BufferPool
 from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
-from clew.patterns.cache.samples import ImageSamples, Place, open_images
 from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits
 from clew.patterns.trained.tables import RunTables, SplitRow
 from clew.patterns.training.config import PatternsConfig, TrainingChoice
@@ -59,10 +54,6 @@ class TrainingPhotos:
         """Test photos, according to their folders, that the starting weights were trained on: they
         make the test accuracy too high."""
         return sum(digest in self.earlier for digest in self.cached.digests)
-
-    def read_through(self, cache_dir: Path | None) -> "TrainingPhotos":
-        """The same photos on this machine, whose cache may be elsewhere."""
-        return replace(self, cached=replace(self.cached, cache_dir=cache_dir))
 
     def places(self, split: str) -> Int64[np.ndarray, " photos"]:
         """Indices of a split's photos among all, in the order of their names."""
@@ -144,43 +135,6 @@ def _find_earlier(known: dict[str, str], now: dict[str, str]) -> dict[str, str]:
         for digest, split in known.items()
         if digest not in now or (now[digest] == "test" and split != "test")
     }
-
-
-class TrainingSamples:
-    """The images of every split, where batches are assembled."""
-
-    def __init__(self, photos: TrainingPhotos, place: Place, device: torch.device) -> None:
-        self._samples = {
-            split: ImageSamples(
-                photos.cached.open_store(),
-                photos.cached.rows[photos.places(split)],
-                photos.labels[photos.places(split)],
-                place=place,
-                device=device,
-            )
-            for split in SPLITS
-        }
-
-    def open_later(self, split: str) -> OpenBatches:
-        """The function that the engine calls to open the batches of a split, in a size of its
-        choice."""
-        return partial(open_images, samples=self._samples[split])
-
-    def read(
-        self, split: str, places: Int64[np.ndarray, " photos"]
-    ) -> UInt8[torch.Tensor, "photos size size 3"]:
-        """Images of a split, by their indices in it."""
-        return self._samples[split].read_batch(places, BufferPool())["image"]
-
-    def read_some(
-        self, split: str, most: int
-    ) -> tuple[UInt8[np.ndarray, "photos size size 3"], Int64[np.ndarray, " photos"]]:
-        """Images and classes of photos from all over a split, the same ones every time."""
-        samples = self._samples[split]
-        count = min(most, len(samples))
-        chosen = np.sort(np.random.default_rng(0).permutation(len(samples))[:count])
-        batch = samples.read_batch(chosen, BufferPool())
-        return batch["image"].cpu().numpy(), batch["label"].cpu().numpy()
 
 
 def _explain_size(wanted: int | None, start: Start | None, cached: CachedPhotos) -> str:

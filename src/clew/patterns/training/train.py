@@ -2,29 +2,42 @@
 repeated."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, log_event
 from clew.base.settings import offer_overwrite
 from clew.base.urls import resolved
-from clew.engine import FitResult, ModelMeasured
+from clew.engine import CategoricalLoss, FitResult, ModelMeasured, PlanRequest, TrainConfig, fit
 from clew.engine.checkpoint import read_versions
-from clew.engine.folders import CURVES, draw_curves
+from clew.engine.folders import CURVES, LAST, RESULT, draw_curves
 from clew.engine.planner import connect
-from clew.engine.processes import first_does, is_first_process
-from clew.patterns.networks import usual_sizes
+from clew.engine.processes import count_processes, first_does, is_first_process
+from clew.patterns.augment import AugmentConfig
+from clew.patterns.augment.operations import decide_flip
+from clew.patterns.cache.samples import ImageSamples, choose_place, open_images
+from clew.patterns.features.fitting import FeaturePlan, fit_on_features, plan_features
+from clew.patterns.networks import build_network, usual_sizes
 from clew.patterns.networks.classifier import PatternClassifier
 from clew.patterns.photos import SPLITS, PhotoFolder, find_classes
 from clew.patterns.results_file import RESULTS
 from clew.patterns.trained.model import PatternModel, read_results, softmax
-from clew.patterns.trained.tables import write_predictions
-from clew.patterns.training.config import Measuring, PatternsConfig
+from clew.patterns.trained.tables import EXCLUDED_FILE, write_predictions
+from clew.patterns.training.config import (
+    BODY_RATE,
+    Measuring,
+    PatternsConfig,
+    Prepared,
+    TrainingChoice,
+)
 from clew.patterns.training.measuring import (
     PhotoMeasures,
     describe_classes,
@@ -37,11 +50,13 @@ from clew.patterns.training.measuring import (
     write_results,
 )
 from clew.patterns.training.photos import TrainingPhotos, prepare_photos
-from clew.patterns.training.start import RunFolder, Start, choose_network, open_start
-from clew.patterns.training.task import Task, decide_task
+from clew.patterns.training.start import NetworkChoice, RunFolder, Start, choose_network, open_start
 from clew.storage.mirror import open_folder
 from clew.storage.working_copy import optional_copy, working_copy
 
+# This many photos are used to decide on mirroring.
+_LOOKED_AT = 2_000
+_AT_RATES = f", its body at {BODY_RATE:g} times the learning rate of its head"
 _MANY_PHOTOS = 5_000
 _LOGGED = ("test_accuracy", "test_macro_f1", "test_loss", "test_ece", "val_accuracy", "temperature")
 
@@ -93,11 +108,11 @@ def _train(
         sizes = usual_sizes(network.name, for_features=for_features)
         photos = first_does(
             partial(_prepare, found, config, folder, start, sizes, reporter, should_stop)
-        ).read_through(config.cache_dir)
+        )
+        # The cache of this machine may be elsewhere.
+        photos = replace(photos, cached=replace(photos.cached, cache_dir=config.cache_dir))
     spent = time.monotonic() - started
-    task, prepared = decide_task(config, network, photos, start, device, spent_seconds=spent)
-    if is_first_process():
-        reporter(prepared)
+    task = _decide(config, network, photos, start, device, spent, reporter)
     classifier = task.build()
     with offer_overwrite():
         fitted = task.fit(classifier, reporter, should_stop)
@@ -142,6 +157,169 @@ def _prepare(
     return photos
 
 
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One training run with every setting decided."""
+
+    out: Path
+    network: NetworkChoice
+    quick: FeaturePlan | None
+    photos: TrainingPhotos
+    samples: ImageSamples
+    start: Start | None
+    augment: AugmentConfig
+    loss: CategoricalLoss
+    train: TrainConfig
+    request: PlanRequest
+
+    def build(self) -> PatternClassifier:
+        """The initial network, the same for the same seed."""
+        torch.manual_seed(self.train.seed)
+        classes, known = self.photos.classes, LAST if self.quick is None else RESULT
+        network = build_network(
+            self.network.name,
+            classes=len(classes),
+            image_size=self.photos.size.value,
+            # A run that is resumed has its own weights; feature maps are made by these.
+            pretrained=self.network.pretrained and not (self.out / known).exists(),
+        )
+        if self.start is not None:
+            self.start.load_into(network, classes)
+        return PatternClassifier(
+            network,
+            classes=len(classes),
+            loss=self.loss,
+            augment=self.augment,
+            body_rate=BODY_RATE if self.network.is_fine_tuned else 1.0,
+        )
+
+    def fit(
+        self, model: PatternClassifier, reporter: Reporter, should_stop: Callable[[], bool]
+    ) -> FitResult:
+        """Trains it, or resumes it, or loads its result when it is finished.
+
+        The test photos are evaluated afterwards: with the model as it will be loaded.
+        """
+        common: dict[str, Any] = {
+            "config": self.train,
+            "request": self.request,
+            "output_dir": self.out,
+            "settings": self.identity,
+            "reporter": reporter,
+            "should_stop": should_stop,
+        }
+        photos = self.photos
+        if self.quick is None:
+            places = map(photos.places, ("train", "validation"))
+            openers = (partial(open_images, samples=self.samples, places=one) for one in places)
+            return fit(model, *openers, **common)
+        return fit_on_features(
+            model,
+            photos.cached,
+            photos.labels,
+            photos.splits,
+            photos.cached.store.parent / "features",
+            plan=self.quick,
+            augment=self.augment,
+            **common,
+        )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What identifies this run; `load_classifier` builds the network from it."""
+        augment = asdict(self.augment)
+        if not self.augment.is_cropping:  # as runs before there were crops
+            del augment["crop"]
+        return {
+            "network": self.network.name,
+            "classes": list(self.photos.classes),
+            "image_size": self.photos.size.value,
+            "pretrained": self.network.pretrained,
+            "augment": augment,
+            "loss": asdict(self.loss),
+            "data": self.photos.identify(),
+            "started_from": self.start.digest if self.start else None,
+            **({"minutes": self.quick.minutes} if self.quick is not None else {}),
+        }
+
+
+def _decide(
+    config: PatternsConfig,
+    network: NetworkChoice,
+    photos: TrainingPhotos,
+    start: Start | None,
+    device: torch.device,
+    spent_seconds: float,
+    reporter: Reporter,
+) -> Task:
+    """Decide what is left open, and report it with its reason. `spent_seconds` were over before, of
+    the time that was asked for."""
+    places, fine = photos.places("train"), network.is_fine_tuned
+    count, processes = len(places), count_processes()
+    place, why_place = choose_place(
+        photos.cached.image_bytes, wanted=config.cache, device=device, processes=processes
+    )
+    cached = photos.cached
+    samples = ImageSamples(
+        cached.open_store(), cached.rows, photos.labels, place=place, device=device
+    )
+    train = config.train_for(count, on_gpu=device.type == "cuda", is_fine_tuned=fine)
+    flip, why_flip = config.augment.flip, "as requested"
+    if flip is None:
+        some = places[np.sort(np.random.default_rng(0).permutation(count)[:_LOOKED_AT])]
+        flip, why_flip = decide_flip(samples.read(some).cpu().numpy(), photos.labels[some])
+    method = TrainingChoice(value=None, reason=f"the whole network{_AT_RATES if fine else ''}")
+    quick = None
+    if network.minutes is not None:
+        quick = plan_features(
+            len(cached.photos),
+            photos.size.value,
+            minutes=network.minutes,
+            spent_seconds=spent_seconds,
+        )
+        method = TrainingChoice(value=quick.seconds, reason=quick.reason)
+    about, counts = photos.describe(), Counter(photos.labels.tolist())
+    prepared = Prepared(
+        folder=photos.folder.root,
+        classes={name: counts[label] for label, name in enumerate(photos.classes)},
+        splits=about["splits"],
+        excluded=about["excluded"],
+        other_files=about["other_files"],
+        excluded_file=config.out / EXCLUDED_FILE,
+        image_size=photos.size,
+        started_from=start.folder if start else None,
+        new_classes=tuple(name for name in photos.classes if start and name not in start.classes),
+        place=TrainingChoice(value=place, reason=why_place),
+        flip=TrainingChoice(value=flip, reason=why_flip),
+        epochs=TrainingChoice(value=train.epochs, reason=_why_epochs(config, count, fine=fine)),
+        network=TrainingChoice(value=network.name, reason=network.reason),
+        method=method,
+    )
+    if is_first_process():
+        reporter(prepared)
+    return Task(
+        out=config.out,
+        network=network,
+        quick=quick,
+        photos=photos,
+        samples=samples,
+        start=start,
+        augment=config.augment_for(flip=flip, is_fine_tuned=fine),
+        loss=config.loss.build(photos.count_classes("train")),
+        train=train,
+        request=config.request_for(count, is_fine_tuned=fine),
+    )
+
+
+def _why_epochs(config: PatternsConfig, count: int, *, fine: bool) -> str:
+    photos = f"{count:,} training photos"
+    if config.epochs is not None:
+        return "requested with `epochs`"
+    if config.start_from is not None:
+        return f"fewer than usual for {photos}, because it does not start from scratch"
+    return f"to fine-tune pretrained weights on {photos}" if fine else f"for {photos}"
+
+
 def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dict[str, Any]:
     """Evaluates the model and writes everything about it, results.json last: if that exists,
     everything does. Returns its content."""
@@ -175,7 +353,7 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     draw_curves(
         folder / CURVES,
         fitted.history,
-        title=f"{task.network}, test accuracy {reached['test'].accuracy:.1%}",
+        title=f"{task.network.name}, test accuracy {reached['test'].accuracy:.1%}",
         best_epoch=fitted.best_epoch,
         figure_name="accuracy",
     )
@@ -204,8 +382,8 @@ def _describe(
         "confusion": test.confusion.tolist(),
         "temperature": temperature,
         "image_size": photos.size.value,
-        "network": task.network,
-        "pretrained": task.pretrained,
+        "network": task.network.name,
+        "pretrained": task.network.pretrained,
         "augment": asdict(task.augment),
         "loss": asdict(task.loss),
         "train": asdict(task.train),

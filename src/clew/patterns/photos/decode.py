@@ -2,14 +2,14 @@
 processes. A bad file never raises anything but a PhotoError that says why."""
 
 import hashlib
+import io
 import os
-import signal
-import socket
+import pickle
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -207,98 +207,64 @@ class DecodingProcesses:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._pipes: list[Connection] = []
-        self._free: SimpleQueue[Connection] = SimpleQueue()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
 
     def __enter__(self) -> "DecodingProcesses":
-        pairs = [socket.socketpair() for _ in range(self._count)]
-        self._process = _start([theirs for _, theirs in pairs]) if pairs else None
-        for ours, theirs in pairs:
-            theirs.close()
-            self._pipes.append(Connection(ours.detach()))
-            self._free.put(self._pipes[-1])
+        with suppress(OSError):  # not a Python of its own: photos are decoded without processes
+            while len(self._processes) < self._count:
+                process = start_function(
+                    serve,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                    start_new_session=True,  # Ctrl+C is for the process that waits for these
+                )
+                self._processes.append(process)
+                self._free.put(process)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pipe in self._pipes:
-            pipe.close()
-        if self._process is not None:
-            # A process that was forked meanwhile may hold a copy of the pipes.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        for process in self._processes:
+            process.kill()
+            with suppress(BrokenPipeError):
+                process.communicate()
 
     def read_squares(self, photos: Sequence[Photo], size: int) -> Squares:
-        """As `squares.read_squares`, in a process that has nothing else to do. Threads may call
-        this at the same time; without a process, the photos are decoded here."""
+        """As `read_squares`, in a process that has nothing else to do. Threads may call this at the
+        same time; without a process, the photos are decoded here."""
         try:
-            pipe = self._free.get_nowait()
+            process = self._free.get_nowait()
         except Empty:
             return read_squares(photos, size)
         try:
-            pipe.send((photos, size))
-            squares = _receive(pipe, len(photos), size)
-        except (EOFError, OSError):  # killed, perhaps because memory is short
-            pipe.close()
+            squares = _ask(process, photos, size)
+        except (EOFError, OSError, pickle.UnpicklingError):  # killed, as memory is short, perhaps
             return read_squares(photos, size)
-        self._free.put(pipe)
+        self._free.put(process)
         for place in squares.postponed():
             squares.read(place, photos[place], size)
         return squares
 
 
-def _receive(pipe: Connection, photos: int, size: int) -> Squares:
-    images = np.empty((photos, size * size * 3), np.uint8)
-    squares: Squares = pipe.recv()
+def _ask(process: subprocess.Popen[bytes], photos: Sequence[Photo], size: int) -> Squares:
+    assert process.stdin is not None and isinstance(process.stdout, io.BufferedReader)
+    pickle.dump((photos, size), process.stdin)
+    process.stdin.flush()
+    squares: Squares = pickle.load(process.stdout)
     # Straight into the array: pickled, the images would be copied four times.
-    rest = images.data.cast("B")
-    while rest:
-        count = os.readv(pipe.fileno(), [rest])
-        if not count:
-            raise EOFError
-        rest = rest[count:]
+    images = np.empty((len(photos), size * size * 3), np.uint8)
+    if process.stdout.readinto(images.data.cast("B")) < images.nbytes:
+        raise EOFError
     return replace(squares, images=images)
 
 
-def _start(sockets: Sequence[socket.socket]) -> subprocess.Popen[bytes] | None:
-    numbers = [one.fileno() for one in sockets]
-    try:
-        return start_function(
-            serve,
-            numbers,
-            stdin=subprocess.DEVNULL,
-            pass_fds=numbers,
-            # A process that forks should have no threads.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl+C is for the process that waits for these
-        )
-    except OSError:  # not a Python of its own: photos are decoded without processes
-        return None
-
-
-def serve(sockets: Sequence[int]) -> None:
-    """Fork one process per socket and wait for all of them."""
-    for mine in sockets:
-        if os.fork() == 0:
-            for other in sockets:
-                if other != mine:
-                    os.close(other)
-            _answer(Connection(mine))
-            os._exit(0)
-    for each in sockets:
-        os.close(each)
-    for _ in sockets:
-        os.wait()
-
-
-def _answer(pipe: Connection) -> None:
-    while True:
-        try:
-            photos, size = pipe.recv()
-        except (EOFError, OSError):
-            return
-        squares = read_squares(photos, size, take_turns=False)
-        pipe.send(replace(squares, images=squares.images[:0]))
-        rest = squares.images.data.cast("B")
-        while rest:
-            rest = rest[os.write(pipe.fileno(), rest) :]
+def serve() -> None:
+    """Decode what comes through standard input, until it is closed."""
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            photos, size = pickle.load(sys.stdin.buffer)
+            squares = read_squares(photos, size, take_turns=False)
+            pickle.dump(replace(squares, images=squares.images[:0]), sys.stdout.buffer)
+            sys.stdout.buffer.write(squares.images.data.cast("B"))
+            sys.stdout.buffer.flush()

@@ -8,7 +8,7 @@ import numpy as np
 
 from clew.base.texts import counted
 from clew.metrics import calibration_points
-from clew.pages.figures import Dot, Guide, Line, Panel, draw_panel, padded_range
+from clew.pages.figures import Dot, Guide, Line, Panel, draw_panels, padded_range
 from clew.pages.markup import Html, rect, tag
 from clew.pages.numbers import decimals, percent
 from clew.patterns.report.results import Run, confused_pairs, percents
@@ -67,32 +67,41 @@ class _Grid:
         lean = 0.0 if self.is_dense else wide * _SLANT * len(self.names[-1])
         self.width = self.left + self.side + lean + 12
 
+    def middle(self, row: int) -> float:
+        """Where the text of a row stands."""
+        return self.top + self.cell * (row + 0.5) + self.letter * 0.35
+
+    def write(self, text: str, x: float, y: float, classes: str, **more: str) -> Html:
+        size = f"font-size:{self.letter:.1f}px"
+        return tag("text", text, x=x, y=y, class_=classes, style=size, **more)
+
 
 def draw_confusion(run: Run) -> Html:
     """The matrix (one row per true class, one column per predicted class) and the pairs that are
     most often confused."""
     confusion = run.confusion
     assert confusion is not None
-    kept = _kept_classes(confusion)
+    # All, or those with the most mistakes, in their own order.
+    mistakes = confusion.sum(0) + confusion.sum(1) - 2 * confusion.diagonal()
+    kept = np.sort(np.argsort(-mistakes, kind="stable")[:MOST_CLASSES])
     if len(kept) <= _NUMBERED:
         matrix = _draw_matrix(run, kept)
         return tag("div", tag("div", matrix, _draw_pairs(run), class_="confused"))
     groups = find_groups(confusion, kept)
     ordered = np.array([place for group in groups for place in group])
+    cut = tag(
+        "p",
+        f"The {len(kept)} of {len(run.classes):,} classes with the most mistakes are shown; "
+        "results.json has the whole matrix.",
+        class_="empty",
+    )
     return tag(
         "div",
         tag("div", _draw_pairs(run), _draw_groups(run, groups), class_="confused"),
         tag("h3", "All classes", class_="all-classes"),
-        _describe_cut(run, kept),
+        cut if len(kept) < len(run.classes) else None,
         _draw_matrix(run, ordered, is_wide=True),
     )
-
-
-def _kept_classes(confusion: np.ndarray) -> np.ndarray:
-    """All, or those with the most mistakes, in their own order."""
-    mistakes = confusion.sum(0) + confusion.sum(1) - 2 * confusion.diagonal()
-    worst = np.argsort(-mistakes, kind="stable")[:MOST_CLASSES]
-    return np.sort(worst)
 
 
 def find_groups(confusion: np.ndarray, kept: np.ndarray) -> list[list[int]]:
@@ -128,34 +137,34 @@ def _draw_groups(run: Run, groups: Sequence[list[int]]) -> Html:
     return tag("div", figures, class_="class-groups")
 
 
-def _describe_cut(run: Run, kept: np.ndarray) -> Html | None:
-    if len(kept) == len(run.classes):
-        return None
-    return tag(
-        "p",
-        f"The {len(kept)} of {len(run.classes):,} classes with the most mistakes are shown; "
-        f"results.json has the whole matrix.",
-        class_="empty",
-    )
-
-
 def _draw_matrix(run: Run, places: np.ndarray, *, is_wide: bool = False) -> Html:
     """The part of the matrix of these classes, in their order."""
     assert run.confusion is not None
     classes = [run.classes[place] for place in places]
     part, totals = run.confusion[np.ix_(places, places)], run.confusion[places].sum(1)
     grid = _Grid(classes)
-    rows = [
-        _draw_row(grid, classes, row, part[row], int(totals[row])) for row in range(len(classes))
+    cells = [
+        tag(
+            "g",
+            grid.write(grid.names[row], grid.left - 7, grid.middle(row), "name row end"),
+            [
+                _draw_cell(grid, classes, row, column, int(part[row, column]), int(totals[row]))
+                for column in np.flatnonzero(part[row]).tolist()
+            ],
+        )
+        for row in range(len(classes))
     ]
+    across = rect(0, 0, grid.left + grid.side, grid.cell)
+    down = rect(grid.left, grid.top, grid.cell, grid.side)
     picture = tag(
         "svg",
         tag("text", "predicted", x=grid.left, y=12, class_="axis"),
         tag("text", "true", x=6, y=grid.top - 8, class_="axis"),
         rect(grid.left, grid.top, grid.side, grid.side, class_="ground"),
-        _marks(grid),
+        # The row and the column under the pointer, which the script moves.
+        tag("g", across, down, class_="marks"),
         [_column_name(grid, place) for place in range(len(classes))],
-        rows,
+        cells,
         _net(grid),
         viewBox=f"0 0 {grid.width:.0f} {grid.top + grid.side + 6:.0f}",
         width=grid.width,
@@ -170,63 +179,32 @@ def _draw_matrix(run: Run, places: np.ndarray, *, is_wide: bool = False) -> Html
     return tag("div", picture, class_="scroll wide" if is_wide else "scroll", tabindex="0")
 
 
-def _marks(grid: _Grid) -> Html:
-    """The row and the column under the pointer, which the script moves."""
-    across = rect(0, 0, grid.left + grid.side, grid.cell)
-    down = rect(grid.left, grid.top, grid.cell, grid.side)
-    return tag("g", across, down, class_="marks")
-
-
 def _column_name(grid: _Grid, place: int) -> Html:
     shift = grid.letter * (0.35 if grid.is_dense else 0.25)
     x, y = grid.left + grid.cell * (place + 0.5) + shift, grid.top - 6
     turned = f"rotate({-90 if grid.is_dense else -45} {x:.1f} {y:.1f})"
-    return _word(grid.names[place], x, y, grid, "name column", transform=turned)
-
-
-def _draw_row(
-    grid: _Grid, classes: Sequence[str], row: int, counts: np.ndarray, total: int
-) -> Html:
-    y = grid.top + grid.cell * (row + 0.5) + grid.letter * 0.35
-    name = _word(grid.names[row], grid.left - 7, y, grid, "name row end")
-    cells = [
-        _draw_cell(grid, classes, row, column, int(counts[column]), total)
-        for column in np.flatnonzero(counts).tolist()
-    ]
-    return tag("g", name, cells)
+    return grid.write(grid.names[place], x, y, "name column", transform=turned)
 
 
 def _draw_cell(
     grid: _Grid, classes: Sequence[str], row: int, column: int, count: int, total: int
 ) -> Html:
-    x, y = grid.left + grid.cell * column, grid.top + grid.cell * row
-    depth = count / total if row == column else _stress(count / total)
-    box = rect(x, y, grid.cell, grid.cell, style=f"fill-opacity:{depth:.2f}")
+    x, y, side = grid.left + grid.cell * column, grid.top + grid.cell * row, grid.cell
+    # Mistakes are few among the photos of a class: one in a thousand must still be visible.
+    share, is_right = count / total, row == column
+    depth = share if is_right else max(share**0.6, 0.22)
+    box = rect(x, y, side, side, style=f"fill-opacity:{depth:.2f}")
     number = None
     if len(grid.names) <= _NUMBERED:
         tone = "deep" if depth > _DEEP else "pale"
-        at = (x + grid.cell / 2, y + grid.cell / 2 + grid.letter * 0.35)
-        number = _word(f"{count:,}", *at, grid, f"cell middle {tone}")
-    kind = "correct" if row == column else "wrong"
-    tip = _describe_cell(classes[row], classes[column], count, total)
-    return tag("g", box, number, class_=f"cell-box {kind}", data_tip=tip)
-
-
-def _stress(share: float) -> float:
-    """Mistakes are few among the photos of a class: one in a thousand must still be visible."""
-    return float(max(share**0.6, 0.22))
-
-
-def _describe_cell(label: str, predicted: str, count: int, total: int) -> str:
-    share = f"{count:,} of {total:,} ({percent(count / total)})"
-    if label == predicted:
-        return f'"{label}": {share} correct'
-    return f'"{label}" predicted as "{predicted}": {share}'
-
-
-def _word(text: str, x: float, y: float, grid: _Grid, classes: str, **more: str) -> Html:
-    size = f"font-size:{grid.letter:.1f}px"
-    return tag("text", text, x=x, y=y, class_=classes, style=size, **more)
+        number = grid.write(f"{count:,}", x + side / 2, grid.middle(row), f"cell middle {tone}")
+    told = f"{count:,} of {total:,} ({percent(share)})"
+    tip = f'"{classes[row]}" predicted as "{classes[column]}": {told}'
+    if is_right:
+        tip = f'"{classes[row]}": {told} correct'
+    return tag(
+        "g", box, number, class_=f"cell-box {'correct' if is_right else 'wrong'}", data_tip=tip
+    )
 
 
 def _net(grid: _Grid) -> Html:
@@ -248,58 +226,38 @@ def _draw_pairs(run: Run) -> Html:
         for label, predicted, count in pairs[:_MOST_PAIRS]
     ]
     more = len(pairs) - _MOST_PAIRS
-    note = f"and {counted(more, 'less frequent pair')}" if more > 0 else ""
-    return tag(
-        "div",
-        tag("h3", "Most frequent mistakes"),
-        draw_plain(head, rows, "pairs"),
-        tag("p", note, class_="muted") if note else None,
-    )
+    note = tag("p", f"and {counted(more, 'less frequent pair')}", class_="muted")
+    table = draw_plain(head, rows, "pairs")
+    return tag("div", tag("h3", "Most frequent mistakes"), table, note if more > 0 else None)
 
 
 def draw_training(run: Run) -> Html:
     panels = [_epoch_panel(run, *panel) for panel in _PANELS]
-    return tag("div", [draw_panel(panel) for panel in panels if panel.lines], class_="panels")
-
-
-def _lines(run: Run, columns: Sequence[tuple[str, str, str, int]]) -> tuple[Line, ...]:
-    found = []
-    for column, name, color, dash in columns:
-        values = np.array([_or_nan(row.get(column)) for row in run.history])
-        if np.isfinite(values).any():
-            line = Line(
-                x=_epochs(run),
-                y=values,
-                color=color,
-                dash=dash,
-                tip=name,
-                has_dots=len(values) == 1,
-            )
-            found.append(line)
-    return tuple(found)
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _epochs(run: Run) -> np.ndarray:
-    rows = enumerate(run.history, start=1)
-    return np.array([row.get("epoch") or place for place, row in rows], dtype=float)
+    return draw_panels([panel for panel in panels if panel.lines])
 
 
 def _epoch_panel(
     run: Run, title: str, y_label: str, columns: Sequence[tuple[str, str, str, int]]
 ) -> Panel:
-    lines = _lines(run, columns)
-    last = float(max(_epochs(run), default=1.0))
+    numbered = enumerate(run.history, start=1)
+    epochs = np.array([row.get("epoch") or place for place, row in numbered], dtype=float)
+    lines = []
+    for column, name, color, dash in columns:
+        found = (row.get(column) for row in run.history)
+        values = np.array([math.nan if value is None else value for value in found])
+        if np.isfinite(values).any():
+            has_dots = len(values) == 1
+            lines.append(
+                Line(x=epochs, y=values, color=color, dash=dash, tip=name, has_dots=has_dots)
+            )
+    last = float(max(epochs, default=1.0))
     return Panel(
         title=title,
         x_label="epoch",
         y_label=y_label,
         x_range=(1.0, last) if last > 1 else (0.5, 1.5),
         y_range=padded_range(value for line in lines for value in line.y),
-        lines=lines,
+        lines=tuple(lines),
         dots=_best_dot(run) if y_label == "accuracy" else (),
         legend=tuple((line.tip, line.color, line.dash) for line in lines) if y_label else (),
         has_whole_steps=True,
@@ -319,8 +277,8 @@ def _best_dot(run: Run) -> tuple[Dot, ...]:
 def draw_confidence(run: Run) -> Html:
     confidence = np.array([answer.probability for answer in run.answers])
     is_correct = np.array([answer.is_correct for answer in run.answers])
-    panels = [_threshold_panel(confidence, is_correct), _calibration_panel(confidence, is_correct)]
-    return tag("div", [draw_panel(panel) for panel in panels], class_="panels")
+    draw = (_threshold_panel, _calibration_panel)
+    return draw_panels([panel(confidence, is_correct) for panel in draw])
 
 
 def describe_threshold(run: Run, threshold: float = _DEFAULT_THRESHOLD) -> str:
@@ -340,7 +298,9 @@ def describe_threshold(run: Run, threshold: float = _DEFAULT_THRESHOLD) -> str:
 def _threshold_panel(confidence: np.ndarray, is_correct: np.ndarray) -> Panel:
     thresholds = np.linspace(0, 1, 101)
     kept = np.array([(confidence >= at).mean() for at in thresholds])
-    right = np.array([_share(is_correct[confidence >= at]) for at in thresholds])
+    # NaN where no photo is left.
+    right = np.array([is_correct[confidence >= at].sum() for at in thresholds])
+    right = np.divide(right, kept * len(confidence), out=np.full(101, math.nan), where=kept > 0)
     lines = (
         Line(x=thresholds, y=kept, color=_TRAINING, dash=1, tip="coverage"),
         Line(x=thresholds, y=right, color=_VALIDATION, tip="accuracy"),
@@ -358,10 +318,6 @@ def _threshold_panel(confidence: np.ndarray, is_correct: np.ndarray) -> Panel:
         ),
         legend=tuple((line.tip, line.color, line.dash) for line in lines),
     )
-
-
-def _share(is_correct: np.ndarray) -> float:
-    return float(is_correct.mean()) if len(is_correct) else math.nan
 
 
 def _calibration_panel(confidence: np.ndarray, is_correct: np.ndarray) -> Panel:

@@ -2,7 +2,6 @@
 fitted here."""
 
 import logging
-import tomllib
 from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from clew.base.errors import ClewError
 from clew.base.urls import as_path
-from clew.pages.markup import Html, Section, join, tag, wrap_page
+from clew.pages.markup import Html, Section, join, make_section, tag, wrap_page
 from clew.pages.numbers import counted
 from clew.patterns.photo_map.block import map_style
 from clew.patterns.report.figures import (
@@ -86,12 +85,8 @@ def _make_page(run: Run, device: str | None) -> str:
         header=_header(run),
         sections=_make_sections(run, model, fault),
         footer=_footer(run),
-        style=_read("style.css") + map_style(),
+        style=files("clew.patterns.report").joinpath("style.css").read_text("utf-8") + map_style(),
     )
-
-
-def _read(name: str) -> str:
-    return files("clew.patterns.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _name(run: Run) -> str:
@@ -137,7 +132,7 @@ def _make_sections(run: Run, model: PatternModel | None, fault: str) -> list[Sec
     """All sections of the page; one with nothing to show carries the reason."""
     mapped, thumbnails = read_map(run.folder)
     correct = any(answer.is_correct for answer in run.answers)
-    # What each section shows, and whether there is anything.
+    # What each section shows, in reading order, and whether there is anything.
     figures: dict[str, tuple[Callable[[], Html], object]] = {
         "confusion": (partial(draw_confusion, run), run.confusion is not None),
         "classes": (partial(draw_classes, run), True),
@@ -161,11 +156,9 @@ def _make_sections(run: Run, model: PatternModel | None, fault: str) -> list[Sec
         "unknown": describe_unknown(run),
         "excluded": counted(sum(run.excluded_kinds.values()), "file"),
     }
-    sections = []
-    for name, texts in tomllib.loads(_read("sections.toml")).items():
-        draw, shown = figures[name]
-        filled = {key: text.format_map(words) for key, text in texts.items()}
-        missing = "" if shown else filled["missing"]
-        content = draw() if shown else join()
-        sections.append(Section(name=name, content=content, **{**filled, "missing": missing}))
-    return sections
+    return [
+        make_section(
+            "clew.patterns.report", name, draw() if shown else join(), figure=shown, **words
+        )
+        for name, (draw, shown) in figures.items()
+    ]

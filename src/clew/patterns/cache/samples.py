@@ -95,14 +95,15 @@ class ImageSamples:
         self.place = place
         self.rows = np.ascontiguousarray(rows, np.int64)
         self.labels = torch.from_numpy(np.array(labels, np.int64))
-        reader = _open_reader(as_path(store))
-        self.size = int(reader.manifest.setting("size"))
-        self._files = _Files(reader, self.rows, self.size)
-        self._files.hold()
+        self._reader = _open_reader(as_path(store))
+        self.size = int(self._reader.manifest.setting("size"))
+        self._shape = (self.size, self.size, CHANNELS)
         self._images: Images | None = None
-        if place != "disk":
+        if place == "disk":
+            self._open_files()
+        else:
             on = torch.device("cpu" if place == "ram" else device or "cuda")
-            self._images, self.labels = self._files.read_all(on), self.labels.to(on)
+            self._images, self.labels = self._read_all(on), self.labels.to(on)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -122,14 +123,43 @@ class ImageSamples:
 
     def _read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:
         """`chosen` are the same indices on the device of the labels."""
-        if self._images is None:
-            return self._files.gather(places.numpy(), buffers)
-        if self.place == "gpu":
+        if self.place == "gpu" and self._images is not None:
             return self._images.index_select(0, chosen)
-        out = buffers.take((len(places), *self._images.shape[1:]), np.dtype(np.uint8))
-        # "clip" avoids a second copy: indices are known to be in range.
-        np.take(self._images.numpy(), places.numpy(), axis=0, out=out.numpy(), mode="clip")
+        out = buffers.take((len(places), *self._shape), np.dtype(np.uint8))
+        if self._images is None:
+            self._copy(places.numpy(), out)
+        else:  # "clip" avoids a second copy: indices are known to be in range.
+            np.take(self._images.numpy(), places.numpy(), axis=0, out=out.numpy(), mode="clip")
         return out
+
+    def _open_files(self) -> None:
+        """Opens every file that is needed: adding photos to the cache replaces a file with a longer
+        one, while the old one stays readable here."""
+        row = torch.empty((1, *self._shape), dtype=torch.uint8)
+        _, firsts = np.unique(self._reader.shards_of(self.rows), return_index=True)
+        for place in firsts:
+            self._copy(place[None], row)
+
+    def _copy(self, places: Rows, out: Images) -> None:
+        """From disk, piece by piece, so that no page of the store stays in memory."""
+        if len(places):
+            flat = out.numpy().reshape(len(places), -1)
+            self._reader.copy_rows(_COLUMN, self.rows[places], flat)
+
+    def _read_all(self, device: torch.device) -> Images:
+        """All images in one array on the device, read as many at a time as a small buffer holds."""
+        images = torch.empty((len(self.rows), *self._shape), dtype=torch.uint8, device=device)
+        buffers = BufferPool(pinned=device.type == "cuda")
+        at_once = max(1, _READ_AT_ONCE_BYTES // math.prod(self._shape))
+        for first in range(0, len(self.rows), at_once):
+            part = images[first : first + at_once]
+            read = part
+            if device.type != "cpu":
+                read = buffers.take(tuple(part.shape), np.dtype(np.uint8))
+            self._copy(np.arange(first, first + len(part)), read)
+            if read is not part:
+                part.copy_(read, non_blocking=True)
+        return images
 
 
 class _Subset:
@@ -165,45 +195,6 @@ def open_images(
         pin_memory=settings.pin_memory and is_read,
         rank=rank,
     )
-
-
-class _Files:
-    """Reads batches from disk, piece by piece, so that no page of the store stays in memory."""
-
-    def __init__(self, reader: SampleReader, rows: Rows, size: int) -> None:
-        self._reader, self.rows = reader, rows
-        self.shape = (size, size, CHANNELS)
-
-    def hold(self) -> None:
-        """Opens every file that is needed: adding photos to the cache replaces a file with a longer
-        one, while the old one stays readable here."""
-        row = torch.empty((1, *self.shape), dtype=torch.uint8)
-        _, firsts = np.unique(self._reader.shards_of(self.rows), return_index=True)
-        for place in firsts:
-            self.copy(place[None], row)
-
-    def gather(self, places: Rows, buffers: BufferPool) -> Images:
-        images = buffers.take((len(places), *self.shape), np.dtype(np.uint8))
-        self.copy(places, images)
-        return images
-
-    def copy(self, places: Rows, out: Images) -> None:
-        if len(places):
-            flat = out.numpy().reshape(len(places), -1)
-            self._reader.copy_rows(_COLUMN, self.rows[places], flat)
-
-    def read_all(self, device: torch.device) -> Images:
-        """All images in one array on the device, read as many at a time as a small buffer holds."""
-        images = torch.empty((len(self.rows), *self.shape), dtype=torch.uint8, device=device)
-        buffers = BufferPool(pinned=device.type == "cuda")
-        at_once = max(1, _READ_AT_ONCE_BYTES // math.prod(self.shape))
-        for places in np.split(np.arange(len(self.rows)), range(at_once, len(self.rows), at_once)):
-            part = images[places[0] : places[-1] + 1] if len(places) else images
-            if device.type == "cpu":
-                self.copy(places, part)
-            else:
-                part.copy_(self.gather(places, buffers), non_blocking=True)
-        return images
 
 
 def _open_reader(store: Path) -> SampleReader:

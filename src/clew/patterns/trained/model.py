@@ -118,59 +118,16 @@ class PatternModel:
             f"{self.image_size} x {self.image_size} pixels, on {self.device})"
         )
 
-    @torch.no_grad()
     def logits(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
         """Logits `[batch, classes]` of decoded photos, uint8 `[batch, image_size, image_size, 3]`.
         Raises InputError for images of another shape or type, StoreError if the network returns NaN
         or infinity."""
-        pixels = self._prepare(images)
-        logits = self._finish(pixels, self.network(pixels))
-        self._refuse_non_finite(logits)
-        return logits
+        return self.outputs(images).logits
 
     @torch.no_grad()
     def outputs(self, images: Images) -> Outputs:
         """Logits and features of decoded photos; arguments and errors are those of `logits`."""
-        pixels = self._prepare(images)
-        network: Any = self.network
-        maps = find_maps(network, pixels)
-        logits = self._finish(pixels, network.head(maps[-1]))
-        features = pool_maps(network, maps).float().cpu().numpy()
-        self._refuse_non_finite(logits, features)
-        return Outputs(logits, features)
-
-    def judge(self, images: Images) -> Judged:
-        """Probabilities and typicality of decoded photos; arguments and errors are those of
-        `logits`."""
-        if self.unknown is None:
-            return Judged(self.probabilities(images), None)
-        logits, features = self.outputs(images)
-        return Judged(softmax(logits, self.temperature), self.unknown.typicality(features))
-
-    def _refuse_non_finite(self, *values: np.ndarray) -> None:
-        if not all(np.isfinite(one).all() for one in values):
-            raise StoreError(
-                f'the model in "{self.folder}" returns NaN or infinity: its weights are damaged. '
-                "Train it again, or restore it from a backup."
-            )
-
-    def probabilities(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
-        """Calibrated probabilities `[batch, classes]` of decoded photos; arguments and errors are
-        those of `logits`."""
-        return softmax(self.logits(images), self.temperature)
-
-    def _prepare(self, images: Images) -> Float[Tensor, "batch 3 size size"]:
-        """The input of the network."""
         pixels = torch.as_tensor(images)
-        self._check(pixels)
-        return normalize(pixels.to(self.device), self.network)
-
-    def _finish(self, pixels: Tensor, logits: Tensor) -> Float32[np.ndarray, "batch classes"]:
-        if self.looks_closer:
-            logits = look_closer(self.network, pixels, logits)
-        return logits.float().cpu().numpy()
-
-    def _check(self, pixels: Tensor) -> None:
         wanted = (self.image_size, self.image_size, 3)
         if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != wanted:
             raise InputError(
@@ -178,6 +135,33 @@ class PatternModel:
                 f"images of shape [batch, {self.image_size}, {self.image_size}, 3], as returned "
                 "by read_square."
             )
+        network: Any = self.network
+        pixels = normalize(pixels.to(self.device), network)
+        maps = find_maps(network, pixels)
+        logits = network.head(maps[-1])
+        if self.looks_closer:
+            logits = look_closer(network, pixels, logits)
+        outputs = Outputs(
+            *(one.float().cpu().numpy() for one in (logits, pool_maps(network, maps)))
+        )
+        if not all(np.isfinite(one).all() for one in outputs):
+            raise StoreError(
+                f'the model in "{self.folder}" returns NaN or infinity: its weights are damaged. '
+                "Train it again, or restore it from a backup."
+            )
+        return outputs
+
+    def judge(self, images: Images) -> Judged:
+        """Probabilities and typicality of decoded photos; arguments and errors are those of
+        `logits`."""
+        logits, features = self.outputs(images)
+        typicality = None if self.unknown is None else self.unknown.typicality(features)
+        return Judged(softmax(logits, self.temperature), typicality)
+
+    def probabilities(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
+        """Calibrated probabilities `[batch, classes]` of decoded photos; arguments and errors are
+        those of `logits`."""
+        return softmax(self.logits(images), self.temperature)
 
 
 def find_maps(network: Any, images: Float[Tensor, "batch 3 side side"]) -> list[Tensor]:

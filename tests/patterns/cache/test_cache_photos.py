@@ -12,8 +12,8 @@ import pytest
 from clew.base.errors import StoreError, StoreLockedError, TrainingStoppedError
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache.build import CachedPhotos, cache_photos
-from clew.patterns.cache.contents import ImageStore
 from clew.patterns.cache.samples import ImageSamples
+from clew.patterns.cache.store import ImageStore
 from clew.patterns.photos import decode, find_classes
 from clew.patterns.photos.decode import read_photo
 from clew.storage.manifest import read_manifest

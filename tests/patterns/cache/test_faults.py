@@ -9,8 +9,8 @@ import pytest
 
 from clew.base.errors import DiskFullError
 from clew.base.progress import Event, Reporter, WorkAdvanced
-from clew.patterns.cache import rows
-from clew.patterns.cache.contents import LEDGER_NAME, ImageStore
+from clew.patterns.cache import store as stores
+from clew.patterns.cache.store import LEDGER_NAME, ImageStore
 from clew.storage.manifest import read_manifest
 from clew.storage.repair import repair_store
 from clew.storage.verify import verify_store
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_SHARD_BYTES", ROWS_PER_SHARD * PICTURE_BYTES)
+    monkeypatch.setattr(stores, "_SHARD_BYTES", ROWS_PER_SHARD * PICTURE_BYTES)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def begin(cache_dir: Path) -> Path:
     """A store of small shards, also for processes that know nothing about them."""
     path = cache_dir / f"{SIZE}px"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "_SHARD_BYTES", ROWS_PER_SHARD * PICTURE_BYTES)
+        patch.setattr(stores, "_SHARD_BYTES", ROWS_PER_SHARD * PICTURE_BYTES)
         with ImageStore(path, SIZE).locked():
             return path
 

@@ -10,8 +10,8 @@ from clew.base.progress import WorkAdvanced
 from clew.base.urls import as_path
 from clew.loading.buffers import BufferPool
 from clew.patterns.cache.build import CachedPhotos
-from clew.patterns.cache.contents import LEDGER_NAME
 from clew.patterns.cache.samples import ImageSamples
+from clew.patterns.cache.store import LEDGER_NAME
 from clew.storage.manifest import read_manifest
 from clew.storage.mirror import open_folder, set_limit
 from clew.storage.places import open_place
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("scratch")
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of a few photos, several record batches and two shards; a cache of shards of its own."""
-    monkeypatch.setattr("clew.patterns.cache.rows._SHARD_BYTES", 30 * 32 * 32 * 3)
-    monkeypatch.setattr("clew.patterns.cache.rows._BATCH_BYTES_AT_URL", 1 << 14)
+    monkeypatch.setattr("clew.patterns.cache.store._SHARD_BYTES", 30 * 32 * 32 * 3)
+    monkeypatch.setattr("clew.patterns.cache.store._BATCH_BYTES_AT_URL", 1 << 14)
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda _: str(tmp_path / "mirror"))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clew.patterns.features.heads import _class_means, _ridges, choose_head
+from clew.patterns.features.fitting import _class_means, _ridges, choose_head
 
 
 def make_features(

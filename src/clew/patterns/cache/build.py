@@ -16,7 +16,7 @@ from clew.base.cores import map_in_threads
 from clew.base.errors import TrainingStoppedError
 from clew.base.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.base.texts import bytes_text, counted
-from clew.patterns.cache.contents import (
+from clew.patterns.cache.store import (
     Contents,
     ImageStore,
     OtherFile,

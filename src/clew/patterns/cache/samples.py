@@ -20,7 +20,7 @@ from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.loading.reader import Rows, SampleReader
-from clew.patterns.cache.contents import CHANNELS, KIND
+from clew.patterns.cache.store import CHANNELS, KIND
 
 Place = Literal["ram", "disk", "gpu"]
 

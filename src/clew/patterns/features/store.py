@@ -24,8 +24,8 @@ from clew.loading.reader import exceeds_cache
 from clew.patterns.augment import AugmentConfig, RandAugment
 from clew.patterns.augment.operations import apply_changes
 from clew.patterns.cache.build import CachedPhotos
-from clew.patterns.cache.rows import ID, RowStore
 from clew.patterns.cache.samples import ImageSamples
+from clew.patterns.cache.store import ID, RowStore
 from clew.storage.manifest import has_manifest, read_manifest
 from clew.storage.reader import StoreReader
 

@@ -30,7 +30,7 @@ from clew.patterns.trained.unknown import (
     find_spread,
     fit_space,
 )
-from clew.patterns.training.photos import TrainingPhotos
+from clew.patterns.training.start import TrainingPhotos
 from clew.storage.writing import replace_json
 
 # Small batches stay in a core's cache: there they take half of the time of large ones.

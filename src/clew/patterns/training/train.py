@@ -49,8 +49,15 @@ from clew.patterns.training.measuring import (
     run_split,
     write_results,
 )
-from clew.patterns.training.photos import TrainingPhotos, prepare_photos
-from clew.patterns.training.start import NetworkChoice, RunFolder, Start, choose_network, open_start
+from clew.patterns.training.start import (
+    NetworkChoice,
+    RunFolder,
+    Start,
+    TrainingPhotos,
+    choose_network,
+    open_start,
+    prepare_photos,
+)
 from clew.storage.mirror import open_folder
 from clew.storage.working_copy import optional_copy, working_copy
 

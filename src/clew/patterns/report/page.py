@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from clew.base.errors import ClewError
 from clew.base.urls import as_path
@@ -145,7 +146,7 @@ def _make_sections(run: Run, model: PatternModel | None, fault: str) -> list[Sec
         "excluded": (partial(draw_excluded, run), run.excluded_kinds),
         "settings": (partial(draw_settings, run), True),
     }
-    words = {
+    words: dict[str, Any] = {
         "heat_of_mistakes": fault or _HEAT_OF_MISTAKES,
         "heat_of_evidence": fault or _HEAT_OF_EVIDENCE,
         "no_answers": _NO_ANSWERS,

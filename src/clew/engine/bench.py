@@ -6,10 +6,9 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from statistics import mean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -51,20 +50,20 @@ class Trial:
     learning rate is 0. The optimizer's other settings do not affect the time."""
 
     def __init__(
-        self, model: nn.Module, way: StepVariant, batches: list[Any], fabric: "Fabric"
+        self, model: nn.Module, variant: StepVariant, batches: list[Any], fabric: "Fabric"
     ) -> None:
         model = place_model(
             copy.deepcopy(model).train(),
             fabric.device,
-            channels_last=way.channels_last,
-            gradient_checkpointing=way.gradient_checkpointing,
+            channels_last=variant.channels_last,
+            gradient_checkpointing=variant.gradient_checkpointing,
         )
-        optimizer = build_optimizer(model, TrainConfig(), lr=0.0, capturable=way.cuda_graph)
-        self._step = build_step(model, way, optimizer, fabric)
+        optimizer = build_optimizer(model, TrainConfig(), lr=0.0, capturable=variant.cuda_graph)
+        self._step = build_step(model, variant, optimizer, fabric)
         self._device = fabric.device
         self._endless = itertools.cycle(batches)
         self._warm_up_steps = 1
-        if way.compile or way.cuda_graph:  # every shape is compiled or recorded separately
+        if variant.compile or variant.cuda_graph:  # every shape is compiled or recorded separately
             self._warm_up_steps = (RUNS_BEFORE + 1) * len(batches)
         self.guess = self.first_seconds = 0.0
 
@@ -165,54 +164,60 @@ class Bench:
     def left_seconds(self) -> float:
         return self._deadline - time.perf_counter()
 
-    def cost_of(self, way: StepVariant, size: int, larger: int) -> float:
+    def cost_of(self, variant: StepVariant, size: int, larger: int) -> float:
         """The likely time to measure a larger batch, given the timings of a smaller one."""
         reading = self._batches.read(size)
-        steps = _STEPS_A_TRIAL * self.seconds([way], size)[way]
+        steps = _STEPS_A_TRIAL * self.seconds([variant], size)[variant]
         return (steps + len(reading.batches) * reading.seconds) * larger / size
 
-    def timing(self, way: StepVariant, size: int) -> Timing | None:
-        return self._results.get((way, size))
+    def timing(self, variant: StepVariant, size: int) -> Timing | None:
+        return self._results.get((variant, size))
 
-    def seconds(self, ways: Sequence[StepVariant], size: int) -> dict[StepVariant, float]:
+    def seconds(self, variants: Sequence[StepVariant], size: int) -> dict[StepVariant, float]:
         """What is known about these variants, in their order."""
-        known = {way: self.timing(way, size) for way in ways}
-        return {way: t.seconds for way, t in known.items() if t is not None and t.seconds}
+        known = {variant: self.timing(variant, size) for variant in variants}
+        return {variant: t.seconds for variant, t in known.items() if t is not None and t.seconds}
 
-    def time(self, ways: Sequence[StepVariant], size: int) -> dict[StepVariant, float]:
+    def time(self, variants: Sequence[StepVariant], size: int) -> dict[StepVariant, float]:
         """Seconds of a step in each variant that works.
 
         The one with every optimization comes right after the plainest: if time is short, those in
         between are skipped.
         """
-        waiting = [*ways[:1], *reversed(ways[1:])]
+        waiting = [*variants[:1], *reversed(variants[1:])]
         while waiting:
             trials = self._build(waiting, size)
             self._race(trials, size)
             trials.clear()
             self._free_memory()
-        if any(way.compile for way in ways):
+        if any(variant.compile for variant in variants):
             torch.compiler.reset()
-        return self.seconds(ways, size)
+        return self.seconds(variants, size)
 
     def _race(self, trials: dict[StepVariant, Trial], size: int) -> None:
         """Time the trials in turns, so that other load on the machine slows all of them equally."""
-        blocks = {way: _block_steps(trial.guess) for way, trial in trials.items()}
-        round_seconds = sum(trials[way].guess * steps for way, steps in blocks.items())
-        times: dict[StepVariant, list[float]] = {way: [] for way in trials}
-        for number in range(self._count_rounds(round_seconds)):
+        blocks = {
+            variant: max(1, min(_MAX_BLOCK_STEPS, round(_BLOCK_SECONDS / max(trial.guess, 1e-9))))
+            for variant, trial in trials.items()
+        }
+        round_seconds = sum(trials[variant].guess * steps for variant, steps in blocks.items())
+        affordable = self.left_seconds / 2 / max(round_seconds, 1e-9)
+        times: dict[StepVariant, list[float]] = {variant: [] for variant in trials}
+        for number in range(int(max(_FEWEST_ROUNDS, min(_ROUNDS, affordable)))):
             if number and self.left_seconds < 0:
                 break
-            for way, trial in trials.items():
-                times[way].append(trial.run_block(blocks[way]))
-        for way, values in times.items():
-            self._note(way, size, seconds=median(values), compiling=trials[way].first_seconds)
+            for variant, trial in trials.items():
+                times[variant].append(trial.run_block(blocks[variant]))
+        for variant, values in times.items():
+            self._note(
+                variant, size, seconds=median(values), compiling=trials[variant].first_seconds
+            )
 
-    def measure_peak(self, way: StepVariant, size: int) -> int | None:
+    def measure_peak(self, variant: StepVariant, size: int) -> int | None:
         """Peak bytes of a step beyond weights and optimizer; None if it does not fit."""
 
         def measure() -> int:
-            trial = self.make_trial(replace(way, cuda_graph=False, compile=False), size)
+            trial = self.make_trial(replace(variant, cuda_graph=False, compile=False), size)
             trial.run()
             return measure_peak_bytes(trial.run, self._device)
 
@@ -229,56 +234,48 @@ class Bench:
             if trials and self.left_seconds < 0:
                 waiting.clear()
                 break
-            way = waiting.pop(0)
+            variant = waiting.pop(0)
             try:
-                trial = self.make_trial(way, size)
+                trial = self.make_trial(variant, size)
                 trial.warm_up()
-                trials[way] = trial
+                trials[variant] = trial
             except Exception as error:  # a variant may fail where the plain one works
-                if way == self._plain and not is_out_of_memory(error):
+                if variant == self._plain and not is_out_of_memory(error):
                     raise
-                self._note(way, size, dropped=_why(error))
-            if way not in trials:
+                self._note(variant, size, dropped=_why(error))
+            if variant not in trials:
                 self._free_memory()  # only now: the error itself kept memory alive
         return trials
 
-    def make_trial(self, way: StepVariant, size: int) -> Trial:
+    def make_trial(self, variant: StepVariant, size: int) -> Trial:
         batches = [
-            move(batch, self._device, channels_last=way.channels_last)
+            move(batch, self._device, channels_last=variant.channels_last)
             for batch in self._batches.read(size).batches
         ]
-        return Trial(self._model, way, batches, self._fabric)
+        return Trial(self._model, variant, batches, self._fabric)
 
     def _free_memory(self) -> None:
         # CPU memory is freed without this, and garbage collection is slow.
         if self._device.type == "cuda":
             free_memory()
 
-    def _count_rounds(self, round_seconds: float) -> int:
-        affordable = self.left_seconds / 2 / max(round_seconds, 1e-9)
-        return int(max(_FEWEST_ROUNDS, min(_ROUNDS, affordable)))
-
     def _note(
         self,
-        way: StepVariant,
+        variant: StepVariant,
         size: int,
         *,
         seconds: float | None = None,
         compiling: float = 0.0,
         dropped: str = "",
     ) -> None:
-        self._results.pop((way, size), None)
-        self._results[way, size] = Timing(
-            way=str(way),
+        self._results.pop((variant, size), None)
+        self._results[variant, size] = Timing(
+            way=str(variant),
             batch_size=size,
             seconds=seconds,
-            compile_seconds=compiling if way.compile and seconds else None,
+            compile_seconds=compiling if variant.compile and seconds else None,
             dropped=dropped,
         )
-
-
-def _block_steps(guess: float) -> int:
-    return max(1, min(_MAX_BLOCK_STEPS, round(_BLOCK_SECONDS / max(guess, 1e-9))))
 
 
 def _why(error: BaseException) -> str:
@@ -299,8 +296,7 @@ def _one_process(device: torch.device) -> "Fabric":
     return Fabric(accelerator=device.type, devices=devices, plugins=[LightningEnvironment()])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """Whole batches as they were read, and how long one took."""
 
     batches: list[Any]
@@ -347,7 +343,7 @@ class RealBatches:
 
     def _read(self, size: int, count: int) -> Reading:
         with self._opened(size) as batches:
-            timed = _take(_timed(batches), count)
+            timed = _read_timed(batches, count)
         if not timed:
             raise InputError("the training data contains no batches: check the data and its split.")
         most = max(count_samples(batch) for batch, _ in timed)
@@ -370,24 +366,17 @@ class RealBatches:
             return len(batches) * size
 
 
-def _timed(batches: Batches) -> Iterator[tuple[Any, float]]:
-    iterator = iter(batches)
-    while True:
+def _read_timed(batches: Batches, most: int) -> list[tuple[Any, float]]:
+    """The first batches, and how long each took; two are enough if they are large."""
+    taken: list[tuple[Any, float]] = []
+    iterator, size = iter(batches), 0
+    while len(taken) < (2 if size > _ENOUGH_BYTES else most):
         started = time.perf_counter()
         batch = next(iterator, None)
         if batch is None:
-            return
-        yield batch, time.perf_counter() - started
-
-
-def _take(timed: Iterator[tuple[Any, float]], count: int) -> list[tuple[Any, float]]:
-    """The first ones; two are enough for large batches."""
-    taken, size = [], 0
-    for batch, seconds in islice(timed, count):
-        taken.append((batch, seconds))
-        size += sum(tensor.nbytes for _, tensor in named_tensors(batch))
-        if len(taken) >= 2 and size > _ENOUGH_BYTES:
             break
+        taken.append((batch, time.perf_counter() - started))
+        size += sum(tensor.nbytes for _, tensor in named_tensors(batch))
     return taken
 
 

@@ -15,6 +15,7 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from clew.base.errors import StoreError
 from clew.base.texts import bytes_text, shortened
@@ -127,19 +128,13 @@ def _consists_of_weights(network: nn.Module) -> bool:
     tensors = [*network.parameters(), *network.buffers()]
     kept = [id(value) for value in network.state_dict(keep_vars=True).values()]
     attributes = [
-        value
+        tree_leaves(value)
         for module in network.modules()
         for name, value in vars(module).items()
-        if name not in ("_parameters", "_buffers")
+        if name not in ("_parameters", "_buffers", "_modules")
     ]
-    return sorted(map(id, tensors)) == sorted(kept) and not any(map(_holds_tensor, attributes))
-
-
-def _holds_tensor(value: object) -> bool:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    inside = value if isinstance(value, list | tuple) else [value]
-    return any(isinstance(one, Tensor) for one in inside)
+    others = (one for leaves in attributes for one in leaves if isinstance(one, Tensor))
+    return sorted(map(id, tensors)) == sorted(kept) and not any(True for _ in others)
 
 
 def refuse_non_finite(path: Path, network: nn.Module) -> None:
@@ -147,18 +142,14 @@ def refuse_non_finite(path: Path, network: nn.Module) -> None:
     spoiled = [
         key
         for key, value in network.state_dict().items()
-        if not value.isfinite().all() or (_is_variance(key) and (value < 0).any())
+        if not value.isfinite().all()
+        or (key.rpartition(".")[2] == "running_var" and (value < 0).any())
     ]
     if spoiled:
         raise StoreError(
             f'the weights in "{path}" are damaged ({spoiled[0]} contains NaN, infinity or a '
             "negative variance): train again, or restore the file from a backup."
         )
-
-
-def _is_variance(key: str) -> bool:
-    """Whether it is the running variance of a batch normalization."""
-    return key.rpartition(".")[2] == "running_var"
 
 
 def write_model(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:

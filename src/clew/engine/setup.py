@@ -29,7 +29,7 @@ from clew.engine.feed import (
 )
 from clew.engine.plan import HardwarePlan
 from clew.engine.processes import Wishes, broadcast_weights
-from clew.engine.step import LR_SCALE, Step, build_step
+from clew.engine.step import LR_SCALE, EagerStep, GraphedStep, build_step
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -121,7 +121,7 @@ class Setup:
             channels_last=self.plan.channels_last,
         )
 
-    def _build_step(self) -> Step:
+    def _build_step(self) -> EagerStep | GraphedStep:
         return build_step(
             self.model,
             self.plan.variant,

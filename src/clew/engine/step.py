@@ -4,9 +4,9 @@ is a Lightning Fabric plugin."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -51,45 +51,38 @@ class StepResult:
     metrics: dict[str, Float[Tensor, ""]]
 
 
-class Step(Protocol):
-    """One optimizer step: eager, compiled or a CUDA graph. The loop does not need to know which."""
-
-    precision: "Precision"
-
-    def run(self, micro_batches: Sequence[Any], lr: float) -> StepResult:
-        """One update from batches that are already on the device, each weighted by its samples."""
-
-
 def build_step(
     model: nn.Module,
-    way: StepVariant,
+    variant: StepVariant,
     optimizer: Optimizer,
     fabric: "Fabric",
     *,
     max_norm: float = 1.0,
     wishes: Wishes | None = None,
-) -> Step:
+) -> "EagerStep | GraphedStep":
     """The step as planned. `model` has a `training_step`; `optimizer` is `build_optimizer`'s."""
     forward: Callable[[Any], StepOutput] = (
-        _compile(model) if way.compile else model.training_step  # type: ignore[assignment]
+        _compile(model) if variant.compile else model.training_step  # type: ignore[assignment]
     )
     eager = EagerStep(
         model,
         optimizer,
-        precision=build_precision(way.precision, fabric.device),
+        precision=build_precision(variant.precision, fabric.device),
         max_norm=max_norm,
         gradients=GradientSum(model, wishes or Wishes()) if fabric.world_size > 1 else None,
         forward=forward,
-        cast=WeightCast(model, way.precision) if _casts_together(way, fabric.device) else None,
+        cast=WeightCast(model, variant.precision)
+        if _casts_together(variant, fabric.device)
+        else None,
     )
-    return GraphedStep(eager) if way.cuda_graph else eager
+    return GraphedStep(eager) if variant.cuda_graph else eager
 
 
-def _casts_together(way: StepVariant, device: torch.device) -> bool:
+def _casts_together(variant: StepVariant, device: torch.device) -> bool:
     """Whether to cast all weights at once. torch.compile does so itself; gradient checkpointing
     needs the weights again in the backward pass, when they are no longer cast."""
-    plain = not way.compile and not way.gradient_checkpointing
-    return device.type != "cpu" and way.precision in ("bf16", "fp16") and plain
+    plain = not variant.compile and not variant.gradient_checkpointing
+    return device.type != "cpu" and variant.precision in ("bf16", "fp16") and plain
 
 
 def _compile(model: nn.Module) -> Callable[[Any], StepOutput]:
@@ -124,6 +117,7 @@ class EagerStep:
         self._scaler = getattr(precision, "scaler", None)
 
     def run(self, micro_batches: Sequence[Any], lr: float) -> StepResult:
+        """One update from batches that are already on the device, each weighted by its samples."""
         set_lr(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
         return self.compute(micro_batches, [count_samples(batch) for batch in micro_batches])
@@ -141,7 +135,8 @@ class EagerStep:
         total = sum(counts)
         sums: dict[str, Tensor] = {}
         for batch, count in zip(micro_batches, counts, strict=True):
-            with self.precision.forward_context(), self._cast_weights():
+            cast = nullcontext() if self._cast is None else self._cast.applied()
+            with self.precision.forward_context(), cast:
                 output = self._forward(batch)
             share = count / total
             self.precision.backward(output.loss if share == 1 else output.loss * share, None)
@@ -149,9 +144,6 @@ class EagerStep:
                 part = value.detach().float() if share == 1 else value.detach().float() * share
                 sums[name] = sums[name] + part if name in sums else part
         return sums.pop("loss"), sums
-
-    def _cast_weights(self) -> AbstractContextManager:
-        return nullcontext() if self._cast is None else self._cast.applied()
 
     def _update(self, samples: int) -> Float[Tensor, ""]:
         """Clips and steps; returns the norm of the gradient. Without a finite norm nothing
@@ -183,8 +175,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
             group["lr"] = own
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Recording:
+class _Recording(NamedTuple):
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
     result: StepResult

@@ -13,7 +13,12 @@ from clew.base.errors import InputError, StoreError
 from clew.datasets import ResidentSamples
 from clew.engine import LoadSettings, TrainConfig
 from clew.hallucination.detectors.registry import NETWORKS
-from clew.hallucination.detectors.training.samples import DetectorSamples, PreprocessedData, RawData
+from clew.hallucination.detectors.training.samples import (
+    DetectorSamples,
+    PreprocessedData,
+    RawData,
+    read_sizes,
+)
 from clew.hallucination.detectors.training.settings import TrainRunConfig
 from clew.hallucination.detectors.training.train import train_detectors
 from clew.hallucination.samples.preprocess import preprocess_store
@@ -46,7 +51,9 @@ def test_traces_yield_the_same_samples_as_preprocessing(
         RawData(traces=RawTraces(store=compact_store, scores_file=scores, score_threshold=0.5)),
         kind,
     )
-    assert raw.describe() == made.describe() and raw.sizes() == made.sizes()
+    assert raw.describe() == made.describe() and read_sizes(raw.splits["train"]) == read_sizes(
+        made.splits["train"]
+    )
     for one, other in zip(epoch(raw, "train"), epoch(made, "train"), strict=True):
         assert one["question_id"] == other["question_id"]
         for name, value in other.items():
@@ -177,7 +184,8 @@ def test_converted_samples_are_found_under_their_new_names(tmp_path: Path) -> No
         train_detectors(small_run(folder, tmp_path / "out"))
     for kind, old in names.items():
         (folder / old).rename(folder / kind)
-    assert DetectorSamples(PreprocessedData(folder=folder), "graphs").sizes()["node_dim"] == 5
+    samples = DetectorSamples(PreprocessedData(folder=folder), "graphs")
+    assert read_sizes(samples.splits["train"])["node_dim"] == 5
 
 
 def test_folders_without_samples_are_rejected(

@@ -73,8 +73,11 @@ class HeadsProbe(LinearScorer, kind="heads"):
 @method("attention_score", "Attention score (LLM-Check)", "no training", *DIAGONALS)
 def learn_attention_score(data: Features) -> Fitted:
     """Fit LLM-Check's attention score; the layer with the best validation AUROC is used."""
-    known = has_tokens(data, "train")
-    by_layer = [_at_layer(data, layer, known) for layer in range(data.layers)]
+    known, by_layer = has_tokens(data, "train"), []
+    for layer in range(data.layers):
+        found = data.read(DIAGONAL, "train", layer=layer).sum(axis=1)[known]
+        without = float(np.median(found)) if len(found) else 0.0
+        by_layer.append(AttentionScore(layer=layer, without=without))
     labels = data.labels["validation"]
     best = max(by_layer, key=lambda one: auroc(labels, one.score(data, "validation")))
     return Fitted(scorer=best, chosen={"layer": best.layer}, by_layer=by_layer)
@@ -93,11 +96,6 @@ def learn_lookback(data: Features) -> Fitted:
 
 def has_tokens(data: Features, split: str) -> np.ndarray:
     return np.array([len(answer) > 0 for answer in data.read("token_logprobs", split)], bool)
-
-
-def _at_layer(data: Features, layer: int, known: np.ndarray) -> AttentionScore:
-    found = data.read(DIAGONAL, "train", layer=layer).sum(axis=1)[known]
-    return AttentionScore(layer=layer, without=float(np.median(found)) if len(found) else 0.0)
 
 
 def read_flat(data: Features, field: str, split: str, layer: int | None = None) -> Array:
@@ -128,10 +126,11 @@ class LayersProbe(Scorer, kind="layers"):
                 f"{len(self.weights)}: use answers of the same model."
             )
         parts = read_layers(data, self.field, split, features=self.weights.shape[1])
-        return sum((self._at(layers).score(values) for layers, values in parts), self.bias)
-
-    def _at(self, layers: slice) -> Linear:
-        return Linear(weights=self.weights[layers].reshape(-1), bias=0.0)
+        scores = (
+            Linear(weights=self.weights[layers].reshape(-1), bias=0.0).score(values)
+            for layers, values in parts
+        )
+        return sum(scores, self.bias)
 
 
 def read_layers(
@@ -269,20 +268,13 @@ def _choose(layers: _ScaledLayers, fitted: Iterator[_Candidate]) -> Fitted:
         chosen["k"] = candidates[best].ranks
     # Only the ranks that are used: other stores may have fewer than this one.
     is_used = layers.ranks(len(weights[0])) < candidates[best].ranks
-    probe = _unscale(layers, [found[:, best] for found in weights], candidates[best].bias, is_used)
-    return Fitted(scorer=probe, chosen=chosen)
-
-
-def _unscale(
-    layers: _ScaledLayers, weights: Sequence[np.ndarray], bias: float, is_used: np.ndarray
-) -> LayersProbe:
-    """The probe with weights for unscaled features."""
     unscaled = [
-        layers.scales[number].undo(Linear(weights=found, bias=0.0))
-        for number, found in enumerate(weights)
+        layers.scales[layer].undo(Linear(weights=found[:, best], bias=0.0))
+        for layer, found in enumerate(weights)
     ]
-    return LayersProbe(
+    probe = LayersProbe(
         field=layers.field,
         weights=np.stack([linear.weights[is_used] for linear in unscaled]),
-        bias=bias + sum(linear.bias for linear in unscaled),
+        bias=candidates[best].bias + sum(linear.bias for linear in unscaled),
     )
+    return Fitted(scorer=probe, chosen=chosen)

@@ -205,9 +205,14 @@ def fit_path(
     point = np.zeros(matrix.shape[1] + 1)
     for strength in STRENGTHS:
         loss = partial(_penalized_loss, matrix, signs, shares, 1 / (strength * len(matrix)))
-        options = {"maxiter": _MOST_STEPS, "gtol": _SLOPE, "maxcor": 20}
-        point = minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
+        point = minimize_loss(loss, point)
         yield strength, Linear(weights=point[:-1].astype(np.float32), bias=float(point[-1]))
+
+
+def minimize_loss(loss: Callable[..., Any], point: np.ndarray) -> Float64[np.ndarray, " size"]:
+    """`loss` gives the value and its gradient."""
+    options = {"maxiter": _MOST_STEPS, "gtol": _SLOPE, "maxcor": 20}
+    return minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,44 +72,32 @@ class DetectionMethod:
     scorer: type[Any] | None = None
 
     def __post_init__(self) -> None:
-        self._refuse_name()
-        if not callable(self.fit):
-            raise InputError("give a function.", setting="fit", value=self.fit)
         needs = () if isinstance(self.needs, str) else tuple(self.needs)
-        if not needs or not all(isinstance(one, str) and one for one in needs):
-            raise InputError(
+        scorer, families = self.scorer, get_args(OwnFamily)
+        checks = {
+            "name": (
+                isinstance(self.name, str) and _NAME.fullmatch(self.name),
+                "use up to 60 lowercase letters, digits and underscores; start with a letter.",
+            ),
+            "fit": (callable(self.fit), "give a function."),
+            "needs": (
+                needs and all(isinstance(one, str) and one for one in needs),
                 'give a list of one or more fields, such as ["sequence"].',
-                setting="needs",
-                value=self.needs,
-            )
-        if self.family not in get_args(OwnFamily):
-            raise InputError(
-                f"choose from: {', '.join(get_args(OwnFamily))}.",
-                setting="family",
-                value=self.family,
-            )
-        if self.scorer is not None:
-            self._refuse_scorer(self.scorer)
+            ),
+            "family": (self.family in families, f"choose from: {', '.join(families)}."),
+            "scorer": (
+                scorer is None
+                or (isinstance(scorer, type) and is_dataclass(scorer))
+                and all(hasattr(scorer, name) for name in ("score", "fields")),
+                "give a dataclass with a method score, and with fields, the names that it reads.",
+            ),
+        }
+        for name, (is_right, advice) in checks.items():
+            if not is_right:
+                raise InputError(advice, setting=name, value=getattr(self, name))
         object.__setattr__(self, "needs", needs)
         title = self.title or self.name.replace("_", " ").capitalize()
         object.__setattr__(self, "title", " ".join(title.split())[:_MOST_TITLE])
-
-    def _refuse_name(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise InputError(
-                "use up to 60 lowercase letters, digits and underscores; start with a letter.",
-                setting="name",
-                value=self.name,
-            )
-
-    def _refuse_scorer(self, scorer: Any) -> None:
-        lacks = [name for name in ("score", "fields") if not hasattr(scorer, name)]
-        if not isinstance(scorer, type) or not is_dataclass(scorer) or lacks:
-            raise InputError(
-                "give a dataclass with a method score, and with fields, the names that it reads.",
-                setting="scorer",
-                value=scorer,
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

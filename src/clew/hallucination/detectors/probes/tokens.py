@@ -4,11 +4,11 @@ validation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from functools import partial
+from typing import Literal, Self, get_args
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int
-from scipy.optimize import minimize
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
@@ -18,6 +18,7 @@ from clew.hallucination.detectors.probes.fitting import (
     Scale,
     is_numpy,
     library,
+    minimize_loss,
     standardize,
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method, shared
@@ -40,10 +41,8 @@ _GATE_STRENGTH = 1.0
 _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 _USUAL_STRENGTH = 1e-1
 # How answer labels are learned: every token inherits its answer's, or through pooling.
-Way = Literal["inherit", "max", "attention"]
-WAYS: tuple[Way, ...] = ("inherit", "max", "attention")
-_MOST_STEPS = 100
-_SLOPE = 1e-4
+Learned = Literal["inherit", "max", "attention"]
+_LEARNED: tuple[Learned, ...] = get_args(Learned)
 
 
 class Tokens:
@@ -120,63 +119,48 @@ class _Fit:
     weights: Float32[np.ndarray, " inputs"]
     attention: Float32[np.ndarray, " inputs"]
     bias: float
-    way: Way
-    pooling: Pooling
+    learned: Learned
     strength: float
-    quality: float
+    pooling: Pooling = "mean"
+    quality: float = 0.0
     gate_bias: float | None = None
 
 
-class _PooledLoss:
+def _pooled_loss(
+    matrix: Matrix,
+    tokens: Tokens,
+    labels: np.ndarray,
+    shares: np.ndarray,
+    pooling: Pooling | None,
+    penalty: float,
+    point: Float64[np.ndarray, " size"],
+) -> tuple[float, np.ndarray]:
     """The mean loss of answers whose logit is pooled from their tokens, and its gradient; with
     `pooling=None`, the loss of the tokens themselves. The point is weights, bias and, for
     attention, the weights of the attention."""
-
-    def __init__(
-        self,
-        matrix: Matrix,
-        tokens: Tokens,
-        labels: np.ndarray,
-        shares: np.ndarray,
-        pooling: Pooling | None,
-        penalty: float,
-    ) -> None:
-        self._matrix, self._tokens, self._pooling = matrix, tokens, pooling
-        self._signs = np.where(labels > 0, 1.0, -1.0)
-        self._shares, self._penalty = shares, penalty
-
-    def __call__(self, point: Float64[np.ndarray, " size"]) -> tuple[float, np.ndarray]:
-        size = self._matrix.shape[1]
-        logits = self._matrix @ point[:size].astype(np.float32) + point[size]
-        looks = None
-        if self._pooling == "attention":
-            looks = self._tokens.attend(self._matrix @ point[size + 1 :].astype(np.float32))
-        found = logits if self._pooling is None else self._tokens.pool(logits, looks, self._pooling)
-        margins = self._signs * found
-        pull = -self._signs * self._shares * expit(-margins)
-        by_token = self._spread(pull, logits, found, looks)
-        slopes = [by_token.astype(np.float32) @ self._matrix, [by_token.sum()]]
-        if looks is not None:
-            turn = by_token * (logits - self._tokens.per_token(found))
-            slopes.append(turn.astype(np.float32) @ self._matrix)
-        free = np.ones(len(point), bool)
-        free[size] = False  # the bias is not regularized
-        loss = float(self._shares @ np.logaddexp(0, -margins))
-        loss += self._penalty / 2 * float(point[free] @ point[free])
-        return loss, np.concatenate(slopes) + self._penalty * point * free
-
-    def _spread(
-        self, pull: np.ndarray, logits: np.ndarray, found: np.ndarray, looks: np.ndarray | None
-    ) -> np.ndarray:
-        """How the loss changes with each token's logit."""
-        if self._pooling is None:
-            return pull
-        if looks is not None:
-            return looks * self._tokens.per_token(pull)
-        # Of equal largest logits, each gets its part.
-        largest = (logits == self._tokens.per_token(found)).astype(np.float64)
-        ties = np.add.reduceat(largest, self._tokens.starts)
-        return largest * self._tokens.per_token(pull / ties)
+    size, signs = matrix.shape[1], np.where(labels > 0, 1.0, -1.0)
+    logits = matrix @ point[:size].astype(np.float32) + point[size]
+    looks = None
+    if pooling == "attention":
+        looks = tokens.attend(matrix @ point[size + 1 :].astype(np.float32))
+    found = logits if pooling is None else tokens.pool(logits, looks, pooling)
+    margins = signs * found
+    by_token = -signs * shares * expit(-margins)
+    if looks is not None:
+        by_token = looks * tokens.per_token(by_token)
+    elif pooling is not None:  # of equal largest logits, each gets its part
+        largest = (logits == tokens.per_token(found)).astype(np.float64)
+        ties = np.add.reduceat(largest, tokens.starts)
+        by_token = largest * tokens.per_token(by_token / ties)
+    slopes = [by_token.astype(np.float32) @ matrix, [by_token.sum()]]
+    if looks is not None:
+        turn = by_token * (logits - tokens.per_token(found))
+        slopes.append(turn.astype(np.float32) @ matrix)
+    free = np.ones(len(point), bool)
+    free[size] = False  # the bias is not regularized
+    loss = float(shares @ np.logaddexp(0, -margins))
+    loss += penalty / 2 * float(point[free] @ point[free])
+    return loss, np.concatenate(slopes) + penalty * point * free
 
 
 class _Fitting:
@@ -193,7 +177,7 @@ class _Fitting:
         self._token_labels, self._token_shares = labels, shares / shares.sum()
 
     def fit(
-        self, layers: tuple[int, ...], strengths: Sequence[float], ways: Sequence[Way]
+        self, layers: tuple[int, ...], strengths: Sequence[float], ways: Sequence[Learned]
     ) -> Iterator[_Fit]:
         """Fits on these layers. Those through pooling start from inherited labels."""
         matrix = self.train.read(layers)
@@ -207,7 +191,16 @@ class _Fitting:
             start = np.concatenate([start, np.zeros(size)]) if way == "attention" else start
             path = own if way == "inherit" else self._follow(matrix, way, strengths, start)
             for strength, point in path:
-                found = _as_fit(layers, scale, point, way, strength)
+                attention = point[size + 1 :] if way == "attention" else np.zeros(size)
+                found = _Fit(
+                    layers=layers,
+                    scale=scale,
+                    weights=point[:size].astype(np.float32),
+                    attention=attention.astype(np.float32),
+                    bias=float(point[size]),
+                    learned=way,
+                    strength=strength,
+                )
                 for how in poolings:
                     yield self._measure(replace(found, pooling=how), validation)
 
@@ -225,8 +218,8 @@ class _Fitting:
             labels, shares = train.labels, np.full(len(train.labels), 1 / len(train.labels))
         for strength in strengths:
             penalty = 1 / (strength * self._size)
-            loss = _PooledLoss(matrix, train, labels, shares, pooling, penalty)
-            point = _minimize(loss, point)
+            loss = partial(_pooled_loss, matrix, train, labels, shares, pooling, penalty)
+            point = minimize_loss(loss, point)
             yield strength, point
 
     def _measure(self, fit: _Fit, validation: Matrix) -> _Fit:
@@ -246,8 +239,9 @@ class _Fitting:
             return fit
         shares = np.where(is_inside, _INSIDE_SHARE, 1.0)
         penalty = 1 / (_GATE_STRENGTH * len(is_inside))
-        loss = _PooledLoss(matrix, self.train, is_inside, shares / shares.sum(), None, penalty)
-        point = _minimize(loss, np.zeros(matrix.shape[1] + 1))
+        shares /= shares.sum()
+        loss = partial(_pooled_loss, matrix, self.train, is_inside, shares, None, penalty)
+        point = minimize_loss(loss, np.zeros(matrix.shape[1] + 1))
         gated = replace(fit, attention=point[:-1].astype(np.float32), gate_bias=float(point[-1]))
         validation = fit.scale.apply(self.validation.read(fit.layers))
 
@@ -257,29 +251,6 @@ class _Fitting:
 
         poolings: tuple[Pooling, ...] = ("max", "mean")
         return replace(gated, pooling=max(poolings, key=measure))
-
-
-def _minimize(loss: _PooledLoss, point: np.ndarray) -> np.ndarray:
-    options = {"maxiter": _MOST_STEPS, "gtol": _SLOPE, "maxcor": 20}
-    return minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
-
-
-def _as_fit(
-    layers: tuple[int, ...], scale: Scale, point: np.ndarray, way: Way, strength: float
-) -> _Fit:
-    size = len(scale.mean)
-    attention = point[size + 1 :] if way == "attention" else np.zeros(size)
-    return _Fit(
-        layers=layers,
-        scale=scale,
-        weights=point[:size].astype(np.float32),
-        attention=attention.astype(np.float32),
-        bias=float(point[size]),
-        way=way,
-        pooling="mean",
-        strength=strength,
-        quality=0.0,
-    )
 
 
 def _score(fit: _Fit, tokens: Tokens, matrix: Matrix) -> tuple[np.ndarray, np.ndarray]:
@@ -354,7 +325,7 @@ def has_spans(data: Features) -> bool:
     return all((labels == 0).any() and (labels == 1).any() for labels in found)
 
 
-def fit_token_probe(data: Features, *, spans: bool, ways: Sequence[Way] = WAYS) -> Fitted:
+def fit_token_probe(data: Features, *, spans: bool, ways: Sequence[Learned] = _LEARNED) -> Fitted:
     """Fit from span labels, or from answer labels alone in the best of these `ways`."""
     validation = Tokens(data, "validation")
     few = _Fitting(Tokens(data, "train", _FEW_TOKENS), validation, spans=spans)
@@ -374,7 +345,7 @@ def fit_token_probe(data: Features, *, spans: bool, ways: Sequence[Way] = WAYS) 
     probe = _finish(best, fitting)
     chosen = {
         "layers": list(best.layers),
-        **({} if spans else {"learned": best.way}),
+        **({} if spans else {"learned": best.learned}),
         "pooling": best.pooling,
         "C": best.strength,
         "trained_on": probe.trained_on,
@@ -386,7 +357,16 @@ def _finish(fit: _Fit, fitting: _Fitting) -> TokenProbe:
     """The probe for unscaled inputs, calibrated on validation."""
     tokens = fitting.validation
     matrix = fit.scale.apply(tokens.read(fit.layers))
-    line = _calibrate(replace(fit, gate_bias=None), fitting, matrix)
+    # Without the gate: of the tokens if they have labels, of spans or inherited; of the pooled
+    # answers if it was learned through pooling.
+    logits, pooled = _score(replace(fit, gate_bias=None), tokens, matrix)
+    if fitting.spans and tokens.spans is not None:
+        known = tokens.spans >= 0
+        line = _Line.fit(tokens.spans[known], logits[known])
+    elif fit.learned == "inherit":
+        line = _Line.fit(tokens.per_token(tokens.labels), logits)
+    else:
+        line = _Line.fit(tokens.labels, pooled)
     fit = replace(fit, weights=line.slope * fit.weights, bias=line.apply(fit.bias))
     outer = _Line()
     if fit.gate_bias is not None and tokens.spans is not None:
@@ -429,16 +409,3 @@ class _Line:
 
     def apply(self, logit: float) -> float:
         return self.slope * logit + self.intercept
-
-
-def _calibrate(fit: _Fit, fitting: _Fitting, matrix: Matrix) -> _Line:
-    """The line for a fit without its gate: of the tokens if they have labels, of spans or
-    inherited; of the pooled answers if it was learned through pooling."""
-    tokens = fitting.validation
-    logits, pooled = _score(fit, tokens, matrix)
-    if fitting.spans and tokens.spans is not None:
-        known = tokens.spans >= 0
-        return _Line.fit(tokens.spans[known], logits[known])
-    if fit.way == "inherit":
-        return _Line.fit(tokens.per_token(tokens.labels), logits)
-    return _Line.fit(tokens.labels, pooled)

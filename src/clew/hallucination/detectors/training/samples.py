@@ -234,10 +234,6 @@ class DetectorSamples:
         """The weight of a hallucinated training sample that balances both classes."""
         return self.balance["train"].correct / self.balance["train"].hallucinated
 
-    def sizes(self) -> dict[str, int]:
-        """The sizes of the arrays, as the networks' configs name them."""
-        return read_sizes(self.splits["train"])
-
     def describe(self) -> dict[str, Any]:
         """Identifies the questions, their labels and splits, independent of their location."""
         counts = {name: asdict(balance) for name, balance in self.balance.items()}
@@ -252,7 +248,6 @@ class DetectorSamples:
 
     def open_later(self, split: str) -> OpenBatches:
         """A function that lets the engine open the batches of a split in a size of its choice."""
-
         return partial(self._open, split)
 
     def open_whole(self, split: str, settings: LoadSettings) -> Loader:
@@ -286,7 +281,8 @@ class DetectorSamples:
         if not settings.pin_memory or settings.max_cache_batches is not None:
             return None
         if split not in self._on_gpu:
-            place = _own_gpu()
+            # The device of this process: the engine chose it before batches are opened.
+            place = torch.device("cuda", torch.cuda.current_device())
             if not self._fit_on(place):
                 return None
             self._on_gpu[split] = ResidentSamples(
@@ -322,11 +318,6 @@ def read_sizes(dataset: LazyDataset) -> dict[str, int]:
     return sizes
 
 
-def _own_gpu() -> torch.device:
-    """The device of this process: the engine chose it before batches are opened."""
-    return torch.device("cuda", torch.cuda.current_device())
-
-
 def hash_questions(splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
     """A hash of the labels and question ids of every split."""
     parts: list[str] = []
@@ -339,26 +330,20 @@ def refuse_thin(
     name: str, balance: Mapping[str, Balance], splits: Iterable[str] = SPLIT_NAMES
 ) -> None:
     """Raises InputError if one of the splits does not have both classes."""
-    thin = [
-        split for split in splits if not (balance[split].correct and balance[split].hallucinated)
-    ]
+    thin = [s for s in splits if not (balance[s].correct and balance[s].hallucinated)]
     if not thin:
         return
+    found = balance[thin[0]]
+    lacking = f"has no {'hallucinated' if found.correct else 'correct'} answers"
     counts = ", ".join(
         f"{split} {of.samples:,} ({of.correct:,} correct, {of.hallucinated:,} hallucinated)"
         for split, of in balance.items()
     )
     raise InputError(
-        f'the {thin[0]} split of "{name}" {_lacking(balance[thin[0]])}, but both classes are '
-        f"required to {_PURPOSE[thin[0]]} it. Its samples: {counts}. Use more questions, or run "
-        '"clew preprocess" with another `score_threshold` or `split`.'
+        f'the {thin[0]} split of "{name}" {lacking if found.samples else "is empty"}, but both '
+        f"classes are required to {_PURPOSE[thin[0]]} it. Its samples: {counts}. Use more "
+        'questions, or run "clew preprocess" with another `score_threshold` or `split`.'
     )
-
-
-def _lacking(counts: Balance) -> str:
-    if not counts.samples:
-        return "is empty"
-    return f"has no {'hallucinated' if counts.correct else 'correct'} answers"
 
 
 def score_samples(
@@ -375,7 +360,13 @@ def score_samples(
     dataset = source.open(kind.samples, split)
     if not len(dataset):
         return np.zeros(0, np.float32)
-    _refuse_other_sizes(detector, read_sizes(dataset), source.name)
+    for size, found in read_sizes(dataset).items():
+        trained = getattr(detector.config, size, found)
+        if trained != found:
+            raise InputError(
+                f"{detector.name} was trained on samples with {size} {trained}, but those of "
+                f'"{source.name}" have {found}: they come from another model or other settings.'
+            )
     return score_batches(detector, Loader(dataset, _BATCH, rank=Rank()))
 
 
@@ -392,14 +383,3 @@ def score_batches(detector: Detector, batches: Iterable[Any]) -> Scores:
             'preprocess".'
         )
     return scores
-
-
-def _refuse_other_sizes(detector: Detector, sizes: dict[str, int], name: str) -> None:
-    trained = {size: getattr(detector.config, size, found) for size, found in sizes.items()}
-    different = [size for size, found in sizes.items() if trained[size] != found]
-    if different:
-        size = different[0]
-        raise InputError(
-            f"{detector.name} was trained on samples with {size} {trained[size]}, but those of "
-            f'"{name}" have {sizes[size]}: they come from another model or other settings.'
-        )

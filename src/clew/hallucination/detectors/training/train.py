@@ -50,6 +50,7 @@ from clew.hallucination.detectors.training.samples import (
     DetectorSamples,
     PreprocessedData,
     Scores,
+    read_sizes,
     score_batches,
 )
 from clew.hallucination.detectors.training.settings import (
@@ -408,10 +409,11 @@ def _open_tasks(
     kinds = find_networks(networks)
     source.refuse_missing(kinds)
     opened = {needed: DetectorSamples(source, needed) for needed in {k.samples for k in kinds}}
+    sizes = {needed: read_sizes(samples.splits["train"]) for needed, samples in opened.items()}
     return [
         Task(
             kind=kind,
-            network_config=configure(kind, opened[kind.samples].sizes(), training.network),
+            network_config=configure(kind, sizes[kind.samples], training.network),
             training=training,
             samples=opened[kind.samples],
             output_dir=output_dir,

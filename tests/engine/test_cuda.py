@@ -9,7 +9,7 @@ import torch
 
 from clew.base.errors import TrainingError, TrainingStoppedError
 from clew.engine import Classifier, HardwarePlan, LoadSettings, PlanRequest, TrainConfig
-from clew.engine.feed import build_courier
+from clew.engine.feed import Courier
 from clew.engine.processes import start_fabric
 from clew.engine.setup import build_optimizer
 from clew.engine.state import Readings
@@ -129,7 +129,7 @@ def test_step_never_waits_for_the_device(graph: bool) -> None:
     model = new_model().cuda()
     optimizer = build_optimizer(model, TrainConfig(), lr=0.1, capturable=graph)
     step = build_step(model, plan.variant, optimizer, fabric)
-    courier, readings = build_courier(fabric.device), Readings(fabric.device)
+    courier, readings = Courier(fabric.device), Readings(fabric.device)
     batches = list(torch_loader(Samples(640), pin_memory=True))
     for batch in batches[:5]:
         step.run([courier.bring(batch)], 0.1)
@@ -144,7 +144,7 @@ def test_step_never_waits_for_the_device(graph: bool) -> None:
 
 def test_batches_arrive_intact_on_the_device() -> None:
     """Memory that a loader reuses is not touched before it was copied."""
-    courier = build_courier(torch.device("cuda"))
+    courier = Courier(torch.device("cuda"))
     memory = torch.empty(1 << 22, pin_memory=True)
     sums = []
     for number in range(20):

@@ -325,7 +325,11 @@ class RealBatches:
         if not callable(batches):
             self.own_size = count_samples(self.read(0).batches[0]) * processes
             self._readings = {self.own_size: self._readings[0]}
-        self.samples = self._count_samples() if samples is None else samples
+        if samples is None:
+            size = self.own_size or settings.batch_size * processes
+            with self._opened(size) as opened:
+                samples = len(opened) * size
+        self.samples = samples
 
     def read(self, size: int) -> Reading:
         """Up to three batches that all have `size` samples over all processes; only those of the
@@ -359,11 +363,6 @@ class RealBatches:
             return
         share = max(1, size // self._processes)
         yield self._batches(replace(self._settings, batch_size=share))
-
-    def _count_samples(self) -> int:
-        size = self.own_size or self._settings.batch_size * self._processes
-        with self._opened(size) as batches:
-            return len(batches) * size
 
 
 def _read_timed(batches: Batches, most: int) -> list[tuple[Any, float]]:

@@ -14,7 +14,7 @@ from clew.base.errors import InputError, TrainingError
 from clew.base.texts import counted, list_some
 from clew.engine.config import Batches, StepOutput
 from clew.engine.config import Precision as PrecisionName
-from clew.engine.feed import build_courier, count_samples, sample_names
+from clew.engine.feed import Courier, count_samples, sample_names
 from clew.engine.plan import HardwarePlan
 from clew.engine.processes import gather
 from clew.engine.step import build_precision, restored_precision
@@ -235,7 +235,7 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    part, courier = _Part(), build_courier(fabric.device, channels_last=channels_last)
+    part, courier = _Part(), Courier(fabric.device, channels_last=channels_last)
     try:
         for batch in batches:
             on_device = courier.bring(batch)

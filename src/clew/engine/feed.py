@@ -33,36 +33,21 @@ _NAMES = ("question_id", "index")
 
 
 class Courier:
-    """Moves batches to the device. This one is for the CPU, where they already are."""
+    """Moves batches to the device: to a GPU on a separate CUDA stream; on the CPU they already
+    are."""
 
-    def __init__(self, device: torch.device, channels_last: bool) -> None:
+    def __init__(self, device: torch.device, *, channels_last: bool = False) -> None:
         self._device, self._channels_last = device, channels_last
-
-    def bring(self, batch: Any) -> Any:
-        """The batch on the device, ready for what is launched next."""
-        if not self._channels_last:
-            return batch
-        return move(batch, self._device, channels_last=True)
-
-    def keep(self, read: Any) -> None:
-        """The last launched step uses these batches: they must stay alive until it has run."""
-
-    def is_idle(self) -> bool:
-        """Whether the device has nothing left to do."""
-        return True
-
-
-class _CudaCourier(Courier):
-    """Copies batches to the GPU on a separate CUDA stream."""
-
-    def __init__(self, device: torch.device, channels_last: bool) -> None:
-        super().__init__(device, channels_last)
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._launched: deque[tuple[torch.cuda.Event, Any]] = deque()
 
     def bring(self, batch: Any) -> Any:
+        """The batch on the device, ready for what is launched next."""
+        last = self._channels_last
+        if self._stream is None:
+            return move(batch, self._device, channels_last=True) if last else batch
         with torch.cuda.stream(self._stream):
-            moved = move(batch, self._device, non_blocking=True, channels_last=self._channels_last)
+            moved = move(batch, self._device, non_blocking=True, channels_last=last)
         current = torch.cuda.current_stream(self._device)
         current.wait_stream(self._stream)
         for _, tensor in named_tensors(moved):
@@ -71,8 +56,10 @@ class _CudaCourier(Courier):
         return moved
 
     def keep(self, read: Any) -> None:
-        """Keep a reference to the batches until they have been copied: a loader reuses memory that
-        nothing refers to."""
+        """Keep a reference to the batches of the last launched step until they have been copied: a
+        loader reuses memory that nothing refers to."""
+        if self._stream is None:
+            return
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         self._launched.append((event, read))
@@ -80,12 +67,8 @@ class _CudaCourier(Courier):
             self._launched.popleft()[0].synchronize()
 
     def is_idle(self) -> bool:
+        """Whether the device has nothing left to do."""
         return not self._launched or self._launched[-1][0].query()
-
-
-def build_courier(device: torch.device, *, channels_last: bool = False) -> Courier:
-    kind = _CudaCourier if device.type == "cuda" else Courier
-    return kind(device, channels_last)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +111,7 @@ class Feed:
         self._iterator: Iterator[Any] = iter(())
         self._epoch = self._samples = 0
         self._is_over = False
-        self._courier = build_courier(device, channels_last=channels_last)
+        self._courier = Courier(device, channels_last=channels_last)
         self.wait_seconds = 0.0
 
     @property

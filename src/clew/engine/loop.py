@@ -4,6 +4,7 @@ value that is not finite: find the cause, switch away from fp16, or end the run 
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from clew.engine.feed import (
 )
 from clew.engine.folders import Logs
 from clew.engine.processes import gather
-from clew.engine.setup import OneCycle, Setup
+from clew.engine.setup import Setup, one_cycle_lr
 from clew.engine.state import (
     STEPS_A_READING,
     EpochEnded,
@@ -67,7 +68,8 @@ class Loop:
         self._watch = Watch(setup, reporter)
         self._readings = Readings(setup.fabric.device)
         self._memory = MemoryUse(setup.fabric.device, state.peak_memory_bytes)
-        self._schedule = OneCycle(
+        self._lr = partial(
+            one_cycle_lr,
             peak=setup.peak_lr,
             total_steps=state.total_steps,
             warmup_fraction=setup.config.warmup_fraction,
@@ -98,7 +100,9 @@ class Loop:
     def _train_epoch(self) -> None:
         self._setup.model.train()
         while (group := self._setup.feed.next_group()) is not None:
-            self._wish()
+            wishes, due = self._setup.wishes, self._setup.config.checkpoint_every_seconds
+            wishes.save = time.perf_counter() - self._saved >= due
+            wishes.stop = self._should_stop()
             if self._take_step(group):
                 self._after_step()
         self._read_figures()
@@ -106,7 +110,7 @@ class Loop:
     def _take_step(self, group: Group) -> bool:
         """Take one step. Returns False if it did not fit in memory: its samples are then read
         again, in smaller batches."""
-        lr = self._schedule.lr(self.state.step)
+        lr = self._lr(self.state.step)
         result = none_if_out_of_memory(lambda: self._setup.step.run(group.batches, lr))
         if result is None:
             self._setup.shrink(group, self.state.step)
@@ -117,11 +121,6 @@ class Loop:
         self._readings.add(result)
         self.state.step += 1
         return True
-
-    def _wish(self) -> None:
-        due = self._setup.config.checkpoint_every_seconds
-        self._setup.wishes.save = time.perf_counter() - self._saved >= due
-        self._setup.wishes.stop = self._should_stop()
 
     def _after_step(self) -> None:
         has_read = self._readings.is_full
@@ -228,7 +227,7 @@ class Loop:
         return {
             "epoch": state.epoch + 1,
             "step": state.step,
-            "lr": self._schedule.lr(state.step - 1),
+            "lr": self._lr(state.step - 1),
             **{f"train_{name}": value for name, value in trained.items()},
             **{f"val_{name}": value for name, value in validated.items()},
             "samples_per_second": sums.samples / seconds,

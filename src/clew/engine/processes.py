@@ -113,7 +113,8 @@ class GradientSum:
         """One message: gradients and buffers times the samples behind them, and the requests."""
         device = self._parameters[0].device
         about = torch.tensor([samples, self._wishes.stop, self._wishes.save], dtype=torch.float32)
-        values = [_gradient(p) for p in self._parameters] + self._buffers
+        own = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters)
+        values = [*own, *self._buffers]
         flat = torch.cat([value.detach().float().flatten() for value in values])
         message = torch.cat([flat * samples, about.to(device, non_blocking=True)])
         with joined():
@@ -124,10 +125,6 @@ class GradientSum:
             parameter.grad = mean.view_as(parameter).to(parameter.dtype)
         for buffer, mean in zip(self._buffers, means[len(self._parameters) :], strict=True):
             buffer.copy_(mean.view_as(buffer))
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def gather(fabric: "Fabric", value: Value) -> list[Value]:

@@ -4,7 +4,6 @@ closed form of the step, so that it has no state to save."""
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -298,23 +297,15 @@ def load_optimizer(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str,
             }
 
 
-@dataclass(frozen=True, kw_only=True)
-class OneCycle:
-    """A One-Cycle schedule: the learning rate rises along a half cosine during the warm-up, then
-    falls along another to almost 0."""
-
-    peak: float
-    total_steps: int
-    warmup_fraction: float
-
-    def lr(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        last = max(1, self.total_steps - 1)
-        top = self.warmup_fraction * last
-        if step < top:
-            return self.peak * _between(_START, 1.0, step / top)
-        return self.peak * _between(1.0, _END, min(1.0, (step - top) / max(1e-9, last - top)))
+def one_cycle_lr(step: int, *, peak: float, total_steps: int, warmup_fraction: float) -> float:
+    """The learning rate of a step, counted from 0, in a One-Cycle schedule: it rises along a half
+    cosine during the warm-up, then falls along another to almost 0."""
+    last = max(1, total_steps - 1)
+    top = warmup_fraction * last
+    if step < top:
+        return peak * _between(_START, 1.0, step / top)
+    return peak * _between(1.0, _END, min(1.0, (step - top) / max(1e-9, last - top)))
 
 
-def _between(first: float, second: float, way: float) -> float:
-    return second + (first - second) * (1 + math.cos(math.pi * way)) / 2
+def _between(first: float, second: float, share: float) -> float:
+    return second + (first - second) * (1 + math.cos(math.pi * share)) / 2

@@ -64,6 +64,10 @@ def build_step(
     forward: Callable[[Any], StepOutput] = (
         _compile(model) if variant.compile else model.training_step  # type: ignore[assignment]
     )
+    # All weights are cast at once. torch.compile does so itself; gradient checkpointing needs the
+    # weights again in the backward pass, when they are no longer cast.
+    plain = not variant.compile and not variant.gradient_checkpointing
+    is_mixed = fabric.device.type != "cpu" and variant.precision in _DTYPES
     eager = EagerStep(
         model,
         optimizer,
@@ -71,18 +75,9 @@ def build_step(
         max_norm=max_norm,
         gradients=GradientSum(model, wishes or Wishes()) if fabric.world_size > 1 else None,
         forward=forward,
-        cast=WeightCast(model, variant.precision)
-        if _casts_together(variant, fabric.device)
-        else None,
+        cast=WeightCast(model, variant.precision) if is_mixed and plain else None,
     )
     return GraphedStep(eager) if variant.cuda_graph else eager
-
-
-def _casts_together(variant: StepVariant, device: torch.device) -> bool:
-    """Whether to cast all weights at once. torch.compile does so itself; gradient checkpointing
-    needs the weights again in the backward pass, when they are no longer cast."""
-    plain = not variant.compile and not variant.gradient_checkpointing
-    return device.type != "cpu" and variant.precision in ("bf16", "fp16") and plain
 
 
 def _compile(model: nn.Module) -> Callable[[Any], StepOutput]:

@@ -272,18 +272,12 @@ def _fit(
     else:
         threshold = threshold_for_rate(answers.labels, risks, false_positive_rate=target_fpr)
     unseen = np.empty_like(risks)
-    fold = _assign_folds(answers.labels)
+    fold = np.empty(len(risks), int)  # both classes in every fold, in the order of the answers
+    for one in (0, 1):
+        rows = np.flatnonzero(answers.labels == one)
+        fold[rows] = np.arange(len(rows)) % _FOLDS
     for number in range(_FOLDS):
         own = fold == number
         other = scale.refit(answers.labels[~own], answers.risks[~own])
         unseen[own] = scale.convert(answers.risks[own], other)
     return found, threshold, unseen
-
-
-def _assign_folds(labels: np.ndarray) -> np.ndarray:
-    """Both classes in every fold, in the order of the answers."""
-    fold = np.empty(len(labels), int)
-    for one in (0, 1):
-        rows = np.flatnonzero(labels == one)
-        fold[rows] = np.arange(len(rows)) % _FOLDS
-    return fold

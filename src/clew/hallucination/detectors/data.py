@@ -2,7 +2,7 @@
 a split in a folder of samples; and what it says about each: a calibrated risk, the verdict, and
 whether it could be checked at all."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -38,15 +38,7 @@ class Risk:
 
     def to_dict(self) -> dict[str, Any]:
         """As in JSON answers; `method` and `distance` included."""
-        return {
-            "risk": self.risk,
-            "verdict": self.verdict,
-            "threshold": self.threshold,
-            "state": self.state,
-            "method": self.method,
-            "reason": self.reason,
-            "distance": self.distance,
-        }
+        return asdict(self)
 
 
 def unavailable(reason: str, *, method: str) -> Risk:

@@ -20,7 +20,7 @@ from clew.hallucination.detectors.data import LIVE, HostAnswers, LiveData, Risk,
 from clew.hallucination.detectors.probes.baselines import EachAnswer
 from clew.hallucination.detectors.probes.fitting import to_numpy
 from clew.hallucination.detectors.probes.gated import Distance
-from clew.hallucination.detectors.probes.method import Scorer
+from clew.hallucination.detectors.probes.method import Features, Scorer
 from clew.hallucination.detectors.registry import FORMS, NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.llm.prompts import CHAT_TEMPLATE, Prompt
@@ -216,7 +216,7 @@ class Detector:
         if self.samples is None:
             raise InputError(f"{self.name} is not a network: use assess(), which reads its fields.")
         form = FORMS[self.samples]
-        if not form.is_batch(batch):
+        if not all(key in batch for key in form.keys):
             raise InputError(
                 f"{self.name} cannot read this kind of batch: open the samples with "
                 f"{form.opened_with}."
@@ -275,28 +275,34 @@ class Detector:
         )
 
     def _risks(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
-        if self._on_host is not None:
-            scores = self._on_host[0].score(HostAnswers(data), LIVE)
-            return calibrate(self.calibration, scores)
         if self.scorer is not None:
-            return calibrate(self.calibration, to_numpy(self.scorer.score(data, LIVE)))
+            scorer, _, read = self._quick(data)
+            return calibrate(self.calibration, to_numpy(scorer.score(read, LIVE)))
         assert self.samples is not None
         return to_numpy(self.score(data.batch(self.samples))).astype(np.float64)
-
-    @cached_property
-    def _on_host(self) -> tuple[Scorer, Distance | None] | None:
-        """Scorer and distance with NumPy arrays, for one of many small steps on a CPU."""
-        if self.scorer is None or not getattr(self.scorer, "has_small_steps", False):
-            return None
-        scorer = on_host(self.scorer)
-        return None if scorer is None else (scorer, on_host(self.distance))
 
     def _distances(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
         if self.distance is None:
             return np.zeros(len(data.labels[LIVE]))
-        if self._on_host is not None and self._on_host[1] is not None:
-            return self._on_host[1].measure(HostAnswers(data), LIVE).astype(np.float64)
-        return to_numpy(self.distance.measure(data, LIVE)).astype(np.float64)
+        _, distance, read = self._quick(data)
+        return to_numpy(distance.measure(read, LIVE)).astype(np.float64)
+
+    def _quick(self, data: LiveData) -> tuple[Any, Any, Features]:
+        """Scorer, distance and data as NumPy arrays where that is faster: many small steps on a
+        CPU."""
+        if self._on_host is None:
+            return self.scorer, self.distance, data
+        return (*self._on_host, HostAnswers(data))
+
+    @cached_property
+    def _on_host(self) -> tuple[Any, Any] | None:
+        if not getattr(self.scorer, "has_small_steps", False):
+            return None
+        try:
+            scorer, distance = _map_arrays(self.scorer, np.asarray), self.distance
+            return scorer, _map_arrays(distance, np.asarray)
+        except TypeError:  # a tensor on a GPU
+            return None
 
     def _fall_back(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
         if self.fallback is None:
@@ -356,15 +362,6 @@ def _evaluation_shape(origin: Origin) -> EvaluationShape:
 def on_device(part: Part, device: torch.device | str) -> Part:
     """The same part with its tensors on a device."""
     return _map_arrays(part, lambda array: as_tensor(array).to(device))
-
-
-def on_host(part: Part) -> Part | None:
-    """The same part with NumPy arrays that share the memory of its tensors; None if these are not
-    on a CPU."""
-    try:
-        return _map_arrays(part, np.asarray)
-    except TypeError:  # a tensor on a GPU
-        return None
 
 
 def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:

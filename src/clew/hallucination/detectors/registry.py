@@ -42,9 +42,6 @@ class SampleForm(NamedTuple):
     keys: tuple[str, ...]
     opened_with: str
 
-    def is_batch(self, batch: Any) -> bool:
-        return all(key in batch for key in self.keys)
-
 
 FORMS: dict[SampleKind, SampleForm] = {
     "sequences": SampleForm(("sequences",), ("sequence",), "PreprocessedLSTMMapDataset(...)"),

@@ -89,15 +89,12 @@ class PatchEmbedding(nn.Module):
     def forward(
         self, picture: Float[Tensor, "batch rows columns features"]
     ) -> Float[Tensor, "batch patches width"]:
-        weight, bias = self._in_one()
+        parts = self.patch.weight.unflatten(1, (-1, self.cell.out_features))
+        weight = (parts @ self.cell.weight).flatten(1)
+        bias = self.patch.bias + parts.sum(1) @ self.cell.bias
         cut = picture.unflatten(2, (_COLUMNS, _PATCH[1])).unflatten(1, (_ROWS, _PATCH[0]))
         cells = cut.transpose(2, 3).flatten(1, 2).flatten(2)
         return nn.functional.linear(cells.to(weight.dtype), weight, bias)
-
-    def _in_one(self) -> tuple[Tensor, Tensor]:
-        parts = self.patch.weight.unflatten(1, (-1, self.cell.out_features))
-        bias = self.patch.bias + parts.sum(1) @ self.cell.bias
-        return (parts @ self.cell.weight).flatten(1), bias
 
 
 def _block(config: ActViTConfig) -> nn.TransformerEncoderLayer:

@@ -137,7 +137,8 @@ class _SumOverData(torch.autograd.Function):
     def forward(
         ctx: Any, values: Tensor, neighbors: Neighbors, weight: Tensor, bias: Tensor
     ) -> Tensor:
-        if _can_fuse(values, neighbors):
+        # The fused kernel is for a GPU, and for edges with a single feature.
+        if values.is_cuda and neighbors.attr.shape[-1] == 1 and _has_triton():
             from clew.hallucination.detectors.networks.fused import sum_messages
 
             sums, slopes = sum_messages(
@@ -185,11 +186,6 @@ def _pieces(nodes: Tensor, values: Tensor) -> Iterator[slice]:
     step = max(1, most // max(1, width * values.shape[1] * values.itemsize))
     for start in range(0, rows, step):
         yield slice(start, start + step)
-
-
-def _can_fuse(values: Tensor, neighbors: Neighbors) -> bool:
-    """Whether the fused kernel can be used: on a GPU, for edges with a single feature."""
-    return values.is_cuda and neighbors.attr.shape[-1] == 1 and _has_triton()
 
 
 @cache

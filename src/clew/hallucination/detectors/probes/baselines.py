@@ -102,18 +102,7 @@ class EachAnswer(AnswerMeasure, kind="token_probabilities"):
     def find(self, data: Features, split: str) -> list[float | None]:
         field, score_one, _ = _STATISTICS[self.statistic]
         answers = read_ragged(data, field, split)
-        return [score_one(a) if a is not None and len(a) else None for a in answers]
-
-
-def log_perplexity(logprobs: Sequence[float]) -> float:
-    """The logarithm of perplexity: the same order, without the outliers that would dominate
-    calibration."""
-    return -float(np.mean(logprobs))
-
-
-def least_probability(logprobs: Sequence[float]) -> float:
-    """The negative probability of the answer's least probable token."""
-    return -float(np.exp(np.min(logprobs)))
+        return [float(score_one(a)) if a is not None and len(a) else None for a in answers]
 
 
 def learn_statistic(statistic: TokenStatistic, data: Features) -> Fitted:
@@ -121,9 +110,12 @@ def learn_statistic(statistic: TokenStatistic, data: Features) -> Fitted:
 
 
 _STATISTICS: dict[TokenStatistic, tuple[str, Callable[[Any], float], str]] = {
-    "perplexity": ("token_logprobs", log_perplexity, "Perplexity"),
-    "min_probability": ("token_logprobs", least_probability, "Minimum token probability"),
-    "mean_entropy": ("token_entropies", lambda of: float(np.mean(of)), "Mean token entropy"),
+    # Its logarithm: the same order, without the outliers that would dominate calibration.
+    "perplexity": ("token_logprobs", lambda of: -np.mean(of), "Perplexity"),
+    "min_probability": (
+        *("token_logprobs", lambda of: -np.exp(np.min(of)), "Minimum token probability"),
+    ),
+    "mean_entropy": ("token_entropies", np.mean, "Mean token entropy"),
 }
 for _name, (_field, _, _title) in _STATISTICS.items():
     method(_name, _title, "no training", _field)(partial(learn_statistic, _name))

@@ -191,16 +191,12 @@ def learn_ccs(data: Features) -> Fitted:
         pairs = _Pairs.read(data, layer)
         with threadpool_limits(1):  # products of a matrix and a vector mostly wait
             linear = _search(pairs)
-        found = [_consistent(pairs, layer, linear, sign) for sign in (1, -1)]
-        probes += [(auroc(labels, probe.score(data, "validation")), probe) for probe in found]
+        for factor in (1, -1):
+            true, false = pairs.undo(linear.times(factor), shared_bias=True)
+            probe = ConsistentProbe(layer=layer, true=true, false=false)
+            probes.append((auroc(labels, probe.score(data, "validation")), probe))
     _, best = max(probes, key=lambda one: one[0])
     return Fitted(scorer=best, chosen={"layer": best.layer})
-
-
-def _consistent(pairs: _Pairs, layer: int, linear: Linear, sign: int) -> ConsistentProbe:
-    turned = Linear(weights=sign * linear.weights, bias=sign * linear.bias)
-    true, false = pairs.undo(turned, shared_bias=True)
-    return ConsistentProbe(layer=layer, true=true, false=false)
 
 
 def _search(pairs: _Pairs) -> Linear:

@@ -244,11 +244,7 @@ def _fit_machine(values: Matrix, labels: np.ndarray, width: float, cost: float) 
     wrong gives few correct answers."""
     from sklearn.svm import SVC  # slow to import
 
-    gamma = width / _median_distance(values)
-    machine = SVC(C=cost, gamma=gamma, class_weight="balanced", cache_size=500)
+    # The median squared distance, estimated from consecutive answers in the store.
+    distance = float(np.median(((values[1:] - values[:-1]) ** 2).sum(axis=1)))
+    machine = SVC(C=cost, gamma=width / distance, class_weight="balanced", cache_size=500)
     return KernelMachine.of(machine.fit(values, labels))
-
-
-def _median_distance(values: Matrix) -> float:
-    """The median squared distance, estimated from consecutive answers in the store."""
-    return float(np.median(((values[1:] - values[:-1]) ** 2).sum(axis=1)))

@@ -248,13 +248,10 @@ class DetectorSamples:
 
     def open_later(self, split: str) -> OpenBatches:
         """A function that lets the engine open the batches of a split in a size of its choice."""
-        return partial(self._open, split)
+        return partial(self.open, split)
 
-    def open_whole(self, split: str, settings: LoadSettings) -> Loader:
-        """All batches of a split for this process, also in distributed training."""
-        return self._open(split, settings, Rank())
-
-    def _open(self, split: str, settings: LoadSettings, rank: Rank | None = None) -> Loader:
+    def open(self, split: str, settings: LoadSettings, rank: Rank | None = None) -> Loader:
+        """With `Rank()`, all batches for this process, also in distributed training."""
         resident = self._bring_to_gpu(split, settings)
         is_read = resident is None
         return Loader(

@@ -60,6 +60,7 @@ from clew.hallucination.detectors.training.settings import (
     TrainRunConfig,
 )
 from clew.hallucination.samples.answers import AnswerFeatures
+from clew.loading.order import Rank
 from clew.metrics import PlattScale, best_threshold, measure_scores
 from clew.storage.place import ChangedError
 from clew.storage.reading import read_json
@@ -147,7 +148,7 @@ class Task:
     def score(self, detector: Detector, fitted: FitResult, split: str) -> Scores:
         """The risks that the trained network gives to the answers of a split."""
         settings = load_settings(fitted.plan)
-        return score_batches(detector, self.samples.open_whole(split, settings))
+        return score_batches(detector, self.samples.open(split, settings, Rank()))
 
     def _identity(self) -> dict[str, Any]:
         """What identifies this run; `load_detector` builds the network from it."""

@@ -5,10 +5,8 @@ import math
 import pytest
 import torch
 
-from clew.base.errors import InputError
 from clew.hallucination.detectors.networks.contrastive import (
     ContrastiveAutoencoder,
-    ContrastiveConfig,
     FeatureBatches,
     contrast,
 )
@@ -33,7 +31,7 @@ def test_contrast_gathers_correct_answers_only() -> None:
 def test_every_weight_is_trained_and_evaluation_compares_with_known_answers() -> None:
     torch.manual_seed(0)
     features = torch.randn(4, 6)
-    network = ContrastiveAutoencoder(ContrastiveConfig(inputs=6, hidden=8), features, LABELS)
+    network = ContrastiveAutoencoder(features, LABELS, hidden=8)
     batch = {"features": features, "label": LABELS}
     output = network.training_step(batch)
     output.loss.backward()
@@ -51,8 +49,3 @@ def test_batches_have_every_answer_once() -> None:
         found = torch.cat([batch["label"] for batch in batches])
         assert len(batches) == 3 and found.sort().values.equal(rows)
         assert found.equal(rows) != shuffle
-
-
-def test_invalid_sizes_are_rejected() -> None:
-    with pytest.raises(InputError, match="size is 0: it must be 1 or more"):
-        ContrastiveConfig(inputs=4, size=0)

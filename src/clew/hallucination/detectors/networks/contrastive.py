@@ -3,7 +3,6 @@ from them: supervised contrastive loss (Khosla et al., 2020) plus reconstruction
 detector by itself: new answers are compared with the embedded training answers."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,27 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clew.base.settings import check_fraction, check_sizes, check_weight
 from clew.engine import StepOutput
 
-
-@dataclass(frozen=True, kw_only=True)
-class ContrastiveConfig:
-    """Hyperparameters; `inputs` is the number of features of an answer. `temperature` divides the
-    similarities in the contrastive loss."""
-
-    inputs: int
-    hidden: int = 128
-    size: int = 64
-    input_dropout: float = 0.2
-    dropout: float = 0.3
-    temperature: float = 0.1
-    reconstruction_weight: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_sizes(self, "inputs", "hidden", "size")
-        check_fraction(self, "input_dropout", "dropout")
-        check_weight(self, "reconstruction_weight")
+_SIZE, _INPUT_DROPOUT, _DROPOUT = 64, 0.2, 0.3
+_TEMPERATURE = 0.1  # divides the similarities in the contrastive loss
+_RECONSTRUCTION_WEIGHT = 0.1
 
 
 class ContrastiveAutoencoder(nn.Module):
@@ -39,25 +22,18 @@ class ContrastiveAutoencoder(nn.Module):
     answers, with which others are compared when it is evaluated."""
 
     def __init__(
-        self,
-        config: ContrastiveConfig,
-        known: Float[Tensor, "answers inputs"],
-        labels: Int[Tensor, " answers"],
+        self, known: Float[Tensor, "answers inputs"], labels: Tensor, hidden: int = 128
     ) -> None:
         super().__init__()
-        self.config = config
+        inputs = known.shape[1]
         self.encoder = nn.Sequential(
-            nn.Dropout(config.input_dropout),
-            nn.Linear(config.inputs, config.hidden),
+            nn.Dropout(_INPUT_DROPOUT),
+            nn.Linear(inputs, hidden),
             nn.ReLU(),
-            nn.Dropout(config.dropout),
-            nn.Linear(config.hidden, config.size),
+            nn.Dropout(_DROPOUT),
+            nn.Linear(hidden, _SIZE),
         )
-        self.decoder = nn.Sequential(
-            nn.Linear(config.size, config.hidden),
-            nn.ReLU(),
-            nn.Linear(config.hidden, config.inputs),
-        )
+        self.decoder = nn.Sequential(nn.Linear(_SIZE, hidden), nn.ReLU(), nn.Linear(hidden, inputs))
         self._known, self._labels = known, labels
 
     @property
@@ -70,9 +46,8 @@ class ContrastiveAutoencoder(nn.Module):
         views = batch["features"].repeat(2, 1)  # which dropout makes different
         latent = self.encoder(views)
         extra = {
-            "contrast": contrast(latent, labels, self.config.temperature),
-            "reconstruction": self.config.reconstruction_weight
-            * F.mse_loss(self.decoder(latent), views),
+            "contrast": contrast(latent, labels, _TEMPERATURE),
+            "reconstruction": _RECONSTRUCTION_WEIGHT * F.mse_loss(self.decoder(latent), views),
         }
         scores = None if self.training else self._score(latent[: len(labels)])
         return StepOutput(
@@ -81,7 +56,7 @@ class ContrastiveAutoencoder(nn.Module):
 
     def _score(self, latent: Float[Tensor, "batch size"]) -> Float[Tensor, " batch"]:
         near = F.normalize(latent) @ F.normalize(self.encoder(self._known)).T
-        weights = near / self.config.temperature
+        weights = near / _TEMPERATURE
         is_hallucinated = self._labels > 0
         return weights[:, is_hallucinated].logsumexp(1) - weights[:, ~is_hallucinated].logsumexp(1)
 

@@ -140,14 +140,13 @@ def _train(inputs: _Inputs, labels: np.ndarray, seed: int) -> tuple["Contrastive
     from clew.engine import PlanRequest, TrainConfig, fit
     from clew.hallucination.detectors.networks.contrastive import (
         ContrastiveAutoencoder,
-        ContrastiveConfig,
         FeatureBatches,
     )
 
     training, validation = map(torch.from_numpy, (inputs.training, inputs.validation))
     known, checked = (torch.from_numpy(of.astype(np.int64)) for of in (inputs.labels, labels))
     torch.manual_seed(seed)
-    network = ContrastiveAutoencoder(ContrastiveConfig(inputs=training.shape[1]), training, known)
+    network = ContrastiveAutoencoder(training, known)
     with TemporaryDirectory() as folder:
         result = fit(
             network,

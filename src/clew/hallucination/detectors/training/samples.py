@@ -278,8 +278,7 @@ class DetectorSamples:
         if not settings.pin_memory or settings.max_cache_batches is not None:
             return None
         if split not in self._on_gpu:
-            # The device of this process: the engine chose it before batches are opened.
-            place = torch.device("cuda", torch.cuda.current_device())
+            place = _own_gpu()
             if not self._fit_on(place):
                 return None
             self._on_gpu[split] = ResidentSamples(
@@ -313,6 +312,11 @@ def read_sizes(dataset: LazyDataset) -> dict[str, int]:
     if "max_tokens" in batch:
         sizes["layers"] = len(batch["nodes"]) // int(batch["node_counts"][0])
     return sizes
+
+
+def _own_gpu() -> torch.device:
+    """The device of this process: the engine chose it before batches are opened."""
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def hash_questions(splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:

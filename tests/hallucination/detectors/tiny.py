@@ -24,7 +24,7 @@ def write_detector(path: Path, name: str) -> Path:
     torch.manual_seed(0)
     kind = NETWORKS[name]
     config = kind.config(**SIZES[name])
-    weights = {f"network.{key}": value for key, value in kind.build(config).state_dict().items()}
+    weights = {f"network.{key}": value for key, value in kind.network(config).state_dict().items()}
     about: dict[str, Any] = {
         "clew": "0.1",
         "settings": {"network": name, "network_config": asdict(config)},

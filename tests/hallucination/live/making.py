@@ -114,7 +114,7 @@ def fit_detector(name: str, samples: Path) -> Detector:
         dataset = PreprocessedData(folder=samples).open(kind.samples, "train")
         config = configure(kind, read_sizes(dataset), NetworkSettings())
         torch.manual_seed(3)
-        fitted |= {"network": kind.build(config).eval(), "config": config}
+        fitted |= {"network": kind.network(config).eval(), "config": config}
     else:
         scorer = PROBES[name].fit(data, seed=0).scorer
         scores = to_numpy(scorer.score(data, "validation"))

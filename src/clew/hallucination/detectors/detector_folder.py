@@ -460,7 +460,7 @@ def _unpack_method(method: _Method, saved: ModelFile, every: Packed) -> tuple[An
         raise ValueError(f"method.name is {method.name!r}")
     kind = NETWORKS[method.name]
     config = read_as(kind.config, method.fitted, "method.fitted")
-    network = saved.build(lambda: kind.build(config), name=kind.name, prefix="fitted.")
+    network = saved.build(lambda: kind.network(config), name=kind.name, prefix="fitted.")
     return None, network.eval(), config
 
 
@@ -560,7 +560,7 @@ def _load_network(path: Path, device: str | torch.device) -> Detector:
         config = read_as(kind.config, settings["network_config"])
     except ValueError as error:
         raise misfit(saved.path, kind.name, error) from None
-    network = saved.build(lambda: kind.build(config), name=kind.name, prefix=_PREFIX)
+    network = saved.build(lambda: kind.network(config), name=kind.name, prefix=_PREFIX)
     threshold = best["threshold"]
     return Detector(
         name=kind.name,

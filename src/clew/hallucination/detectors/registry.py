@@ -68,9 +68,6 @@ class NetworkKind:
     network: type[nn.Module]
     is_usual: bool = True
 
-    def build(self, config: Any) -> nn.Module:
-        return self.network(config)
-
     @property
     def setting_names(self) -> set[str]:
         return {field.name for field in fields(self.config)}

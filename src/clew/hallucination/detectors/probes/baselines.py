@@ -20,7 +20,7 @@ from clew.hallucination.detectors.probes.fitting import (
     standardize,
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores, method
-from clew.hallucination.detectors.probes.states import STATES, Targets, choose_layer, fit_layers
+from clew.hallucination.detectors.probes.states import STATES, choose_layer, fit_layers
 from clew.hallucination.labels.normalize import answer_words
 from clew.metrics import auroc
 
@@ -226,7 +226,7 @@ def learn_entropy_probe(data: Features) -> Fitted:
         )
     _refuse_constant(entropies)
     limit = split_entropies(entropies)
-    targets = Targets(rows=rows, values=(entropies > limit).astype(np.int8))
+    targets = rows, (entropies > limit).astype(np.int8)
     return choose_layer(fit_layers(data, range(data.layers), targets), entropy=limit)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from tokenize import TokenError
+from types import SimpleNamespace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -18,7 +19,6 @@ from clew.hallucination.detectors.probes.method import (
     Features,
     Fitted,
     Method,
-    Scorer,
     Scores,
     Wrapped,
 )
@@ -121,7 +121,7 @@ class OwnMethod(Method):
         with self._blamed("fit"):
             view = _View(data, ("train", "validation"))
             found = self.given.fit(view, seed=seed) if self.is_seeded else self.given.fit(view)
-            scorer = found if hasattr(found, "score") else _Called(found)
+            scorer: Any = found if hasattr(found, "score") else SimpleNamespace(score=found)
             if not callable(getattr(found, "score", found)):
                 raise TypeError(f"fit returned {type(found).__name__}, which has no method score")
             chosen = json.loads(json.dumps(dict(getattr(found, "chosen", {})), default=_as_plain))
@@ -166,16 +166,6 @@ def _as_plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"chosen contains {type(value).__name__}, which is not a plain value")
-
-
-@dataclass(frozen=True)
-class _Called(Scorer):
-    """A function as a scorer."""
-
-    function: Callable[[Features, str], Any]
-
-    def score(self, data: Features, split: str) -> Any:
-        return self.function(data, split)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.fitting import (
     Array,
-    Choice,
     LinearScorer,
     Matrix,
     Scale,
@@ -35,12 +34,8 @@ _PATIENCE = 5  # epochs without a better validation AUROC
 _BATCH = 128
 
 
-@dataclass(frozen=True, kw_only=True)
-class Targets:
-    """What a probe learns instead of the labels: 0 or 1 for some of the training answers."""
-
-    rows: Int[np.ndarray, " some"]
-    values: Int[np.ndarray, " some"]
+# What a probe learns instead of the labels: rows of the training answers, and 0 or 1 for each.
+Targets = tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +70,18 @@ def fit_layers(
 def fit_layer(data: Features, layer: int, targets: Targets | None = None) -> LayerProbe:
     """Fit a linear probe at one layer to the labels of the training answers, or to `targets`; the
     regularization strength is chosen on validation, in both cases by the labels."""
-    choice, scale = _choose(data, layer, targets)
-    return LayerProbe(
-        layer=layer,
-        strength=choice.strength,
-        linear=scale.undo(choice.linear),
-        auroc=choice.auroc,
-    )
+    with _READING:
+        states, validation = (
+            data.read(STATES, split, layer=layer) for split in ("train", "validation")
+        )
+    values = data.labels["train"]
+    if targets is not None:
+        states, values = states[targets[0]], targets[1]
+    scale = standardize(states, f"{STATES}, layer {layer},")
+    scale.apply(validation)
+    choice = choose_strength(fit_path(states, values), validation, data.labels["validation"])
+    linear = scale.undo(choice.linear)
+    return LayerProbe(layer=layer, strength=choice.strength, linear=linear, auroc=choice.auroc)
 
 
 @method("linear_probe", "Linear probe", "probe", STATES)
@@ -101,20 +101,6 @@ def choose_layer(probes: Sequence[LayerProbe], seconds: float = 0.0, **chosen: f
 def learn_middle_layer(data: Features) -> Fitted:
     (probe,) = fit_layers(data, [data.layers // 2])
     return Fitted(scorer=probe, chosen={"layer": probe.layer, "C": probe.strength})
-
-
-def _choose(data: Features, layer: int, targets: Targets | None) -> tuple[Choice, Scale]:
-    with _READING:
-        states, validation = (
-            data.read(STATES, split, layer=layer) for split in ("train", "validation")
-        )
-    values = data.labels["train"]
-    if targets is not None:
-        states, values = states[targets.rows], targets.values
-    scale = standardize(states, f"{STATES}, layer {layer},")
-    scale.apply(validation)
-    path = fit_path(states, values)
-    return choose_strength(path, validation, data.labels["validation"]), scale
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,7 @@ class Task:
     def build(self) -> Classifier:
         """The untrained network, the same for the same seed."""
         torch.manual_seed(self.training.train.seed)
-        return Classifier(self.kind.build(self.network_config), self.loss)
+        return Classifier(self.kind.network(self.network_config), self.loss)
 
     def fit(self, reporter: Reporter, should_stop: Callable[[], bool]) -> FitResult:
         """Train the network, resume its training, or return the result if it is finished."""

@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - the imports for type checkers
 """Hallucination detectors: probes, networks, their training and their files. Names are imported
 lazily: probes are fitted without torch, a trained network is used without scikit-learn.
 """
@@ -6,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clew.base.lazy import lazy_names
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the names of `_HOMES`
     from clew.hallucination.detectors.detector import Detector
     from clew.hallucination.detectors.detector_folder import load_detector
     from clew.hallucination.detectors.probes.own import DetectionMethod
@@ -16,19 +17,6 @@ if TYPE_CHECKING:
     from clew.hallucination.detectors.training.settings import LossSettings, TrainRunConfig
     from clew.hallucination.detectors.training.train import train_detectors
 
-__all__ = [
-    "NETWORKS",
-    "PROBES",
-    "DetectionMethod",
-    "Detector",
-    "LossSettings",
-    "NetworkSettings",
-    "TrainRunConfig",
-    "load_detector",
-    "register_method",
-    "score_samples",
-    "train_detectors",
-]
 _HOMES = {
     "DetectionMethod": "probes.own",
     "Detector": "detector",
@@ -39,4 +27,5 @@ _HOMES = {
     "score_samples": "training.samples",
     "train_detectors": "training.train",
 }
+__all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

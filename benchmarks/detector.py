@@ -31,12 +31,11 @@ from clew.hallucination.detectors.calibration import (
 from clew.hallucination.detectors.probes.gated import Distance
 from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.detectors.probes.tokens import find_token_probe
-from clew.hallucination.live.features import LiveFeatures, PassedAnswer
+from clew.hallucination.live.features import Answer, LiveFeatures
 from clew.hallucination.live.scoring import assess, recorded_columns
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.splits import Splits, write_splits
-from clew.hallucination.traces.basis import BASIS_NAME
-from clew.hallucination.traces.compact import Reduced
+from clew.hallucination.traces.compact import BASIS_NAME, Reduced
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import PlattScale, auroc
 from clew.storage.manifest import read_manifest
@@ -192,13 +191,13 @@ def make_record(detector, count, device):
     """The record of a pass over some answers, with random values. Their states are at the center of
     the training answers where the distance is measured: a far answer is not scored."""
     shape, random = detector.shape, torch.Generator().manual_seed(0)
-    per_token = count * shape.layers * LIVE_TOKENS
+    by_head = (count, shape.layers, shape.heads, LIVE_TOKENS)
     sizes = {
         "last_hidden": (count, shape.layers, shape.dim),
         "answer_hidden": (count, shape.layers, shape.dim),
-        "nodes": (per_token, shape.node_dim),
-        "attention_log_diagonal": (per_token * shape.heads,),
-        "laplacian_diagonal": (per_token * shape.heads,),
+        "nodes": (count, shape.layers, LIVE_TOKENS, shape.node_dim),
+        "attention_log_diagonal": by_head,
+        "laplacian_diagonal": by_head,
         "lookback": (count, shape.layers, shape.heads),
     }
     columns = recorded_columns(detector)
@@ -217,7 +216,7 @@ def score(detector, count, device, repeats=30):
     record = make_record(detector, count, device)
     prompt, tokens = [1] * (LIVE_TOKENS - LIVE_ANSWER), [1] * LIVE_ANSWER
     values = np.linspace(0.1, 2, LIVE_ANSWER).tolist()
-    answer = PassedAnswer(
+    answer = Answer(
         prompt=prompt, tokens=tokens, logprobs=[-v for v in values], entropies=values, text="yes"
     )
     took = []

@@ -29,7 +29,7 @@ from clew.hallucination.llm.models import LoadedModel, describe_model, load_mode
 from clew.hallucination.llm.observe import ModelObserver
 from clew.hallucination.llm.recording import Recording
 from clew.hallucination.llm.requests import Request
-from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.compact import Basis
 from clew.hallucination.traces.schema import TraceShape
 
 

@@ -28,7 +28,7 @@ from clew.hallucination.capture import (
     load_model,
     load_questions,
 )
-from clew.hallucination.llm.prompts import PromptTokenizer, choose_prompt
+from clew.hallucination.llm.prompts import Encoder, choose_prompt
 from clew.storage.manifest import read_manifest
 
 
@@ -224,7 +224,7 @@ def compare(args, questions, folder):
     loaded = llama_7b(quick=args.quick) if args.is_random else load_model(args.name)
     loaded_questions = load_questions(str(questions), args.plain_samples).questions
     prompt = choose_prompt(loaded.tokenizer, args.prompt, None)
-    tokenizer = PromptTokenizer(loaded.tokenizer, prompt, 1 << 16)
+    tokenizer = Encoder(loaded.tokenizer, prompt, 1 << 16)
     prompts = list(tokenizer.tokenize([question.question for question in loaded_questions]))
     run_plain(loaded, prompts[:1], args.max_new_tokens, 1, folder)
     rows = []

@@ -19,7 +19,7 @@ from serve import make_detector
 
 import clew
 from clew.hallucination.capture import load_model
-from clew.hallucination.live.scoring import ToScore
+from clew.hallucination.live.features import Answer
 from clew.hallucination.live.session import Session
 
 
@@ -28,7 +28,7 @@ def make_answers(count, prompt_tokens, answer_tokens, vocabulary):
     size = (count, prompt_tokens + answer_tokens)
     whole = torch.randint(2, vocabulary, size, generator=random).tolist()
     return [
-        ToScore(prompt=row[:prompt_tokens], tokens=row[prompt_tokens:], text="generated")
+        Answer(prompt=row[:prompt_tokens], tokens=row[prompt_tokens:], text="generated")
         for row in whole
     ]
 

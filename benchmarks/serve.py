@@ -21,10 +21,9 @@ import torch
 
 import clew
 from clew.hallucination.capture import load_model
-from clew.hallucination.live.delivery import LiveToken
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.engine import Engine
-from clew.hallucination.llm.requests import Request
+from clew.hallucination.llm.requests import Request, Token
 from clew.hallucination.questions import load_questions
 
 
@@ -134,7 +133,7 @@ def wait_for_one(session, question, args):
     ticket = session.submit(session.make_request(question, max_new_tokens=args.max_new_tokens))
     while time.perf_counter() - started < args.seconds:
         try:
-            if not isinstance(ticket.get(timeout=args.seconds), LiveToken):
+            if not isinstance(ticket.get(timeout=args.seconds), Token):
                 break
         except TimeoutError:
             ticket.cancel()

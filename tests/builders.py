@@ -25,7 +25,7 @@ from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import ModelObserver
 from clew.hallucination.llm.prompts import Cut
 from clew.hallucination.llm.recording import Recording
-from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.compact import Basis
 from clew.hallucination.traces.schema import TraceShape
 
 CORPUS = [
@@ -129,7 +129,7 @@ def make_decoder(
     edges: int = 4,
 ) -> Decoder:
     observer = ModelObserver(loaded.model)
-    layers, dim = observer.num_layers, observer.dim
+    layers, dim = observer.layers, observer.dim
     node_dim = basis.node_dim if basis else 6
     torch.manual_seed(1)
     shape = TraceShape(

@@ -9,8 +9,8 @@ import pytest
 from clew.base.terminal import TextConsole
 from clew.cli.printing import has_shades, print_answer, print_legend
 from clew.hallucination.detectors.data import Risk, unavailable
-from clew.hallucination.live.asking import AskedAnswer, AskResult
-from clew.hallucination.live.delivery import LiveToken
+from clew.hallucination.live.session import AskedAnswer, AskResult
+from clew.hallucination.llm.requests import Token
 from clew.hallucination.questions import Question
 
 CHECKED = Risk(risk=0.83, verdict="hallucinated", threshold=0.62, state="checked", method="fusion")
@@ -30,7 +30,7 @@ def answered(assessment: Risk = CHECKED, *tokens: tuple[str, float | None]) -> A
     return AskedAnswer(
         question=Question(id="q", question="Where is Tartu?", answers=()),
         text="".join(text for text, _ in tokens).strip(),
-        tokens=tuple(LiveToken(id=0, text=t, logprob=-0.5, entropy=0, risk=r) for t, r in tokens),
+        tokens=tuple(Token(id=0, text=t, logprob=-0.5, entropy=0, risk=r) for t, r in tokens),
         ended="end",
         assessment=assessment,
         detector="fusion",

@@ -217,7 +217,7 @@ def test_killed_comparison_resumes_with_identical_results(run: Any, folder: Path
 def test_train_compares_all_methods_afterwards(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     caught: list[CompareConfig] = []
     monkeypatch.setattr(
-        "clew.hallucination.workflow.comparing.run_comparison",
+        "clew.hallucination.workflow.training.run_comparison",
         lambda config, *_: caught.append(config),
     )
     flags = "--epochs 1 --lstm-hidden 4 --num-lstm-layers 1 --device cpu --num-workers 0"

@@ -3,7 +3,7 @@ machine, and the collection of garbage."""
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 # Of PyTorch's CPU allocator, and of Python when there is no memory for another stack.
 _TEXTS = ("can't allocate memory", "can't start new thread")
@@ -68,6 +69,29 @@ def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def run_in_halves(
+    work: Callable[[Sequence[Item]], Result],
+    items: Sequence[Item],
+    on_full: Callable[[Sequence[Item], Exception], Result | None],
+) -> Iterator[Result]:
+    """What `work` gives for all items or, where memory runs out, for halves of them, in order.
+    `on_full` is told which items did not fit; for a single one, it returns the result, or raises.
+    """
+    try:
+        found: Result | None = work(items)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        found = on_full(items, error)
+    if found is not None:
+        yield found
+        return
+    free_memory()
+    half = -(-len(items) // 2)
+    for some in (items[:half], items[half:]):
+        yield from run_in_halves(work, some, on_full)
 
 
 def measure_peak_bytes(run: Callable[[], object], device: torch.device) -> int:

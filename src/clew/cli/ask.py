@@ -20,7 +20,7 @@ from clew.hallucination.workflow.asking import AskSettings, open_asker, read_que
 from clew.storage.text_files import BoundedLines, TooLongError
 
 if TYPE_CHECKING:
-    from clew.hallucination.live.asking import AskedAnswer, Asker
+    from clew.hallucination.live.session import AskedAnswer, Asker
     from clew.hallucination.questions import Question
 
 

@@ -13,7 +13,7 @@ from clew.hallucination.workflow import plan
 
 if TYPE_CHECKING:
     from clew.engine.plan import Machine
-    from clew.hallucination.workflow.results import Plans
+    from clew.hallucination.workflow.training import Plans
 
 COMMAND = read_command(plan)
 

@@ -15,7 +15,7 @@ from clew.cli.errors import with_flags
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan
-    from clew.hallucination.live.asking import AskedAnswer
+    from clew.hallucination.live.session import AskedAnswer
 
 
 def first_words(text: str, characters: int = 200) -> str:

@@ -11,7 +11,7 @@ from clew.cli.printing import print_line, print_table
 from clew.hallucination.workflow import train
 
 if TYPE_CHECKING:
-    from clew.hallucination.workflow.results import TrainingResult
+    from clew.hallucination.workflow.training import TrainingResult
 
 COMMAND = read_command(train)
 

@@ -12,7 +12,7 @@ from clew.cli.printing import print_line
 from clew.hallucination.workflow import verify
 
 if TYPE_CHECKING:
-    from clew.hallucination.workflow.results import CheckedStore
+    from clew.hallucination.workflow.verification import CheckedStore
 
 COMMAND = read_command(verify)
 

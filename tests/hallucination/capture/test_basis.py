@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from clew.base.errors import InputError, SettingsMismatchError
-from clew.hallucination.traces.basis import BASIS_NAME
+from clew.hallucination.traces.compact import BASIS_NAME
 from clew.storage.manifest import read_manifest
 from clew.storage.verify import verify_store
 from tests.builders import write_lines

@@ -1,28 +1,27 @@
 """A dry run predicts what a capture takes, and captures nothing."""
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import clew
 from clew.base.errors import InputError
+from clew.base.progress import log_event
 from clew.base.urls import as_path
 from clew.hallucination.capture import ExtractConfig, LoadedModel
 from clew.hallucination.capture.dry_run import (
     GPUS,
-    AskedQuestion,
-    CaptureWork,
-    Costs,
-    MeasuredSample,
     ModelSize,
+    SampleRun,
     costs_on,
     count_work,
     find_gpu,
     fit_steps,
     limit_costs,
-    measure_sample,
     plan_capture,
     recognize_gpu,
     typical_shard,
@@ -36,10 +35,12 @@ LLAMA_7B = ModelSize(parameters=6_738_000_000, weight_bytes=13_476_000_000, cach
 
 
 @pytest.fixture(scope="module")
-def measured(model_folder: Path, loaded: LoadedModel, questions_file: Path) -> MeasuredSample:
+def measured(model_folder: Path, loaded: LoadedModel, questions_file: Path) -> SampleRun:
     config = tiny_config(model_folder, questions_file, Path("unused"))
+    sample = SampleRun(config, load_questions(str(questions_file)), log_event)
     with one_thread():
-        return measure_sample(config, load_questions(str(questions_file)), loaded=loaded)
+        sample.capture(loaded)
+    return sample
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def config(model_folder: Path, questions_file: Path, tmp_path: Path) -> ExtractC
 
 
 def test_tokens_and_bytes_are_those_of_the_real_run(
-    config: ExtractConfig, measured: MeasuredSample, compact_store: Path
+    config: ExtractConfig, measured: SampleRun, compact_store: Path
 ) -> None:
     plan, real = plan_capture(config, measured, 70), clew.TraceBatchLoader(compact_store)
     tokens = sum(len(trace["tokens"]) for trace in real.iter_traces())
@@ -61,7 +62,7 @@ def test_tokens_and_bytes_are_those_of_the_real_run(
 
 
 def test_more_workers_than_shards_are_the_bottleneck(
-    config: ExtractConfig, measured: MeasuredSample
+    config: ExtractConfig, measured: SampleRun
 ) -> None:
     plan = plan_capture(config, measured, 70, 64, find_gpu("h100"))
     assert plan.bottleneck.startswith("the number of shards: 4 for 64 workers")
@@ -69,37 +70,35 @@ def test_more_workers_than_shards_are_the_bottleneck(
 
 
 def test_workers_that_finish_too_often_wait_for_the_manifest(
-    config: ExtractConfig, measured: MeasuredSample
+    config: ExtractConfig, measured: SampleRun
 ) -> None:
     plan = plan_capture(config, measured, 10**7, 1024, find_gpu("h100"))
     assert plan.bottleneck.startswith("the manifest: ")
 
 
-def test_requests_are_those_of_an_object_store(
-    config: ExtractConfig, measured: MeasuredSample
-) -> None:
+def test_requests_are_those_of_an_object_store(config: ExtractConfig, measured: SampleRun) -> None:
     plan = plan_capture(replace(config, out=as_path("s3://bucket/traces")), measured, 70)
     assert plan.requests >= (11 + 3) * 4
 
 
 def test_what_is_captured_already_is_not_predicted(
-    config: ExtractConfig, measured: MeasuredSample, compact_store: Path
+    config: ExtractConfig, measured: SampleRun, compact_store: Path
 ) -> None:
     plan = plan_capture(replace(config, out=compact_store), measured, 70)
     assert (plan.captured, plan.seconds, plan.bytes) == (70, 0.0, 0)
 
 
 def test_answers_leave_their_batch_when_they_end() -> None:
-    questions = [AskedQuestion(prompt=10, answer=n) for n in (1, 5, 2, 2)]
-    work = count_work(questions, PLAN, 8)
-    assert work == CaptureWork(prompt_tokens=40, steps=5 + 2, row_steps=1 + 5 + 2 + 2)
+    prompts, steps, row_steps = count_work([(10, n) for n in (1, 5, 2, 2)], PLAN, 8)
+    assert (prompts, steps, row_steps) == (40, 5 + 2, 1 + 5 + 2 + 2)
 
 
 def test_a_shard_has_the_mean_of_the_sample() -> None:
-    sample = [AskedQuestion(prompt=10, answer=4), AskedQuestion(prompt=30, answer=8)]
-    work = typical_shard(sample, 500, BatchPlan(rows=50, tokens=10**6), 8)
-    assert work.prompt_tokens == pytest.approx(500 * 20, rel=0.05)
-    assert work.row_steps == pytest.approx(500 * 6, rel=0.05)
+    prompts, _, row_steps = typical_shard(
+        [(10, 4), (30, 8)], 500, BatchPlan(rows=50, tokens=10**6), 8
+    )
+    assert prompts == pytest.approx(500 * 20, rel=0.05)
+    assert row_steps == pytest.approx(500 * 6, rel=0.05)
 
 
 def test_steps_are_fitted_to_two_sizes() -> None:
@@ -109,29 +108,29 @@ def test_steps_are_fitted_to_two_sizes() -> None:
 
 def test_a_gpu_is_scaled_by_what_limits_it() -> None:
     """Prompts by computation, steps of few rows by the memory."""
-    measured = Costs(prompt_token=1e-5, step=1e-2, row=1e-6, factor=2.0)
-    prompts = CaptureWork(prompt_tokens=1e6, steps=0, row_steps=0)
-    steps = CaptureWork(prompt_tokens=0, steps=1e3, row_steps=0)
+    measured = 2.0 * np.array([1e-5, 1e-2, 1e-6])
+    prompts, steps = np.array([1e6, 0, 0]), np.array([0, 1e3, 0])
     a100, h100 = find_gpu("a100"), find_gpu("h100")
     for work, ratio in ((prompts, 312 / 989), (steps, 2039 / 3350)):
-        found = costs_on(h100, LLAMA_7B, 60, measured, a100, work).seconds(work)
-        assert found == pytest.approx(measured.seconds(work) * ratio)
+        found = costs_on(h100, LLAMA_7B, 60, measured, a100, work) @ work
+        assert found == pytest.approx(measured @ work * ratio)
 
 
 def test_an_unmeasured_gpu_reaches_the_share_of_its_limits_that_an_h200_did() -> None:
     """docs/benchmarks.md: 290 traces/s of 30 and 32 tokens, 500 at a time."""
-    work = CaptureWork(prompt_tokens=500 * 30, steps=32, row_steps=500 * 32)
+    work = np.array([500.0 * 30, 32, 500 * 32])
     measured = limit_costs(LLAMA_7B, find_gpu("h200"), 46)
     found = costs_on(find_gpu("H200"), LLAMA_7B, 46, measured, None, work)
-    assert 500 / found.seconds(work) == pytest.approx(290, rel=0.05)
+    assert 500 / (found @ work) == pytest.approx(290, rel=0.05)
 
 
 def test_a_model_that_a_gpu_has_no_memory_for_is_refused(
-    config: ExtractConfig, measured: MeasuredSample
+    config: ExtractConfig, measured: SampleRun
 ) -> None:
-    large = replace(measured, size=LLAMA_7B)
+    large = copy(measured)
+    large.size = LLAMA_7B
     assert plan_capture(config, large, 70, 1, find_gpu("t4")).gpu == "T4"
-    large = replace(measured, size=LLAMA_7B._replace(weight_bytes=140 * 10**9))
+    large.size = LLAMA_7B._replace(weight_bytes=140 * 10**9)
     with pytest.raises(InputError, match="weights take 140 GB, and it has 16 GB"):
         plan_capture(config, large, 70, 1, find_gpu("t4"))
 

@@ -9,7 +9,7 @@ from clew.engine import TrainConfig
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.llm.self_evaluation import PHRASINGS, Entailment, SelfEvaluation
-from clew.hallucination.traces.basis import Basis, save_basis
+from clew.hallucination.traces.compact import Basis, save_basis
 from tests.hallucination.comparison.making import compare_config, describe_capture, write_data
 
 NODE_DIM = 5

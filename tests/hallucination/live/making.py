@@ -17,7 +17,7 @@ from clew.hallucination.detectors.probes.fitting import to_numpy
 from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings, configure
 from clew.hallucination.detectors.training.samples import PreprocessedData, read_sizes
-from clew.hallucination.live.features import LiveFeatures, PassedAnswer
+from clew.hallucination.live.features import Answer, LiveFeatures
 from clew.hallucination.llm.decoder import Decoder
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import ModelObserver, full_columns, record_fully
@@ -25,7 +25,7 @@ from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.preprocess import choose_shape, preprocess_store
 from clew.hallucination.samples.source import PreprocessConfig, SampleShape, TraceSource
 from clew.hallucination.traces import TraceBatchLoader
-from clew.hallucination.traces.basis import load_basis
+from clew.hallucination.traces.compact import load_basis
 from clew.loading.buffers import BufferPool
 from clew.metrics import PlattScale
 from tests.builders import VOCABULARY, make_decoder, tiny_loaded
@@ -68,7 +68,7 @@ def pass_again(
     prompts, answers = zip(*map(split_tokens, traces), strict=True)
     scores, record = decoder.record(prompts, answers)
     passed = [
-        PassedAnswer(
+        Answer(
             prompt=prompt,
             tokens=answer,
             logprobs=logprobs,

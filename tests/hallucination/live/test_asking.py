@@ -4,8 +4,7 @@ import pytest
 
 from clew.base.errors import ClewError
 from clew.hallucination.capture import LoadedModel
-from clew.hallucination.live.asking import Asker
-from clew.hallucination.live.session import Session
+from clew.hallucination.live.session import Asker, Session
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.requests import Request, Ticket
 from clew.hallucination.questions import Question

@@ -5,7 +5,7 @@ import torch
 
 from clew.hallucination.capture import LoadedModel, load_model
 from clew.hallucination.live.delivery import LiveAnswer
-from clew.hallucination.live.scoring import ToScore
+from clew.hallucination.live.features import Answer
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm import memory
 from clew.hallucination.llm.requests import Request
@@ -52,6 +52,6 @@ def test_answers_and_risks_are_those_of_the_cpu_and_of_their_tokens(
     assert sum(answer.risk.risk is not None for answer in answers) > 5
 
 
-def given_answer(prompt: list[int], answer: LiveAnswer) -> ToScore:
+def given_answer(prompt: list[int], answer: LiveAnswer) -> Answer:
     tokens = [token.id for token in answer.tokens]
-    return ToScore(prompt=prompt, tokens=tokens, text=answer.text, stop_reason=answer.ended)
+    return Answer(prompt=prompt, tokens=tokens, text=answer.text, stop_reason=answer.ended)

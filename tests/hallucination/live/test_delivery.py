@@ -14,7 +14,7 @@ from clew.hallucination.live.delivery import Delivery
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.recording import RowCopy, RowRecord
-from clew.hallucination.llm.requests import Finished, NewToken, Request, Ticket
+from clew.hallucination.llm.requests import Finished, Request, Ticket, Token
 from tests.hallucination.conftest import FitDetector
 
 CANCELED = Finished(tokens=(), text="", ended="canceled", logprobs=(), entropies=())
@@ -57,9 +57,9 @@ def test_tokens_of_a_repetition_are_not_in_the_answer(
     ticket = Ticket(Request(prompt=[1], max_new_tokens=9), lambda: None)
     engine: Any = SimpleNamespace(submit=lambda _: ticket)
     delivery = Delivery(live_model, fit("perplexity"), engine)
-    answer = delivery.submit(ticket.request, "")
+    answer = delivery.submit(ticket.request)
     for number in (5, 6, 6):
-        ticket.put(NewToken(id=number, text="x", logprob=-1.0, entropy=1.0))
+        ticket.put(Token(id=number, text="x", logprob=-1.0, entropy=1.0))
     ticket.put(Finished(tokens=(5, 6), text="xx", ended="repetition", logprobs=(), entropies=()))
     assert [token.id for token in answer.answer().tokens] == [5, 6]
     delivery.close()

@@ -12,7 +12,8 @@ from clew.base.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.delivery import LiveAnswer, LiveTicket
-from clew.hallucination.live.scoring import AnswerScorer, GivenPasses, Scored, ToScore
+from clew.hallucination.live.features import Answer
+from clew.hallucination.live.scoring import AnswerScorer, Scored
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.requests import Request, Ticket
@@ -44,9 +45,9 @@ METHODS = (
 )
 
 
-def to_score(trace: Any) -> ToScore:
+def to_score(trace: Any) -> Answer:
     prompt, tokens = split_tokens(trace)
-    return ToScore(
+    return Answer(
         prompt=prompt,
         tokens=tokens,
         question=trace["question"],
@@ -57,7 +58,7 @@ def to_score(trace: Any) -> ToScore:
 
 
 def score(model: LoadedModel, detector: Detector, traces: Sequence[Any], rows: int) -> list[Scored]:
-    return list(AnswerScorer(GivenPasses(model, detector), rows=rows).score(map(to_score, traces)))
+    return list(AnswerScorer(model, detector, rows=rows).score(map(to_score, traces)))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -155,7 +156,7 @@ def test_an_answer_that_was_not_checked_has_no_risk(
     session: Session, changes: dict[str, Any], reason: str
 ) -> None:
     given = {"prompt": [5, 6, 7], "tokens": [8, 9], "text": "two words", **changes}
-    [found] = session.scorer().score([ToScore(**given)])
+    [found] = session.scorer().score([Answer(**given)])
     assert (found.risk.state, found.risk.risk, found.risk.verdict) == ("unavailable", None, None)
     assert reason in (found.risk.reason or "")
 
@@ -165,13 +166,13 @@ def test_an_answer_that_does_not_fit_in_memory_does_not_end_the_others(
 ) -> None:
     score_all = AnswerScorer._pass
 
-    def run_out(scorer: AnswerScorer, answers: Sequence[ToScore]) -> Any:
+    def run_out(scorer: AnswerScorer, answers: Sequence[Answer]) -> Any:
         if any(answer.length > 50 for answer in answers):
             raise torch.OutOfMemoryError("out of memory")
         return score_all(scorer, answers)
 
     monkeypatch.setattr(AnswerScorer, "_pass", run_out)
-    given = [ToScore(prompt=[5, 6, 7], tokens=[8] * n, text="words") for n in (2, 60, 3)]
+    given = [Answer(prompt=[5, 6, 7], tokens=[8] * n, text="words") for n in (2, 60, 3)]
     risks = [one.risk for one in session.scorer().score(given)]
     assert [risk.risk is None for risk in risks] == [False, True, False]
     assert "63 tokens with its prompt" in (risks[1].reason or "")

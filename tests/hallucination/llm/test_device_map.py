@@ -13,7 +13,7 @@ from clew import TraceBatchLoader
 from clew.base.errors import InputError
 from clew.base.progress import Note
 from clew.hallucination.capture import LoadedModel, extract, load_model
-from clew.hallucination.live.scoring import ToScore
+from clew.hallucination.live.features import Answer
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.device_map import explain_spread, is_spread
 from clew.hallucination.llm.models import describe_model
@@ -131,7 +131,7 @@ def test_live_answers_of_a_spread_model_have_the_same_risks(
 def _answer_and_score(loaded: LoadedModel, fit: FitDetector) -> tuple[Any, ...]:
     with one_thread(), Session(loaded, fit("fusion"), max_rows=4) as session:
         answer = session.ask("Who wrote it?")
-        given = ToScore(
+        given = Answer(
             prompt=session.encoder.encode("Who knows?"), tokens=[5, 6, 7], question="Who knows?"
         )
         (scored,) = session.scorer().score([given])

@@ -8,7 +8,7 @@ import pytest
 from clew.hallucination.capture import LoadedModel, load_model
 from clew.hallucination.llm.embedded import embedded_model_folder
 from clew.hallucination.llm.models import fingerprint
-from clew.hallucination.llm.prompts import PromptTokenizer, choose_prompt
+from clew.hallucination.llm.prompts import Encoder, choose_prompt
 from tests.builders import make_decoder
 from tests.hallucination.detectors.probes.test_attention import eigenvalues
 from tests.hallucination.llm.reference import answer_mean, laplacian_diagonal, pass_plainly
@@ -43,7 +43,7 @@ def test_states_beyond_single_precision_are_recorded_faithfully(embedded: Loaded
     close to the exact (float64) values as a plain float32 pass."""
     questions = [f"What is the capital of {'the old ' * (i % 4)}country {i}?" for i in range(6)]
     prompt = choose_prompt(embedded.tokenizer, None, None)
-    prompts = list(PromptTokenizer(embedded.tokenizer, prompt, 8192).tokenize(questions))
+    prompts = list(Encoder(embedded.tokenizer, prompt, 8192).tokenize(questions))
     decoder = make_decoder(embedded, max_new_tokens=6, cut="sentence")
     answers, reduced = decoder.answer(prompts)
     checked = (0, 5)
@@ -75,14 +75,11 @@ def test_states_beyond_single_precision_are_recorded_faithfully(embedded: Loaded
 def test_laplacian_diagonals_are_the_eigenvalues(embedded: LoadedModel) -> None:
     questions = ["What is the capital of Peru?", "In which country does the city of Lyon lie?"]
     prompt = choose_prompt(embedded.tokenizer, None, None)
-    prompts = list(PromptTokenizer(embedded.tokenizer, prompt, 8192).tokenize(questions))
+    prompts = list(Encoder(embedded.tokenizer, prompt, 8192).tokenize(questions))
     decoder = make_decoder(embedded, max_new_tokens=6, cut="sentence")
     answers, reduced = decoder.answer(prompts)
-    shape, start = decoder.shape, 0
-    for tokens in ([*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)):
-        stop = start + shape.layers * shape.heads * len(tokens)
-        diagonal = reduced.laplacian_diagonal[start:stop].numpy()
-        stored = -np.sort(-diagonal.reshape(shape.layers, shape.heads, -1), axis=-1)
+    for row, (prompt_tokens, answer) in enumerate(zip(prompts, answers, strict=True)):
+        tokens = [*prompt_tokens, *answer.tokens]
+        stored = -np.sort(-reduced.laplacian_diagonal[row, ..., : len(tokens)].numpy(), axis=-1)
         expected = eigenvalues(pass_plainly(embedded.model, tokens).attention)
         assert np.abs(stored - expected).max() < 1e-3
-        start = stop

@@ -16,8 +16,8 @@ from clew.hallucination.llm import scheduler
 from clew.hallucination.llm.decoder import Decoder
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.graphs import GraphPasses
-from clew.hallucination.llm.recording import Recording, reduce_ragged
-from clew.hallucination.llm.requests import Finished, NewToken, Request, Sampling, Ticket
+from clew.hallucination.llm.recording import Recording, reduce_rows
+from clew.hallucination.llm.requests import Finished, Request, Sampling, Ticket, Token
 from clew.hallucination.traces.compact import Reduced
 from tests.builders import make_decoder, tiny_loaded, tiny_tokenizer
 from tests.hallucination.llm.test_faithful import TOLERANCE, worst_error
@@ -69,8 +69,8 @@ def finish(ticket: Ticket) -> Finished:
 
 def record_of(answer: Finished) -> Reduced:
     """What capture would have stored of it."""
-    assert answer.kept is not None
-    return reduce_ragged([answer.kept])
+    assert answer.record is not None
+    return reduce_rows([answer.record])
 
 
 def assert_same(found: Reduced, expected: Reduced) -> None:
@@ -132,7 +132,7 @@ def test_a_long_prompt_is_passed_in_parts_while_others_are_answered(
     long = (make_prompts(40)[3] * 30)[:220]
     with Engine(loaded, recording, max_rows=2) as engine:
         first = ask(engine, BEGINNING, cut="none", max_new_tokens=30)
-        assert isinstance(first.get(timeout=60), NewToken)
+        assert isinstance(first.get(timeout=60), Token)
         answer = finish(ask(engine, long, max_new_tokens=5))
         finish(first)
     assert_same(record_of(answer), decoder.record([long], [list(answer.tokens)])[1])
@@ -207,15 +207,15 @@ def test_every_token_comes_with_its_projected_states(engine: Engine, decoder: De
     assert isinstance(answer, Finished)
     layers, length = decoder.shape.layers, len(BEGINNING) + len(tokens)
     nodes = record_of(answer).nodes.view(layers, length, -1)[:, len(BEGINNING) :]
-    assert [token.id for token in tokens if isinstance(token, NewToken)] == list(answer.tokens)
+    assert [token.id for token in tokens if isinstance(token, Token)] == list(answer.tokens)
     for number, token in enumerate(tokens):
-        assert isinstance(token, NewToken) and token.nodes is not None
+        assert isinstance(token, Token) and token.nodes is not None
         assert torch.allclose(token.nodes, nodes[[0, 2], number], atol=1e-5)
 
 
 def test_a_request_that_is_not_scored_is_not_recorded(engine: Engine) -> None:
     scored, plain = ask(engine, BEGINNING), ask(engine, BEGINNING, is_scored=False)
-    assert finish(plain).kept is None
+    assert finish(plain).record is None
     assert finish(scored).tokens == finish(ask(engine, BEGINNING)).tokens
 
 
@@ -225,7 +225,7 @@ def test_an_answer_ends_before_a_stop_text(engine: Engine, decoder: Decoder) -> 
     *tokens, answer = ask(engine, BEGINNING, cut="none", stop=("\0never", stop))
     assert isinstance(answer, Finished)
     assert (answer.ended, answer.text) == ("stop", free.text[: free.text.index(stop)])
-    assert "".join(t.text for t in tokens if isinstance(t, NewToken)) == answer.text
+    assert "".join(t.text for t in tokens if isinstance(t, Token)) == answer.text
     assert_same(record_of(answer), decoder.record([BEGINNING], [list(answer.tokens)])[1])
 
 
@@ -233,12 +233,12 @@ def test_streamed_texts_add_up_to_the_answer(engine: Engine) -> None:
     for prompt in make_prompts(6):
         *tokens, answer = ask(engine, prompt, cut="none", max_new_tokens=24)
         assert isinstance(answer, Finished)
-        assert "".join(t.text for t in tokens if isinstance(t, NewToken)) == answer.text
+        assert "".join(t.text for t in tokens if isinstance(t, Token)) == answer.text
 
 
 def test_alternatives_come_with_their_log_probabilities(engine: Engine) -> None:
     token = ask(engine, BEGINNING, top_logprobs=3).get(timeout=60)
-    assert isinstance(token, NewToken) and len(token.top) == 3
+    assert isinstance(token, Token) and len(token.top) == 3
     assert token.top[0] == pytest.approx((token.id, token.logprob), abs=1e-5)
 
 

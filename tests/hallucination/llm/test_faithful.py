@@ -121,7 +121,7 @@ def worst_error(
 ) -> float:
     """The largest absolute difference of any recorded number from its definition."""
     worst = 0.0
-    traces = split(decoder, prompts, answers, reduced)
+    traces = split(prompts, answers, reduced)
     for prompt, answer, trace in zip(prompts, answers, traces, strict=True):
         plain = pass_plainly(decoder.model, [*prompt, *answer.tokens])
         worst = max(worst, *(difference for _, difference in differences(decoder, trace, plain)))
@@ -157,32 +157,18 @@ def differences(decoder: Decoder, trace: dict, plain: PlainPass) -> Iterator[tup
     yield "edge_source", float(np.abs((at_source - trace["edge_weight"])[real]).max())
 
 
-def split(
-    decoder: Decoder, prompts: list[list[int]], answers: list[Finished], reduced: Reduced
-) -> Iterator[dict]:
-    """The flat fields of a batch as one dict per trace."""
-    layers, heads, start = decoder.shape.layers, decoder.shape.heads, 0
+def split(prompts: list[list[int]], answers: list[Finished], reduced: Reduced) -> Iterator[dict]:
+    """The fields of a batch as one dict per trace, without padding."""
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         tokens = len(prompt) + len(answer.tokens)
-        stop = start + tokens
-        flat = slice(start * layers, stop * layers)
-        by_head = slice(start * layers * heads, stop * layers * heads)
-        start = stop
-        yield {
-            "prompt_length": len(prompt),
-            "last_hidden": reduced.last_hidden[row].numpy(),
-            "answer_hidden": reduced.answer_hidden[row].numpy(),
-            "lookback": reduced.lookback[row].numpy(),
-            "nodes": reduced.nodes[flat].reshape(layers, tokens, -1).numpy(),
-            "edge_weight": reduced.edge_weight[flat].reshape(layers, tokens, -1).numpy(),
-            "edge_source": reduced.edge_source[flat].reshape(layers, tokens, -1).numpy(),
-            "attention_log_diagonal": reduced.attention_log_diagonal[by_head]
-            .reshape(layers, heads, tokens)
-            .numpy(),
-            "laplacian_diagonal": reduced.laplacian_diagonal[by_head]
-            .reshape(layers, heads, tokens)
-            .numpy(),
-        }
+        found = {field.name: getattr(reduced, field.name)[row].numpy() for field in fields(reduced)}
+        for name in ("nodes", "edge_weight", "edge_source"):
+            assert not found[name][:, tokens:].any()
+            found[name] = found[name][:, :tokens]
+        for name in ("attention_log_diagonal", "laplacian_diagonal"):
+            assert not found[name][..., tokens:].any()
+            found[name] = found[name][..., :tokens]
+        yield {"prompt_length": len(prompt), **found}
 
 
 @pytest.mark.parametrize("column", sorted(COLUMNS))

@@ -9,7 +9,7 @@ import pytest
 
 from clew.base.errors import InputError
 from clew.hallucination.capture import load_model
-from clew.hallucination.llm.prompts import Prompt, PromptTokenizer
+from clew.hallucination.llm.prompts import Encoder, Prompt
 from clew.hallucination.traces.token_texts import read_token_texts
 from tests.builders import save_tiny_model, tiny_tokenizer
 
@@ -96,6 +96,6 @@ def test_edited_model_is_one_error(folder: Path, name: str) -> None:
 def test_chat_template_that_fails_is_one_error(template: str, reason: str) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
-    prompts = PromptTokenizer(tokenizer, Prompt(template="{question}", chat=True), 100)
+    prompts = Encoder(tokenizer, Prompt(template="{question}", chat=True), 100)
     with pytest.raises(InputError, match=rf"chat template cannot be used \(.*{reason}"):
         list(prompts.tokenize(["who?"]))

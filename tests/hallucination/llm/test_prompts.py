@@ -9,8 +9,8 @@ from clew.base.errors import InputError
 from clew.hallucination.llm.prompts import (
     AnswerEnd,
     Cut,
+    Encoder,
     Prompt,
-    PromptTokenizer,
     choose_prompt,
     ends_sentence,
     repetition_start,
@@ -85,7 +85,7 @@ class CountingTokenizer:
 
 def test_question_that_is_far_too_long_is_excluded_without_tokenizing_it() -> None:
     tokenizer, prompt = CountingTokenizer(), Prompt(template="Q: {question}", chat=False)
-    found = PromptTokenizer(tokenizer, prompt, max_tokens=2048).tokenize(
+    found = Encoder(tokenizer, prompt, max_tokens=2048).tokenize(
         ["who?", "x y " * 1_000_000, "what?"]
     )
     first, reason, last = found
@@ -99,7 +99,7 @@ def test_question_that_is_far_too_long_is_excluded_without_tokenizing_it() -> No
 
 def test_context_that_is_far_too_long_is_named_as_the_reason() -> None:
     tokenizer, prompt = CountingTokenizer(), Prompt(template="Q: {question}", chat=False)
-    found = PromptTokenizer(tokenizer, prompt, max_tokens=2048).tokenize(
+    found = Encoder(tokenizer, prompt, max_tokens=2048).tokenize(
         ["who?", "who?"], [None, "x y " * 1_000_000]
     )
     first, reason = found
@@ -112,7 +112,7 @@ def test_question_that_may_fit_is_tokenized_whole() -> None:
     text = "x y " * 10_000
     tokens = tiny_tokenizer()(text)["input_ids"]
     prompt = Prompt(template="{question}", chat=False)
-    found = PromptTokenizer(tiny_tokenizer(), prompt, max_tokens=len(tokens)).tokenize([text])
+    found = Encoder(tiny_tokenizer(), prompt, max_tokens=len(tokens)).tokenize([text])
     assert list(found) == [tokens]
 
 
@@ -121,14 +121,14 @@ def test_many_questions_are_tokenized_a_few_at_a_time(monkeypatch: pytest.Monkey
     prompt = Prompt(template="Q: {question} {question} A:", chat=False)
     tokenizer = CountingTokenizer()
     texts = ["who?"] * 500
-    found = list(PromptTokenizer(tokenizer, prompt, max_tokens=65_535).tokenize(texts))
+    found = list(Encoder(tokenizer, prompt, max_tokens=65_535).tokenize(texts))
     assert len(found) == 500
     assert tokenizer.most == 990
 
 
 def test_prompt_that_is_too_long_itself_excludes_every_question() -> None:
     prompt = Prompt(template="x y " * 10_000 + "{question}", chat=False)
-    (reason,) = PromptTokenizer(tiny_tokenizer(), prompt, max_tokens=100).tokenize(["who?"])
+    (reason,) = Encoder(tiny_tokenizer(), prompt, max_tokens=100).tokenize(["who?"])
     assert "the prompt alone exceeds the model's limit of 100 tokens" in str(reason)
 
 

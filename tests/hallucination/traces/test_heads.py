@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 from clew.hallucination.capture.job import trace_bytes
-from clew.hallucination.traces.compact import Reduced
-from clew.hallucination.traces.heads import reduce_heads
+from clew.hallucination.traces.compact import Reduced, reduce_heads
 from clew.hallucination.traces.schema import TraceShape
 
 SHAPE = TraceShape(layers=2, dim=4, heads=3, node_dim=1, edges_per_token=1)
@@ -13,11 +12,16 @@ TOKENS, PROMPTS, EIGENVALUES = [7, 40, 25, 12], [4, 30, 0, 12], 25
 
 
 def record(logs: list[np.ndarray], laplacians: list[np.ndarray]) -> Reduced:
-    nothing = torch.empty(0)
-    fields = dict.fromkeys(Reduced.__dataclass_fields__, nothing)
-    fields["attention_log_diagonal"] = torch.from_numpy(np.concatenate([v.ravel() for v in logs]))
-    flat = np.concatenate([v.ravel() for v in laplacians])
-    return Reduced(**{**fields, "laplacian_diagonal": torch.from_numpy(flat)})
+    fields = dict.fromkeys(Reduced.__dataclass_fields__, torch.empty(0))
+    diagonals = {"attention_log_diagonal": pad(logs), "laplacian_diagonal": pad(laplacians)}
+    return Reduced(**{**fields, **diagonals})
+
+
+def pad(arrays: list[np.ndarray]) -> torch.Tensor:
+    """With zeros after the tokens of each."""
+    width = max(TOKENS)
+    padded = [np.pad(one, [(0, 0), (0, 0), (0, width - one.shape[-1])]) for one in arrays]
+    return torch.from_numpy(np.stack(padded))
 
 
 def test_means_and_largest_eigenvalues_of_a_ragged_batch() -> None:
@@ -25,7 +29,7 @@ def test_means_and_largest_eigenvalues_of_a_ragged_batch() -> None:
     sizes = [(SHAPE.layers, SHAPE.heads, tokens) for tokens in TOKENS]
     logs = [np.float32(-5 * random.random(size)) for size in sizes]
     laplacians = [np.float32(random.random(size) - 0.6) for size in sizes]
-    found = reduce_heads(record(logs, laplacians), TOKENS, PROMPTS, SHAPE, EIGENVALUES)
+    found = reduce_heads(record(logs, laplacians), TOKENS, PROMPTS, EIGENVALUES)
     for row, (log, laplacian) in enumerate(zip(logs, laplacians, strict=True)):
         prompt, answer = PROMPTS[row], max(1, TOKENS[row] - PROMPTS[row])
         largest = np.zeros((SHAPE.layers, SHAPE.heads, EIGENVALUES))

@@ -55,7 +55,6 @@ def extract_on_cluster(
         finished=any(result.finished for result in results),
         traces_made=sum(result.traces_made for result in results),
         traces_stored=manifest.rows if manifest else 0,
-        traces_planned=(manifest.planned_rows or 0) if manifest else 0,
         skipped=len(manifest.skipped) if manifest else 0,
     )
 

@@ -2,7 +2,7 @@
 capture to others does not need it."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,26 +19,23 @@ from clew.storage.lock import Part
 class Generation:
     """How the model answers, and how many additional answers are drawn as text."""
 
-    max_new_tokens: int
-    num_beams: int
-    cut: Cut
-    draws: int
-    draw_temperature: float
+    max_new_tokens: int = 32
+    num_beams: int = 1
+    cut: Cut = "sentence"
+    draws: int = 0
+    draw_temperature: float = 1.0
 
     def describe(self) -> dict[str, Any]:
         """The settings as recorded in the manifest; those of sampled answers only if used."""
-        described = asdict(self)
-        draws, temperature = described.pop("draws"), described.pop("draw_temperature")
-        # Existing stores use these earlier names.
-        return (
-            {**described, "samples": draws, "sample_temperature": temperature}
-            if draws
-            else described
-        )
+        names = ["max_new_tokens", "num_beams", "cut"]
+        described = {name: getattr(self, name) for name in names}
+        if self.draws:  # existing stores use these earlier names
+            described |= {"samples": self.draws, "sample_temperature": self.draw_temperature}
+        return described
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractConfig:
+class ExtractConfig(Generation):
     """The settings of `clew extract`; the command's options have the same names."""
 
     model: str = EMBEDDED_NAME
@@ -47,11 +44,8 @@ class ExtractConfig:
     num_samples: int | None = None
     shard_size: int = 500
     generation_batch: int | None = None
-    max_new_tokens: int = 32
-    num_beams: int = 1
     prompt: str | None = None
     chat: bool | None = None
-    cut: Cut = "sentence"
     keep: Keep = "compact"
     node_dim: int = 64
     edges_per_token: int = 16
@@ -61,8 +55,6 @@ class ExtractConfig:
     quantize: Quantize | None = None
     device_map: DeviceMap | None = None
     offload_folder: Path | None = None
-    draws: int = 0
-    draw_temperature: float = 1.0
     self_evaluation: bool = False
     entailment: bool = False
     part: Part = field(default_factory=Part)
@@ -91,29 +83,15 @@ class ExtractConfig:
             )
         if self.prompt is not None:
             check_template(self.prompt)
-        self._check_one_of("cut", *get_args(Cut))
-        self._check_one_of("keep", *get_args(Keep))
+        for name, choices in (("cut", get_args(Cut)), ("keep", get_args(Keep))):
+            if (value := getattr(self, name)) not in choices:
+                raise InputError(f"choose from: {', '.join(choices)}.", setting=name, value=value)
         if self.join and self.part.count > 1:
             raise InputError(
                 "a process that joins takes any pending shard: omit `part`.",
                 setting="part",
                 value=str(self.part),
             )
-
-    @property
-    def generation(self) -> Generation:
-        return Generation(
-            max_new_tokens=self.max_new_tokens,
-            num_beams=self.num_beams,
-            cut=self.cut,
-            draws=self.draws,
-            draw_temperature=self.draw_temperature,
-        )
-
-    def _check_one_of(self, name: str, *choices: str) -> None:
-        value = getattr(self, name)
-        if value not in choices:
-            raise InputError(f"choose from: {', '.join(choices)}.", setting=name, value=value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,5 +102,4 @@ class ExtractResult:
     finished: bool
     traces_made: int
     traces_stored: int
-    traces_planned: int
     skipped: int

@@ -18,7 +18,6 @@ from clew.base.progress import (
 from clew.base.urls import UrlPath
 from clew.hallucination.capture.config import ExtractConfig, ExtractResult
 from clew.hallucination.capture.job import (
-    Estimate,
     Job,
     estimate_run,
     explained_out_of_memory,
@@ -34,6 +33,8 @@ from clew.storage.writing import refuse_full_disk
 
 # What is timed to choose the number of threads.
 _TIMED_PROMPTS = 8
+# The settings of a capture that say how its model is loaded.
+_LOADING = ("dtype", "device", "quantize", "device_map", "offload_folder")
 
 
 def extract(
@@ -59,14 +60,8 @@ def extract(
         store.refuse_damaged_shards()
         if loaded is None:
             with report_work(reporter, StepStarted(name=f"loading {config.model}")):
-                loaded = load_model(
-                    config.model,
-                    dtype=config.dtype,
-                    device=config.device,
-                    quantize=config.quantize,
-                    device_map=config.device_map,
-                    offload_folder=config.offload_folder,
-                )
+                placed = {name: getattr(config, name) for name in _LOADING}
+                loaded = load_model(config.model, **placed)
             if should_stop():
                 raise StoppedError("stopped; 0 new traces saved.")
         if is_spread(loaded.model):
@@ -75,7 +70,13 @@ def extract(
         with explained_out_of_memory("a batch of three prompts", loaded.device):
             job = prepare_job(config, questions, loaded, store, reporter)
         on_ready(job)
-        _report_surplus(store, reporter)
+        if (stored := store.manifest.rows) > store.rows:
+            reporter(
+                Note(
+                    f"the store already has {stored:,} traces, more than the {store.rows:,} "
+                    "requested; it keeps them all"
+                )
+            )
         pending = store.pending_shards()
         made = _capture_shards(job, pending, reporter, should_stop, threads) if pending else 0
         store.reload()
@@ -85,7 +86,6 @@ def extract(
             finished=not store.pending_shards(),
             traces_made=made,
             traces_stored=store.manifest.rows,
-            traces_planned=store.manifest.planned_rows or 0,
             skipped=len(store.manifest.skipped),
         )
 
@@ -98,18 +98,6 @@ def _choose_threads(config: ExtractConfig, store: TraceStore) -> int | None:
     return min(store.recorded_threads or torch.get_num_threads(), count_cores())
 
 
-def _report_surplus(store: TraceStore, reporter: Reporter) -> None:
-    """Say that a store with more traces than this run asks for keeps them."""
-    stored = store.manifest.rows
-    if stored > store.rows:
-        reporter(
-            Note(
-                f"the store already has {stored:,} traces, more than the {store.rows:,} requested; "
-                "it keeps them all"
-            )
-        )
-
-
 def _capture_shards(
     job: Job,
     pending: Sequence[int],
@@ -118,7 +106,9 @@ def _capture_shards(
     threads: Threads,
 ) -> int:
     """The number of captured traces."""
-    some = [job.prompts[i] for i in job.store.shard_rows(pending[0])][:_TIMED_PROMPTS]
+    store, config = job.store, job.config
+    prompts = [job.prompts[i] for number in pending for i in store.shard_rows(number)]
+    some = [job.prompts[i] for i in store.shard_rows(pending[0])][:_TIMED_PROMPTS]
 
     def settle(*, again: bool = False) -> None:
         if job.decoder.device.type == "cpu":
@@ -128,22 +118,22 @@ def _capture_shards(
         explained_out_of_memory("a single prompt", job.decoder.device),
         report_work(reporter, StepStarted(name="timing a batch of answers")),
     ):
-        settle(again=job.store.rows_in(pending) > _TIMED_PROMPTS)
-        estimate = _estimate(job, pending)
-    store, generation = job.store, job.generation
-    if generation.draws:
+        settle(again=len(prompts) > _TIMED_PROMPTS)
+        estimate, run_bytes = estimate_run(job, prompts)
+        _refuse_full_disk(store, run_bytes, pending)
+    if config.draws:
         reporter(
             Note(
-                f"sampling {generation.draws} additional answers per question at temperature "
-                f"{generation.draw_temperature:g} (text only)"
+                f"sampling {config.draws} additional answers per question at temperature "
+                f"{config.draw_temperature:g} (text only)"
             )
         )
     planned = store.rows_in(store.own_shards())
     started = WorkStarted(
         noun="traces",
         planned=planned,
-        done=planned - store.rows_in(pending),
-        estimate=str(estimate),
+        done=planned - len(prompts),
+        estimate=estimate,
         waiting="answering the first questions",
     )
     made = 0
@@ -152,18 +142,6 @@ def _capture_shards(
             made += ShardCapture(job, claim, reporter, should_stop, background, settle).run()
         background.wait()
     return made
-
-
-def _estimate(job: Job, pending: Sequence[int]) -> Estimate:
-    """Estimate the disk space, memory and time for these shards; raises DiskFullError if they do
-    not fit on disk."""
-    prompts = [job.prompts[i] for number in pending for i in job.store.shard_rows(number)]
-    samples = job.generation.draws
-    estimate = estimate_run(
-        job.decoder, prompts, job.plan, keep=job.keep, samples=samples, extra=job.extra_work
-    )
-    _refuse_full_disk(job.store, estimate.bytes, pending)
-    return estimate
 
 
 def _refuse_full_disk(store: TraceStore, run_bytes: int, pending: Sequence[int]) -> None:

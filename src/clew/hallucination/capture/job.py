@@ -1,7 +1,6 @@
 """Prepare a capture: model, prompts, store, basis, a check that batching is correct, and a plan of
 its batches, disk space, memory and time."""
 
-import functools
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,13 +13,18 @@ import pyarrow as pa
 import torch
 from transformers import PreTrainedModel
 
+from clew.base.commands import select
 from clew.base.errors import ClewError, InputError
 from clew.base.memory import free_memory, is_out_of_memory
 from clew.base.progress import Note, Reporter
 from clew.base.texts import bytes_text, duration_text
-from clew.hallucination.capture.basis import OtherBasis, fit_on_questions
-from clew.hallucination.capture.config import ExtractConfig, Generation
-from clew.hallucination.capture.store import MACHINE_KEY, TraceStore
+from clew.hallucination.capture.config import ExtractConfig
+from clew.hallucination.capture.store import (
+    MACHINE_KEY,
+    TraceStore,
+    fit_on_questions,
+    read_other_basis,
+)
 from clew.hallucination.llm.decoder import MAX_ROWS, Decoder, settle_decoder
 from clew.hallucination.llm.device_map import free_gpu_memory, model_device
 from clew.hallucination.llm.memory import (
@@ -37,8 +41,8 @@ from clew.hallucination.llm.models import (
 from clew.hallucination.llm.observe import ModelObserver
 from clew.hallucination.llm.prompts import (
     CONTEXT,
+    Encoder,
     Prompt,
-    PromptTokenizer,
     choose_prompt,
     shared_prefix,
 )
@@ -73,14 +77,13 @@ MAX_FULL_TRACE_BYTES = 1 << 30
 class Job:
     """Everything that capturing a shard needs."""
 
+    config: ExtractConfig
     store: TraceStore
     questions: list[Question]
     prompts: list[list[int]]
     tokenizer: Any
     decoder: Decoder
-    generation: Generation
     plan: BatchPlan
-    keep: Keep
     eigenvalues: int  # 0: the diagonals of every token instead
     schema: pa.Schema
     checks: SelfChecks
@@ -93,7 +96,7 @@ class Job:
     @property
     def extra_work(self) -> list[ExtraWork]:
         """What answers take besides answering and drawing."""
-        return self.checks.extra_work(self.decoder.shape, self.generation.max_new_tokens)
+        return self.checks.extra_work(self.decoder.shape, self.config.max_new_tokens)
 
 
 def prepare_job(
@@ -104,13 +107,9 @@ def prepare_job(
     reporter: Reporter,
 ) -> Job:
     """Open the store and check the capture; raises ClewError if it is not possible."""
-    observer, generation = ModelObserver(loaded.model), config.generation
-    shape = TraceShape(
-        layers=observer.num_layers,
-        dim=observer.dim,
-        heads=observer.heads,
-        node_dim=config.node_dim,
-        edges_per_token=config.edges_per_token,
+    observer = ModelObserver(loaded.model)
+    shape = select(
+        TraceShape, observer, node_dim=config.node_dim, edges_per_token=config.edges_per_token
     )
     prompt = choose_prompt(
         loaded.tokenizer,
@@ -119,7 +118,9 @@ def prepare_job(
         questions.instruction,
         with_context=bool(questions.contexts_sha256),
     )
-    questions = _used_contexts(questions, prompt, reporter)
+    if questions.contexts_sha256 and prompt.context_template is None:
+        reporter(Note(f"`prompt` does not contain {CONTEXT}: the questions' contexts are not used"))
+        questions = questions.without_contexts()
     checks = SelfChecks(
         loaded,
         chat=prompt.chat,
@@ -127,42 +128,27 @@ def prepare_job(
         entailment=Entailment() if config.entailment else None,
         draws=config.draws,
     )
-    limits = Limits(
-        new_tokens=generation.max_new_tokens,
-        evaluation_tokens=checks.room,
-        tokens=context_tokens(loaded.model),
-        full_shape=shape if config.keep == "full" else None,
-    )
-    asked, prompts, skipped = ask_questions(questions, prompt, loaded.tokenizer, limits)
-    plan = plan_batches(
-        model=loaded.model,
-        shape=shape,
-        prompt_lengths=[len(p) for p in prompts],
-        max_new_tokens=generation.max_new_tokens + checks.room,
-        batch_size=store.rows_per_shard,
-        rows=config.generation_batch,
-    )
+    asked, prompts, skipped = _encode_questions(config, questions, prompt, loaded, checks, shape)
+    plan = plan_batches(config, loaded.model, shape, prompts, checks)
     model = describe_model(config.model, loaded.model, config.quantize)
-    other = None if config.basis is None else OtherBasis.open(config.basis, model, shape)
     settings = {"model": model, **_describe_settings(config, questions, loaded, prompt, plan)}
-    if other is not None:
-        settings["basis"] = other.sha256
-    settings |= checks.describe()
-    store.open(settings=settings, rows=len(asked), skipped=skipped)
+    other = None
+    if config.basis is not None:
+        other, settings["basis"] = read_other_basis(config.basis, model, shape)
+    store.open(settings=settings | checks.describe(), rows=len(asked), skipped=skipped)
     if config.generation_batch is None:
         plan = _stored_plan(store.manifest, plan)
     _report_excluded(skipped, reporter)
-    fit = functools.partial(
-        fit_on_questions, loaded, observer, node_dim=shape.node_dim, reporter=reporter
+    basis = store.open_basis(
+        lambda: fit_on_questions(loaded, observer, asked, prompts, shape.node_dim, reporter), other
     )
-    basis = store.open_basis(lambda: fit(asked, prompts), other)
     eigenvalues = store.manifest.settings.get(EIGENVALUES, 0)
     schema = trace_schema(
         shape,
         config.keep,
         answer_hidden=_has_answer_hidden(store.manifest, reporter),
         eigenvalues=eigenvalues,
-        samples=generation.draws > 0,
+        samples=config.draws > 0,
         context=prompt.context_template is not None,
         parts=questions.has_parts,
         evaluation=checks.shape,
@@ -170,32 +156,23 @@ def prepare_job(
     decoder = Decoder(
         loaded,
         Recording(shape=shape, basis=basis),
-        cut=generation.cut,
-        max_new_tokens=generation.max_new_tokens,
+        cut=config.cut,
+        max_new_tokens=config.max_new_tokens,
         max_rows=max(plan.rows, MAX_ROWS),
     )
     same_length = settle_decoder(decoder, prompts, reporter, name=config.model)
     return Job(
+        config=config,
         store=store,
         questions=asked,
         prompts=prompts,
         tokenizer=loaded.tokenizer,
         decoder=decoder,
-        generation=generation,
         plan=replace(plan, same_length=same_length),
-        keep=config.keep,
         eigenvalues=eigenvalues,
         schema=describe_in_schema(schema, store.manifest),
         checks=checks,
     )
-
-
-def _used_contexts(questions: QuestionSet, prompt: Prompt, reporter: Reporter) -> QuestionSet:
-    """The questions without their contexts if the user's prompt has no place for them."""
-    if not questions.contexts_sha256 or prompt.context_template is not None:
-        return questions
-    reporter(Note(f"`prompt` does not contain {CONTEXT}: the questions' contexts are not used"))
-    return questions.without_contexts()
 
 
 def _has_answer_hidden(manifest: Manifest, reporter: Reporter) -> bool:
@@ -223,7 +200,7 @@ def _describe_settings(
     with."""
     return {
         "prompt": prompt.describe(),
-        "generation": config.generation.describe(),
+        "generation": config.describe(),
         "questions": {
             "name": questions.name,
             "sha256": questions.sha256,
@@ -258,29 +235,28 @@ def _stored_plan(manifest: Manifest, plan: BatchPlan) -> BatchPlan:
     return BatchPlan(rows=machine["generation_batch"], tokens=machine["generation_tokens"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The limits of a trace: the model's maximum tokens including new ones; with `full_shape`, the
-    bytes of a full trace."""
+def _encode_questions(
+    config: ExtractConfig,
+    questions: QuestionSet,
+    prompt: Prompt,
+    loaded: LoadedModel,
+    checks: SelfChecks,
+    shape: TraceShape,
+) -> tuple[list[Question], list[list[int]], list[dict[str, str]]]:
+    """The questions that can be captured, their tokens, and the skipped ones with the reason: those
+    that are too long, and malformed records."""
+    most, new = context_tokens(loaded.model), config.max_new_tokens
 
-    new_tokens: int
-    evaluation_tokens: int
-    tokens: int
-    full_shape: TraceShape | None
-
-    def reason_against(self, prompt_tokens: int, question: Question) -> str | None:
-        """Why a question whose prompt has this many tokens cannot be captured."""
-        tokens = prompt_tokens + self.new_tokens
-        if tokens + self.evaluation_tokens > self.tokens:
+    def why_not(prompt_tokens: int, question: Question) -> str | None:
+        tokens = prompt_tokens + new
+        if tokens + checks.room > most:
             long = "question" if question.context is None else "question or its context"
-            evaluation = self.evaluation_tokens
-            more = f", with {evaluation} tokens of self-evaluation," if evaluation else ""
+            more = f", with {checks.room} tokens of self-evaluation," if checks.room else ""
             return (
-                f"{prompt_tokens} prompt tokens and {self.new_tokens} new tokens{more} exceed the "
-                f"model's limit of {self.tokens}: shorten the {long}, or lower "
-                "`max_new_tokens`"
+                f"{prompt_tokens} prompt tokens and {new} new tokens{more} exceed the model's "
+                f"limit of {most}: shorten the {long}, or lower `max_new_tokens`"
             )
-        size = full_bytes(self.full_shape, tokens) if self.full_shape else 0
+        size = full_bytes(shape, tokens) if config.keep == "full" else 0
         if size > MAX_FULL_TRACE_BYTES:
             return (
                 f"its full trace of {tokens} tokens would take {bytes_text(size)}; use "
@@ -288,70 +264,52 @@ class Limits:
             )
         return None
 
-
-def ask_questions(
-    questions: QuestionSet, prompt: Prompt, tokenizer: Any, limits: Limits
-) -> tuple[list[Question], list[list[int]], list[dict[str, str]]]:
-    """The questions that can be captured, their tokens, and the skipped ones with the reason: those
-    that are too long, and malformed records."""
-    asked: list[tuple[Question, list[int]]] = []
-    texts = [question.question for question in questions.questions]
+    asked, prompts = list[Question](), list[list[int]]()
     skipped = [{"where": s.where, "reason": s.reason} for s in questions.skipped]
-    contexts = [question.context for question in questions.questions]
-    prompts = PromptTokenizer(tokenizer, prompt, limits.tokens).tokenize(texts, contexts)
-    for question, tokens in zip(questions.questions, prompts, strict=True):
-        reason: str | None
-        if isinstance(tokens, str):
-            reason = tokens
-        elif (reason := limits.reason_against(len(tokens), question)) is None:
-            asked.append((question, tokens))
-            continue
-        skipped.append({"where": f"question {question.id:.80}", "reason": reason})
+    encoded = Encoder(loaded.tokenizer, prompt, most).tokenize(
+        [question.question for question in questions.questions],
+        [question.context for question in questions.questions],
+    )
+    for question, tokens in zip(questions.questions, encoded, strict=True):
+        reason = tokens if isinstance(tokens, str) else why_not(len(tokens), question)
+        if reason is not None:
+            skipped.append({"where": f"question {question.id:.80}", "reason": reason})
+        elif isinstance(tokens, list):
+            asked.append(question)
+            prompts.append(tokens)
     if not asked:
         first = skipped[len(questions.skipped)]
         raise InputError(
-            f"none of the {len(texts)} questions of {questions.name} can be captured. The "
-            f"first, {first['where']}: {first['reason']}."
+            f"none of the {len(questions.questions)} questions of {questions.name} can be "
+            f"captured. The first, {first['where']}: {first['reason']}."
         )
-    return [question for question, _ in asked], [tokens for _, tokens in asked], skipped
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """The remaining work, reported before it starts. `seconds` assumes the longest answers."""
-
-    traces: int
-    bytes: int
-    memory_bytes: int
-    seconds: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.traces:,} traces to extract: at most {duration_text(self.seconds)}, "
-            f"{bytes_text(self.bytes)} on disk, about {bytes_text(self.memory_bytes)} of memory"
-        )
+    return asked, prompts, skipped
 
 
 def plan_batches(
-    *,
+    config: ExtractConfig,
     model: PreTrainedModel,
     shape: TraceShape,
-    prompt_lengths: Sequence[int],
-    max_new_tokens: int,
-    batch_size: int,
-    rows: int | None,
+    prompts: Sequence[Sequence[int]],
+    checks: SelfChecks,
 ) -> BatchPlan:
     """Plan the generation batches: as many rows as requested or as fit in device memory, dividing a
     shard evenly."""
-    width = _typical(prompt_lengths) + max_new_tokens
+    lengths = [len(prompt) for prompt in prompts]
+    # A length that all but the longest prompts stay below.
+    typical = max(lengths, default=1)
+    if len(lengths) >= 20:
+        typical = int(statistics.quantiles(lengths, n=20)[-1])
+    width = typical + config.max_new_tokens + checks.room
+    rows, shard = config.generation_batch, config.shard_size
     if rows is None:
         rows = CPU_ROWS
         if model_device(model).type == "cuda":
-            room = int(free_gpu_memory(model) * _MEMORY_SHARE)
-            rows = max(1, min(MAX_ROWS, room // row_bytes(model, shape, width)))
-        if rows < batch_size:
-            rows = -(-batch_size // -(-batch_size // rows))
-        rows = min(rows, batch_size)
+            free = int(free_gpu_memory(model) * _MEMORY_SHARE)
+            rows = max(1, min(MAX_ROWS, free // row_bytes(model, shape, width)))
+        if rows < shard:
+            rows = -(-shard // -(-shard // rows))
+        rows = min(rows, shard)
     return BatchPlan(rows=rows, tokens=2 * rows * max(64, width))
 
 
@@ -369,78 +327,69 @@ def full_bytes(shape: TraceShape, tokens: int) -> int:
     return 2 * shape.layers * tokens * (shape.dim + shape.heads * tokens)
 
 
-def estimate_run(
-    decoder: Decoder,
-    prompts: Sequence[list[int]],
-    plan: BatchPlan,
-    *,
-    keep: Keep,
-    samples: int = 0,
-    extra: Sequence[ExtraWork] = (),
-) -> Estimate:
-    """Time one batch and extrapolate to all prompts, assuming answers of maximum length."""
-    shape, max_new_tokens = decoder.shape, decoder.max_new_tokens
+def estimate_run(job: Job, prompts: Sequence[list[int]]) -> tuple[str, int]:
+    """What the remaining work takes, in words and in bytes on disk: time one batch and extrapolate
+    to these prompts, assuming answers of maximum length."""
+    decoder, plan, config = job.decoder, job.plan, job.config
+    shape, new, draws = decoder.shape, config.max_new_tokens, config.draws
     lengths = sorted(map(len, prompts))
-    tokens = [length + max_new_tokens for length in lengths]
-    size = sum(trace_bytes(shape, keep, count, samples * max_new_tokens) for count in tokens)
-    size += len(tokens) * sum(one.bytes for one in extra)
+    tokens = [length + new for length in lengths]
+    size = sum(trace_bytes(shape, config.keep, count, draws * new) for count in tokens)
+    size += len(tokens) * sum(one.bytes for one in job.extra_work)
     records = plan.rows * record_bytes(shape, tokens[-1]), plan.tokens * record_bytes(shape, 1)
     prompt_seconds, step_seconds = _time_batch(decoder, prompts, lengths[len(lengths) // 2], plan)
-    memory = psutil.Process().memory_info().rss  # with what the timed batch took
+    # With what the timed batch took.
+    memory = psutil.Process().memory_info().rss + 3 * min(records)
     # Drawn answers pass their prompts once more, in batches of the same size as the answers.
-    seconds = sum(lengths) * prompt_seconds * (2 if samples else 1)
-    seconds += -(-len(tokens) // plan.rows) * max_new_tokens * step_seconds * (1 + samples)
-    further = (sum(tokens) + one.tokens * len(tokens) for one in extra)
+    seconds = sum(lengths) * prompt_seconds * (2 if draws else 1)
+    seconds += -(-len(tokens) // plan.rows) * new * step_seconds * (1 + draws)
+    further = (sum(tokens) + one.tokens * len(tokens) for one in job.extra_work)
     seconds += sum(further) * prompt_seconds
-    return Estimate(
-        traces=len(tokens), bytes=size, memory_bytes=memory + 3 * min(records), seconds=seconds
+    text = (
+        f"{len(tokens):,} traces to extract: at most {duration_text(seconds)}, "
+        f"{bytes_text(size)} on disk, about {bytes_text(memory)} of memory"
     )
+    return text, size
 
 
 def _time_batch(
     decoder: Decoder, prompts: Sequence[list[int]], longest: int, plan: BatchPlan
 ) -> tuple[float, float]:
-    """Seconds per prompt token, and seconds per step of a whole batch."""
+    """Seconds per prompt token, and seconds per step of a whole batch; from as much of it as fits
+    in device memory, scaled up."""
     rows = min(plan.rows, len(prompts))
     on_cpu = decoder.device.type == "cpu"
     timed = min(rows, _TIMED_ROWS) if on_cpu else rows
     sample = [prompt for prompt in prompts if len(prompt) <= longest][:timed]
-    prompt_seconds, step_seconds = _time_what_fits(decoder, sample)
-    if on_cpu:
-        step_seconds *= rows / len(sample)
-    return prompt_seconds / sum(map(len, sample)), step_seconds
-
-
-def _time_what_fits(decoder: Decoder, prompts: list[list[int]]) -> tuple[float, float]:
-    """Time a batch, or as much of it as fits in device memory, scaled up."""
-    try:
-        return decoder.time_batch(prompts)
-    except RuntimeError as error:
-        if not is_out_of_memory(error) or len(prompts) == 1:
-            raise
-    free_memory()
-    half = len(prompts) // 2
-    prompt_seconds, step_seconds = _time_what_fits(decoder, prompts[:half])
-    return 2 * prompt_seconds, 2 * step_seconds
+    wanted = rows if on_cpu else len(sample)
+    found = None
+    while found is None:
+        try:
+            found = decoder.time_batch(sample)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or len(sample) == 1:
+                raise
+        if found is None:
+            free_memory()
+            sample = sample[: len(sample) // 2]
+    prompt_seconds, step_seconds = found
+    return prompt_seconds / sum(map(len, sample)), step_seconds * wanted / len(sample)
 
 
 @contextmanager
 def explained_out_of_memory(what: str, device: torch.device) -> Iterator[None]:
-    """Turn running out of memory into an InputError that says what did not fit, where no smaller
-    batch can be tried."""
+    """Turn running out of memory into an error that says what did not fit, where no smaller batch
+    can be tried."""
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise ClewError(
-            f'{what} does not fit in the memory of {device}. Use `quantize="4bit"`, a lower '
-            '`max_new_tokens`, `keep="compact"`, or a device with more memory.'
-        ) from error
+        raise too_large(what, device) from error
 
 
-def _typical(lengths: Sequence[int]) -> int:
-    """A length that all but the longest prompts stay below."""
-    if len(lengths) < 20:
-        return max(lengths, default=1)
-    return int(statistics.quantiles(lengths, n=20)[-1])
+def too_large(what: str, device: torch.device) -> ClewError:
+    return ClewError(
+        f'{what} does not fit in the memory of {device}. Use `quantize="4bit"`, a lower '
+        '`max_new_tokens`, `keep="compact"`, or a device with more memory.'
+    )

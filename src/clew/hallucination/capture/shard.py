@@ -8,24 +8,23 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from clew.base.errors import ClewError
-from clew.base.memory import free_memory, is_out_of_memory
+from clew.base.memory import run_in_halves
 from clew.base.progress import Meter, Note, Reporter, WorkAdvanced, WorkKept
 from clew.base.texts import counted
-from clew.hallucination.capture.job import Job, explained_out_of_memory, full_bytes
+from clew.hallucination.capture.job import Job, full_bytes, too_large
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.llm.decoder import answer_with_beams
 from clew.hallucination.llm.memory import make_batches
 from clew.hallucination.llm.observe import FullRecord, full_columns, record_fully
 from clew.hallucination.llm.prompts import find_token_ends
 from clew.hallucination.llm.requests import Finished
-from clew.hallucination.traces.compact import Reduced, reduced_columns
-from clew.hallucination.traces.heads import reduce_heads
+from clew.hallucination.traces.compact import reduce_heads, reduced_columns
 from clew.hallucination.traces.schema import (
     ANSWER_PARTS,
     CONTEXT,
@@ -42,16 +41,8 @@ from clew.storage.writer import ShardWriter
 
 # Bytes of full traces per record batch.
 _FULL_BATCH_BYTES = 1 << 28
-
-
-class _Answered(NamedTuple):
-    """Some answers: texts of drawn ones per question, the record, and further columns."""
-
-    ids: list[int]
-    answers: list[Finished]
-    samples: list[list[str]]
-    reduced: Reduced
-    evaluated: dict[str, np.ndarray]
+# Global ids of questions, their answers, and what makes the record batch of their traces.
+_Answered = tuple[Sequence[int], list[Finished], Callable[[], pa.RecordBatch]]
 
 
 class Background:
@@ -159,102 +150,74 @@ class ShardCapture:
     def _batches(self) -> Iterator[list[int]]:
         """Generation batches as lists of global ids; the same ones in every run."""
         lengths = [len(self.job.prompts[i]) for i in self.rows]
-        batches = make_batches(lengths, self.job.plan, self.job.generation.max_new_tokens)
+        batches = make_batches(lengths, self.job.plan, self.job.config.max_new_tokens)
         return ([self.rows[i] for i in batch] for batch in batches)
 
     def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
         """Answer and record a batch; the writer's thread converts it to Arrow."""
-        for part, answers, samples, reduced, evaluated in self._answer(ids):
-            columns = {**self._reduce(part, answers, reduced), **evaluated}
-            compact = functools.partial(self._compact_batch, part, answers, samples, columns)
-            if self.job.keep == "compact" and wanted.issuperset(part):
-                yield compact
+        for part, answers, make in self._answer_all(ids):
+            if self.job.config.keep == "compact" and wanted.issuperset(part):
+                yield make
                 continue
             keep = [row for row, i in enumerate(part) if i in wanted]
-            some = compact().take(pa.array(keep, pa.int64()))
-            if self.job.keep == "full":
+            some = make().take(pa.array(keep, pa.int64()))
+            if self.job.config.keep == "full":
                 sequences = [[*self.job.prompts[part[r]], *answers[r].tokens] for r in keep]
                 yield from self._add_full(sequences, some)
             else:
                 yield lambda batch=some: batch  # type: ignore[misc]
 
-    def _reduce(
-        self, ids: list[int], answers: list[Finished], reduced: Reduced
-    ) -> dict[str, np.ndarray]:
-        """The columns of the record, on the host."""
-        if not self.job.eigenvalues:
-            return reduced_columns(reduced)
-        prompts = [len(self.job.prompts[i]) for i in ids]
-        tokens = [n + len(one.tokens) for n, one in zip(prompts, answers, strict=True)]
-        shape, eigenvalues = self.job.decoder.shape, self.job.eigenvalues
-        return reduced_columns(reduced, reduce_heads(reduced, tokens, prompts, shape, eigenvalues))
-
-    def _answer(self, ids: list[int]) -> Iterator[_Answered]:
+    def _answer_all(self, ids: list[int]) -> Iterator[_Answered]:
         """Answer a batch; if it does not fit in device memory, in halves, with a note."""
-        if len(ids) <= self.job.plan.rows:
-            try:
-                meter = self._meter(ids)
-                with self.job.decoder.watched(meter.add):
-                    # Draws first, so that the record of the answers does not have to wait in
-                    # device memory.
-                    samples = self._sample(ids)
-                    compared = self._compare(ids, samples)
-                    answers, reduced = self._decode(ids)
-                    evaluated = self._evaluate(ids, answers) | compared
-                meter.finish()
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                self._shrink(ids, error)
-            else:
-                yield _Answered(ids, answers, samples, reduced, evaluated)
-                return
-            free_memory()
-        half = -(-len(ids) // 2)
-        yield from self._answer(ids[:half])
-        yield from self._answer(ids[half:])
+        rows = self.job.plan.rows
+        for start in range(0, len(ids), rows):
+            yield from run_in_halves(self._answer, ids[start : start + rows], self._shrink)
 
-    def _meter(self, ids: list[int]) -> Meter:
+    def _answer(self, ids: Sequence[int]) -> _Answered:
+        """Some answers, and what converts them and their record to Arrow."""
+        job = self.job
+        prompts, questions = [job.prompts[i] for i in ids], [job.questions[i] for i in ids]
+        meter = self._meter(prompts)
+        with job.decoder.watched(meter.add):
+            # Draws first, so that the record of the answers does not have to wait in device memory.
+            samples = self._sample(prompts, [question.id for question in questions])
+            compared = job.checks.compare(
+                job.decoder.packed, [question.question for question in questions], samples, job.plan
+            )
+            if job.config.num_beams > 1:
+                answers, reduced = answer_with_beams(job.decoder, prompts, job.config.num_beams)
+            else:
+                answers, reduced = job.decoder.answer(prompts)
+            tokens = [[*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)]
+            evaluated = job.checks.evaluate(job.decoder.packed, tokens, job.plan)
+        meter.finish()
+        by_head, sizes = None, ([*map(len, tokens)], [*map(len, prompts)])
+        if job.eigenvalues:
+            by_head = reduce_heads(reduced, *sizes, job.eigenvalues)
+        arrays = {**reduced_columns(reduced, sizes[0], by_head), **evaluated, **compared}
+        return ids, answers, functools.partial(self._compact_batch, ids, answers, samples, arrays)
+
+    def _meter(self, prompts: Sequence[Sequence[int]]) -> Meter:
         """What is passed for a batch: the prompts, for drawn answers once more, all tokens of the
         answers, and what else they take."""
-        decoder, draws = self.job.decoder, self.job.generation.draws
-        prompt = max(len(self.job.prompts[i]) for i in ids) - self.job.shared_tokens
-        tokens = prompt * (2 if draws else 1) + decoder.max_new_tokens * (1 + draws)
+        config, rows = self.job.config, len(prompts)
+        prompt = max(map(len, prompts)) - self.job.shared_tokens
+        tokens = prompt * (2 if config.draws else 1) + config.max_new_tokens * (1 + config.draws)
         for one in self.job.extra_work:
-            tokens += prompt + decoder.max_new_tokens + one.tokens
-        return Meter(self.reporter, count=len(ids), units=len(ids) * tokens)
+            tokens += prompt + config.max_new_tokens + one.tokens
+        return Meter(self.reporter, count=rows, units=rows * tokens)
 
-    def _decode(self, ids: list[int]) -> tuple[list[Finished], Reduced]:
-        prompts = [self.job.prompts[i] for i in ids]
-        if self.job.generation.num_beams > 1:
-            return answer_with_beams(self.job.decoder, prompts, self.job.generation.num_beams)
-        return self.job.decoder.answer(prompts)
-
-    def _sample(self, ids: list[int]) -> list[list[str]]:
+    def _sample(self, prompts: Sequence[list[int]], names: Sequence[str]) -> list[list[str]]:
         """The texts of each question's drawn answers, empty if none are requested."""
-        job, drawn = self.job, self.job.generation
-        if not drawn.draws:
+        config = self.job.config
+        if not config.draws:
             return []
-        found = job.decoder.draw(
-            [job.prompts[i] for i in ids],
-            [job.questions[i].id for i in ids],
-            job.plan,
-            count=drawn.draws,
-            temperature=drawn.draw_temperature,
+        found = self.job.decoder.draw(
+            prompts, names, self.job.plan, count=config.draws, temperature=config.draw_temperature
         )
         return [[one.text.strip() for one in some] for some in found]
 
-    def _compare(self, ids: list[int], samples: list[list[str]]) -> dict[str, np.ndarray]:
-        job = self.job
-        questions = [job.questions[i].question for i in ids]
-        return job.checks.compare(job.decoder.packed, questions, samples, job.plan)
-
-    def _evaluate(self, ids: list[int], answers: Sequence[Finished]) -> dict[str, np.ndarray]:
-        job = self.job
-        sequences = [[*job.prompts[i], *a.tokens] for i, a in zip(ids, answers, strict=True)]
-        return job.checks.evaluate(job.decoder.packed, sequences, job.plan)
-
-    def _shrink(self, ids: list[int], error: RuntimeError) -> None:
+    def _shrink(self, ids: Sequence[int], error: Exception) -> None:
         """Use smaller batches from now on; raises ClewError if not even one prompt fits."""
         job = self.job
         if len(ids) == 1:
@@ -270,7 +233,7 @@ class ShardCapture:
 
     def _compact_batch(
         self,
-        ids: list[int],
+        ids: Sequence[int],
         answers: Sequence[Finished],
         samples: list[list[str]],
         arrays: dict[str, np.ndarray],
@@ -313,34 +276,17 @@ class ShardCapture:
         """Run whole sequences through the model again, a few at a time, and add every state and
         attention map."""
         decoder = self.job.decoder
+        record_some = functools.partial(record_fully, decoder.model, decoder.observer)
         for start, stop in _split_by_bytes(sequences, decoder.shape, _FULL_BATCH_BYTES):
-            for record in self._record_fully(sequences[start:stop]):
+            for record in run_in_halves(record_some, sequences[start:stop], self._refuse_large):
                 some = compact.slice(start, len(record.lengths))
                 start += len(record.lengths)
                 yield functools.partial(self._full_batch, record, some)
 
-    def _record_fully(self, sequences: Sequence[Sequence[int]]) -> Iterator[FullRecord]:
-        """Record all states and attention maps of the sequences, as many at a time as fit in device
-        memory."""
-        decoder = self.job.decoder
+    def _refuse_large(self, sequences: Sequence[Sequence[int]], error: Exception) -> None:
         if len(sequences) == 1:
             what = f"the full trace of {len(sequences[0])} tokens"
-            with explained_out_of_memory(what, decoder.device):
-                record = record_fully(decoder.model, decoder.observer, sequences)
-            yield record
-            return
-        try:
-            record = record_fully(decoder.model, decoder.observer, sequences)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-        else:
-            yield record
-            return
-        free_memory()
-        half = -(-len(sequences) // 2)
-        yield from self._record_fully(sequences[:half])
-        yield from self._record_fully(sequences[half:])
+            raise too_large(what, self.job.decoder.device) from error
 
     def _full_batch(self, record: FullRecord, compact: pa.RecordBatch) -> pa.RecordBatch:
         fields = pa.schema(full_fields(self.job.decoder.shape))

@@ -1,19 +1,33 @@
-"""The store that a capture writes to, new or existing: what it has, and what is missing."""
+"""The store that a capture writes to, new or existing: what it has, what is missing, and its basis,
+fitted on the first questions or taken from another store, so that the nodes of both compare."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clew.base.errors import StoreError
-from clew.base.progress import Note, OthersAdvanced, Reporter
+import torch
+from torch import Tensor
+
+from clew.base.errors import InputError, StoreError
+from clew.base.progress import (
+    Note,
+    OthersAdvanced,
+    Reporter,
+    StepStarted,
+    WorkAdvanced,
+    report_work,
+)
 from clew.base.texts import counted
 from clew.base.urls import UrlPath
-from clew.hallucination.capture.basis import OtherBasis
-from clew.hallucination.llm.prompts import CHAT_TEMPLATE
-from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
-from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES
+from clew.hallucination.llm.models import LoadedModel
+from clew.hallucination.llm.observe import ModelObserver, listen_to_whole
+from clew.hallucination.llm.prompts import CHAT_TEMPLATE, shared_prefix
+from clew.hallucination.questions import Question
+from clew.hallucination.traces.compact import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
+from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES, TraceShape
 from clew.storage.leases import WORK_FOLDER, Claim, Claims, Heartbeat, Leases, take_all
 from clew.storage.lock import Part, joined_lock, writer_lock
 from clew.storage.manifest import (
@@ -30,6 +44,7 @@ from clew.storage.manifest import (
 )
 from clew.storage.places import open_place
 from clew.storage.reader import open_shard, refuse_damaged_shards
+from clew.storage.reading import read_bounded
 from clew.storage.uploading import remove_leftovers, write_side_file
 from clew.storage.verify import expected_rows
 from clew.storage.working_copy import fetched
@@ -40,6 +55,10 @@ MACHINE_KEY = "machine"
 # A model's fingerprint shows whether it is the same, whatever name it was loaded as.
 # A store started before the answers' mean states were recorded continues without them.
 _MAY_DIFFER = (f"{MACHINE_KEY}.", "model.id", "model.revision", ANSWER_HIDDEN)
+# The basis is fitted on this many questions, unless fewer have enough tokens.
+_BASIS_QUESTIONS = 64
+_BASIS_TOKENS_PER_COMPONENT = 16
+_BASIS_ROWS = 16
 
 
 class TraceStore:
@@ -155,7 +174,7 @@ class TraceStore:
         """Read the manifest again: other parts write to it too."""
         self.manifest = read_manifest(self.path)
 
-    def open_basis(self, fit: Callable[[], Basis], other: OtherBasis | None = None) -> Basis:
+    def open_basis(self, fit: Callable[[], Basis], other: bytes | None = None) -> Basis:
         """The store's basis; the first process that needs it fits it for all, or copies that of
         another store."""
         claims = Claims(self._work.leases, self._find_missing_basis, prefix="basis-")
@@ -168,7 +187,7 @@ class TraceStore:
         self.reload()
         return [] if BASIS_NAME in self.manifest.files else [0]
 
-    def _make_basis(self, fit: Callable[[], Basis], other: OtherBasis | None) -> None:
+    def _make_basis(self, fit: Callable[[], Basis], other: bytes | None) -> None:
         basis, sha256 = (fit() if other is None else None), ""
 
         def enter(current: Manifest) -> Manifest:
@@ -178,7 +197,7 @@ class TraceStore:
             if basis is not None:
                 sha256 = save_basis(self.path, basis)
             elif other is not None:
-                sha256 = write_side_file(self.path, BASIS_NAME, other.content)
+                sha256 = write_side_file(self.path, BASIS_NAME, other)
             return replace(current, files={**current.files, BASIS_NAME: sha256})
 
         self.manifest = update_manifest(self.path, enter)
@@ -269,3 +288,100 @@ def _refuse_foreign_folder(store: Path) -> None:
             f'"{store}" is neither empty nor a clew store (it contains {", ".join(entries[:3])}'
             f"{', ...' if len(entries) > 3 else ''}): choose another `out`."
         )
+
+
+def read_other_basis(store: Path, model: Mapping[str, Any], shape: TraceShape) -> tuple[bytes, str]:
+    """The file of another store's basis, and its SHA-256. Raises InputError, with both values, for
+    the basis of another model or shape, and StoreError for a store without an intact one."""
+    manifest = read_manifest(store)
+    sha256 = manifest.files.get(BASIS_NAME)
+    if manifest.kind != "traces" or sha256 is None:
+        raise InputError(
+            f"it contains {manifest.kind}, and no basis: give a store of traces that "
+            '"clew extract" wrote.',
+            setting="basis",
+            value=store,
+        )
+    with fetched(store, BASIS_NAME) as path:
+        content = read_bounded(path, path.stat().st_size) if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise StoreError(f"{store / BASIS_NAME} is missing or damaged: restore it from a backup.")
+    theirs = manifest.settings.get("model") or {}
+    _refuse_other(store, "fingerprint", theirs.get("fingerprint"), model.get("fingerprint"))
+    found = list(load_basis(store, sha256).components.shape)
+    _refuse_other(store, "shape", found, [shape.layers, shape.dim, shape.node_dim])
+    return content, sha256
+
+
+def _refuse_other(store: Path, what: str, theirs: object, ours: object) -> None:
+    if theirs != ours:
+        raise InputError(
+            f"its basis is of a model with {what} {theirs}, but this capture's has {ours}: use "
+            "the same model and `node_dim`, or omit `basis`.",
+            setting="basis",
+            value=store,
+        )
+
+
+class _StateSample:
+    """A listener that collects the states of real tokens in every layer to fit a basis."""
+
+    def __init__(self, layers: int, reporter: Reporter) -> None:
+        self.states: list[list[Tensor]] = [[] for _ in range(layers)]
+        self.keep: Tensor | None = None
+        self._reporter = reporter
+
+    def on_hidden(self, layer: int, states: Tensor) -> None:
+        assert self.keep is not None
+        self.states[layer].append(states[self.keep].float())
+        self._reporter(WorkAdvanced())
+
+    def each_layer(self) -> Iterator[Tensor]:
+        for layer in self.states:
+            yield torch.cat(layer)
+            self._reporter(WorkAdvanced())
+
+    def on_attention(self, layer: int, weights: Tensor) -> None:
+        """The basis does not depend on attention."""
+
+
+def fit_on_questions(
+    loaded: LoadedModel,
+    observer: ModelObserver,
+    questions: Sequence[Question],
+    prompts: Sequence[Sequence[int]],
+    node_dim: int,
+    reporter: Reporter,
+) -> Basis:
+    """Fit on the first questions with their first accepted answer; shared tokens count once."""
+    skip = max(1, len(shared_prefix(prompts)))
+    sequences: list[list[int]] = []
+    tokens = 0
+    for question, prompt in zip(questions[:_BASIS_QUESTIONS], prompts, strict=False):
+        text = f" {question.answers[0]}" if question.answers else ""
+        answer = loaded.tokenizer.encode(text, add_special_tokens=False) if text else []
+        sequences.append([*prompt, *answer][:512])
+        tokens += len(sequences[-1]) - skip
+        if tokens >= node_dim * _BASIS_TOKENS_PER_COMPONENT:
+            break
+    sample = _StateSample(observer.layers, reporter)
+    starts = range(0, len(sequences), _BASIS_ROWS)
+    asked = counted(len(sequences), "question")
+    name = f"fitting the basis of the projected states on {asked}"
+    with report_work(reporter, StepStarted(name=name, parts=(len(starts) + 1) * observer.layers)):
+        for start in starts:
+            part = sequences[start : start + _BASIS_ROWS]
+            sample.keep = _kept_tokens(part, skip, first=start == 0).to(loaded.device)
+            listen_to_whole(loaded.model, observer, part, sample)
+        return fit_basis(sample.each_layer(), node_dim)
+
+
+def _kept_tokens(sequences: Sequence[Sequence[int]], skip: int, *, first: bool) -> Tensor:
+    """Real tokens after the shared prefix, plus the prefix once without its first token. In most
+    models the first token's state is much larger than all others and would dominate the basis.
+    """
+    width = max(len(sequence) for sequence in sequences)
+    keep = torch.zeros(len(sequences), width, dtype=torch.bool)
+    for row, sequence in enumerate(sequences):
+        keep[row, 1 if first and row == 0 else skip : len(sequence)] = True
+    return keep

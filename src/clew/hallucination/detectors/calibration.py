@@ -22,7 +22,7 @@ from clew.hallucination.llm.prompts import Prompt
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.mixed import AnswerData
 from clew.hallucination.samples.splits import Balance
-from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.compact import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.loading.loader import Loader
 from clew.loading.order import Rank

@@ -26,7 +26,7 @@ from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.llm.prompts import CHAT_TEMPLATE, Prompt
 from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.source import LAPLACIAN_TOP, SampleShape, SourceShape
-from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.compact import Basis
 from clew.hallucination.traces.schema import (
     EIGENVALUES,
     ENTAILMENT_KEY,

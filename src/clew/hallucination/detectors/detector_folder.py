@@ -48,7 +48,7 @@ from clew.hallucination.detectors.similar_answers import KNOWN_FILE, KnownAnswer
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.llm.prompts import Prompt, check_template
 from clew.hallucination.samples.source import SampleShape
-from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.compact import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale
 from clew.storage.manifest import Sha256

@@ -16,14 +16,18 @@ from torch import Tensor
 from clew.base.errors import StoreError
 from clew.base.texts import shortened
 from clew.hallucination.legacy.records import MAX_NOTES, NODE_DIM, MalformedRecordError
-from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
 from clew.hallucination.traces.compact import (
+    BASIS_NAME,
+    Basis,
     Reduced,
+    fit_basis,
+    load_basis,
+    reduce_heads,
     reduce_whole,
     reduced_columns,
+    save_basis,
     to_float16,
 )
-from clew.hallucination.traces.heads import reduce_heads
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
     EIGENVALUES,
@@ -215,10 +219,11 @@ class TraceFormat(SampleFormat):
 
     def _array_columns(self, trace: Mapping[str, Any]) -> dict[str, Any]:
         reduced, by_head = _reduce(trace, self.shape, self.basis), None
+        tokens = [len(trace["tokens"])]
         if self.eigenvalues:
-            sizes = [len(trace["tokens"])], [trace["prompt_length"] or 0]
-            by_head = reduce_heads(reduced, *sizes, self.shape, self.eigenvalues)
-        columns: dict[str, Any] = reduced_columns(reduced, by_head)
+            prompts = [trace["prompt_length"] or 0]
+            by_head = reduce_heads(reduced, tokens, prompts, self.eigenvalues)
+        columns: dict[str, Any] = reduced_columns(reduced, tokens, by_head)
         if trace["prompt_length"] is None:
             # Meaningless without the boundary between prompt and answer.
             for name in ("lookback", ANSWER_HIDDEN, LOG_ANSWER, LAPLACIAN_ANSWER):

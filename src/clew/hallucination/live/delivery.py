@@ -10,49 +10,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
 
 import numpy as np
 import torch
 
 from clew.base.errors import ClewError
-from clew.base.memory import free_memory, is_out_of_memory
+from clew.base.memory import run_in_halves
 from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.data import Risk, unavailable
 from clew.hallucination.detectors.detector import on_device
-from clew.hallucination.live.features import LiveFeatures, PassedAnswer
+from clew.hallucination.live.features import Answer, LiveFeatures
 from clew.hallucination.live.scoring import (
     LiveEvaluation,
     assess,
     read_generation,
     read_maps,
-    why_unavailable,
 )
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.models import LoadedModel
-from clew.hallucination.llm.recording import reduce_padded, reduce_ragged
+from clew.hallucination.llm.recording import reduce_rows
 from clew.hallucination.llm.requests import (
     Ended,
     Events,
     Finished,
-    NewToken,
     Request,
     Sampling,
     Ticket,
+    Token,
 )
 from clew.hallucination.traces.compact import to_float16
-
-
-@dataclass(frozen=True, kw_only=True)
-class LiveToken:
-    """A token of an answer. `risk`: that it is hallucinated; None without a token probe."""
-
-    id: int
-    text: str
-    logprob: float
-    entropy: float
-    top: tuple[tuple[int, float], ...] = ()
-    risk: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +48,12 @@ class LiveAnswer:
     was cut before may have come as events."""
 
     text: str
-    tokens: tuple[LiveToken, ...]
+    tokens: tuple[Token, ...]
     ended: Ended
     risk: Risk
 
 
-class LiveTicket(Events[LiveToken, LiveAnswer]):
+class LiveTicket(Events[LiveAnswer]):
     """A submitted request: its tokens come with their risk, then the answer."""
 
     def __init__(self, ticket: Ticket, draws: Sequence[Ticket] = ()) -> None:
@@ -101,9 +88,8 @@ class _Pending:
     """A request whose answer is not complete: the tokens so far, and the answers drawn for it."""
 
     ticket: LiveTicket
-    question: str
     draws: list[Ticket]
-    tokens: list[LiveToken] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
     samples: list[str | None] = field(default_factory=list)  # None for one that failed
     finished: Finished | None = None
 
@@ -111,19 +97,24 @@ class _Pending:
     def is_complete(self) -> bool:
         return self.finished is not None and len(self.samples) == len(self.draws)
 
-    @property
-    def can_be_scored(self) -> bool:
-        is_recorded = self.finished is not None and self.finished.kept is not None
-        return is_recorded and None not in self.samples
+    def answer(self) -> Answer:
+        finished = self.finished
+        assert finished is not None
+        return Answer(
+            prompt=self.ticket.request.prompt,
+            tokens=finished.tokens,
+            question=self.ticket.request.question,
+            text=finished.text,
+            stop_reason=finished.ended,
+            logprobs=finished.logprobs,
+            entropies=finished.entropies,
+            samples=[text for text in self.samples if text is not None] or None,
+        )
 
 
-class _Drawn(NamedTuple):
-    """An event of an answer drawn for another one."""
-
-    event: NewToken | Finished | ClewError
-
-
-_Item = tuple[_Pending, NewToken | Finished | ClewError | _Drawn]
+# What happened to a request, or to an answer that is drawn for it.
+_Event = Token | Finished | ClewError
+_Item = tuple[_Pending, bool, _Event]
 
 
 class Delivery:
@@ -146,10 +137,10 @@ class Delivery:
         self._thread = threading.Thread(target=self._run, name="clew-delivery", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, question: str) -> LiveTicket:
+    def submit(self, request: Request) -> LiveTicket:
         ticket = self._engine.submit(request)
         draws: list[Ticket] = []
-        pending = _Pending(ticket=LiveTicket(ticket, draws), question=question, draws=draws)
+        pending = _Pending(ticket=LiveTicket(ticket, draws), draws=draws)
         try:
             for drawn in self._draw_requests(request):
                 draws.append(self._engine.submit(drawn))
@@ -159,7 +150,7 @@ class Delivery:
             raise
         ticket.on_event(partial(self._receive, pending))
         for one in draws:
-            one.on_event(lambda event: self._items.put((pending, _Drawn(event))))
+            one.on_event(lambda event: self._items.put((pending, True, event)))
         return pending.ticket
 
     @property
@@ -174,10 +165,10 @@ class Delivery:
             self._generated.add(pending)
             self._is_idle.clear()
 
-    def _receive(self, pending: _Pending, event: NewToken | Finished | ClewError) -> None:
+    def _receive(self, pending: _Pending, event: _Event) -> None:
         """Called by the engine's thread."""
-        self._items.put((pending, event))
-        if isinstance(event, NewToken):
+        self._items.put((pending, False, event))
+        if isinstance(event, Token):
             return
         with self._lock:
             self._generated.discard(pending)
@@ -210,7 +201,9 @@ class Delivery:
     def _deliver_some(self) -> bool:
         """Wait for events, deliver them, and rest; False after the last ones. None of them, nor
         their records, are kept while the next ones are waited for."""
-        items = self._take()
+        items = [self._items.get()]
+        while not self._items.empty():
+            items.append(self._items.get())
         started = time.perf_counter()
         if not self._deliver(items):
             return False
@@ -218,48 +211,32 @@ class Delivery:
         self._is_idle.wait(min(rest, _LONGEST_REST_SECONDS))
         return True
 
-    def _take(self) -> list[_Item | None]:
-        """All events that there are, at least one."""
-        items = [self._items.get()]
-        while not self._items.empty():
-            items.append(self._items.get())
-        return items
-
     def _deliver(self, items: Sequence[_Item | None]) -> bool:
         """Score and deliver events, in their order; False if they are the last ones."""
         real = [item for item in items if item is not None]
-        tokens = [event for _, event in real if isinstance(event, NewToken)]
+        tokens = [e for _, is_drawn, e in real if isinstance(e, Token) and not is_drawn]
         risks = iter(self._token_risks(tokens))
-        complete: list[_Pending] = []
-        for pending, event in real:
-            if isinstance(event, NewToken):
-                self._deliver_token(pending, event, next(risks))
+        complete: dict[_Pending, None] = {}
+        for pending, is_drawn, event in real:
+            if is_drawn:
+                if not isinstance(event, Token):
+                    is_whole = isinstance(event, Finished) and event.ended != "canceled"
+                    pending.samples.append(event.text if is_whole else None)
+            elif isinstance(event, Token):
+                pending.tokens.append(replace(event, risk=next(risks), nodes=None))
+                pending.ticket.put(pending.tokens[-1])
             elif isinstance(event, ClewError):
                 pending.ticket.cancel()  # nobody needs the answers drawn for it
                 self._leave(pending, event)
-            elif isinstance(event, Finished):
+            else:
                 pending.finished = event
-            elif not isinstance(event.event, NewToken):
-                pending.samples.append(_drawn_text(event.event))
-            if pending.is_complete and pending not in complete:
-                complete.append(pending)
+            if pending.is_complete:
+                complete[pending] = None
         if complete:
-            self._finish(complete)
+            self._finish([*complete])
         return len(real) == len(items)
 
-    def _deliver_token(self, pending: _Pending, token: NewToken, risk: float | None) -> None:
-        live = LiveToken(
-            id=token.id,
-            text=token.text,
-            logprob=token.logprob,
-            entropy=token.entropy,
-            top=token.top,
-            risk=risk,
-        )
-        pending.tokens.append(live)
-        pending.ticket.put(live)
-
-    def _token_risks(self, tokens: Sequence[NewToken]) -> list[float | None]:
+    def _token_risks(self, tokens: Sequence[Token]) -> list[float | None]:
         """The risks of tokens, of several answers at once; None for those not scored."""
         try:
             return self._score_tokens(tokens)
@@ -268,7 +245,7 @@ class Delivery:
             return [None] * len(tokens)
 
     @torch.inference_mode()
-    def _score_tokens(self, tokens: Sequence[NewToken]) -> list[float | None]:
+    def _score_tokens(self, tokens: Sequence[Token]) -> list[float | None]:
         probe = self._probe
         risks: list[float | None] = [None] * len(tokens)
         nodes = {row: t.nodes for row, t in enumerate(tokens) if t.nodes is not None}
@@ -284,23 +261,32 @@ class Delivery:
 
     def _finish(self, complete: Sequence[_Pending]) -> None:
         """Score and deliver whole answers."""
-        scored = [one for one in complete if one.can_be_scored]
-        found = dict(zip(scored, self._assess_safely(scored), strict=True))
-        for pending in complete:
-            risk = found.get(pending) or unavailable(
-                self._why_unscored(pending), method=self._detector.name
+        reasons = {one: self._why_unscored(one) for one in complete}
+        scored = [one for one, reason in reasons.items() if reason is None]
+        risks = dict(zip(scored, self._assess_safely(scored), strict=True))
+        for pending, reason in reasons.items():
+            assert (finished := pending.finished) is not None
+            answer = LiveAnswer(
+                text=finished.text,
+                # Those of a repetition have been delivered, but the answer is cut before it.
+                tokens=tuple(pending.tokens[: len(finished.tokens)]),
+                ended=finished.ended,
+                risk=risks[pending] if reason is None else self._refuse(reason),
             )
-            self._leave(pending, _whole_answer(pending, risk))
+            self._leave(pending, answer)
 
-    def _why_unscored(self, pending: _Pending) -> str:
-        finished = pending.finished
-        assert finished is not None
+    def _why_unscored(self, pending: _Pending) -> str | None:
         if not pending.ticket.request.is_scored:
             return _NOT_ASKED
-        reason = why_unavailable(finished.tokens, finished.text, finished.ended)
-        if reason is None and None in pending.samples:
-            return _DRAWS_FAILED
-        return reason or "the answer was not recorded"
+        is_recorded = pending.finished is not None and pending.finished.record is not None
+        if is_recorded and None not in pending.samples:
+            return None
+        reason = pending.answer().why_unavailable
+        not_drawn = _DRAWS_FAILED if None in pending.samples else None
+        return reason or not_drawn or "the answer was not recorded"
+
+    def _refuse(self, reason: str) -> Risk:
+        return unavailable(reason, method=self._detector.name)
 
     def _assess_safely(self, pending: Sequence[_Pending]) -> list[Risk]:
         """The risks of answers. What goes wrong makes these unavailable; others go on."""
@@ -311,40 +297,34 @@ class Delivery:
         except _FAILURES as error:
             logger.exception("scoring %d answers failed", len(pending))
             reason = f"scoring it failed ({type(error).__name__})"
-        return [unavailable(reason, method=self._detector.name)] * len(pending)
+        return [self._refuse(reason)] * len(pending)
 
     def _assess(self, pending: Sequence[_Pending]) -> list[Risk]:
         """The risks of answers; in halves if they do not fit in device memory."""
+
+        def give_up(some: Sequence[_Pending], _: Exception) -> list[Risk] | None:
+            reason = f"scoring it ran out of memory on {self._loaded.device}"
+            return [self._refuse(reason)] if len(some) == 1 else None
+
         if not pending:
             return []
-        try:
-            return self._assess_all(pending)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        free_memory()
-        if len(pending) == 1:
-            reason = f"scoring it ran out of memory on {self._loaded.device}"
-            return [unavailable(reason, method=self._detector.name)]
-        half = -(-len(pending) // 2)
-        return [*self._assess(pending[:half]), *self._assess(pending[half:])]
+        return [*chain(*run_in_halves(self._assess_all, pending, give_up))]
 
     @torch.inference_mode()
     def _assess_all(self, pending: Sequence[_Pending]) -> list[Risk]:
-        kept = [one.finished.kept for one in pending if one.finished and one.finished.kept]
-        is_probe = self._detector.samples is None
+        found = [one.finished for one in pending if one.finished is not None]
+        records = [finished.record for finished in found if finished.record is not None]
         with self._beside_the_engine():
             features = LiveFeatures(
-                reduce_padded(kept) if is_probe else reduce_ragged(kept),
-                [_passed_answer(one) for one in pending],
+                reduce_rows(records),
+                [one.answer() for one in pending],
                 self._detector.sample_shape,
                 pass_maps=lambda s: self._engine.call(partial(read_maps, self._loaded, s)),
                 evaluate=self._evaluate if self._evaluation.fields else None,
-                is_laid_out=is_probe,
             )
             return assess(self._detector, features)
 
-    def _evaluate(self, answers: Sequence[PassedAnswer]) -> dict[str, np.ndarray]:
+    def _evaluate(self, answers: Sequence[Answer]) -> dict[str, np.ndarray]:
         return self._engine.call(partial(self._evaluation.evaluate, answers))
 
     @contextmanager
@@ -375,35 +355,3 @@ class Delivery:
             self._open.clear()
         for pending in left:
             pending.ticket.put(ClewError("the answer was not finished: scoring has ended."))
-
-
-def _drawn_text(event: Finished | ClewError) -> str | None:
-    """The text of an answer that was drawn for another one; None if it has no end."""
-    return event.text if isinstance(event, Finished) and event.ended != "canceled" else None
-
-
-def _passed_answer(pending: _Pending) -> PassedAnswer:
-    finished = pending.finished
-    assert finished is not None
-    return PassedAnswer(
-        prompt=pending.ticket.request.prompt,
-        tokens=finished.tokens,
-        logprobs=finished.logprobs,
-        entropies=finished.entropies,
-        stop_reason=finished.ended,
-        question=pending.question,
-        text=finished.text,
-        samples=[text for text in pending.samples if text is not None] or None,
-    )
-
-
-def _whole_answer(pending: _Pending, risk: Risk) -> LiveAnswer:
-    finished = pending.finished
-    assert finished is not None
-    return LiveAnswer(
-        text=finished.text,
-        # Those of a repetition have been delivered, but the answer is cut before it.
-        tokens=tuple(pending.tokens[: len(finished.tokens)]),
-        ended=finished.ended,
-        risk=risk,
-    )

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Float16, Int
 from torch import Tensor
 
+from clew.base.commands import select
 from clew.base.errors import InputError
 from clew.hallucination.llm.recording import to_device
 from clew.hallucination.samples.answers import NODE_TOKENS
@@ -22,9 +23,16 @@ from clew.hallucination.samples.columns import build_rows
 from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.graph_batches import GRAPH_COLUMNS, GraphParts, lay_flat
 from clew.hallucination.samples.source import ARRAY_COLUMNS, MAPS, Kind, SampleShape, lengths
-from clew.hallucination.traces.compact import Reduced, reduced_columns, to_float16, to_float32
-from clew.hallucination.traces.heads import average, largest
+from clew.hallucination.traces.compact import (
+    Reduced,
+    average,
+    largest,
+    reduced_columns,
+    to_float16,
+    to_float32,
+)
 from clew.hallucination.traces.schema import (
+    DIAGONALS,
     EVALUATION,
     TraceShape,
     build_record_batch,
@@ -37,6 +45,7 @@ from clew.loading.buffers import BufferPool
 from clew.storage.reader import read_value
 
 SPLIT = "live"
+_CUT_OFF = "the answer was cut off at its maximum length, so what it would have said is unknown"
 _COLUMN_OF = {
     "sequence": "last_hidden",
     "state_mean": "answer_hidden",
@@ -67,47 +76,65 @@ def needed_columns(names: Collection[str], samples: SampleKind | None = None) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassedAnswer:
-    """An answer that has passed through the model, without its record. `prompt` and `tokens` are
-    token ids; `samples` are the texts of other answers drawn for the question, if any."""
+class Answer:
+    """An answer to score: the token ids of its prompt and of the answer, and their texts. `problem`
+    says why it cannot be scored, if so; `name` seeds the answers that are drawn for it. The rest is
+    there once it has passed through the model: numbers of its tokens, and the texts of other
+    answers to its question (`samples`), if any were drawn."""
 
     prompt: Sequence[int]
     tokens: Sequence[int]
-    logprobs: Sequence[float]
-    entropies: Sequence[float]
-    stop_reason: str = "end"
     question: str = ""
     text: str = ""
+    stop_reason: str = "end"
+    name: str = ""
+    problem: str | None = None
+    logprobs: Sequence[float] = ()
+    entropies: Sequence[float] = ()
     samples: Sequence[str] | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.tokens)
+
+    @property
+    def why_unavailable(self) -> str | None:
+        """Why it is not checked, whatever a detector says of it."""
+        return self.problem or why_unavailable(self.tokens, self.text, self.stop_reason)
+
+
+def why_unavailable(tokens: Sequence[int], text: str, stop_reason: str) -> str | None:
+    """Why an answer is not checked, whatever a detector says of it."""
+    if stop_reason == "canceled":
+        return "the answer was canceled before its end"
+    if not tokens or not text.strip():
+        return "the answer is empty"
+    return _CUT_OFF if stop_reason == "length" else None
 
 
 class LiveFeatures:
     """The features of some answers, as methods read them: one split, "live". `read` returns new
     float32 tensors on the device of the record, and ragged fields as tensors on the CPU.
     `pass_maps` returns the full attention maps of sequences, for networks that read them;
-    `evaluate` returns what the model says about answers. The ragged columns of a record that
-    `is_laid_out` are padded already; networks do not read it."""
+    `evaluate` returns what the model says about answers."""
 
     def __init__(
         self,
         record: Reduced,
-        answers: Sequence[PassedAnswer],
+        answers: Sequence[Answer],
         shape: SampleShape,
         *,
         pass_maps: Callable[[Sequence[Sequence[int]]], np.ndarray] | None = None,
-        evaluate: Callable[[Sequence[PassedAnswer]], Mapping[str, np.ndarray]] | None = None,
-        is_laid_out: bool = False,
+        evaluate: Callable[[Sequence[Answer]], Mapping[str, np.ndarray]] | None = None,
     ) -> None:
         self.record, self.answers, self.shape = record, answers, shape
         self._pass_maps, self._evaluate = pass_maps, evaluate
-        self._is_laid_out = is_laid_out
         self._made: dict[str, Tensor] = {}
         self._ragged: dict[str, tuple[Tensor, ...]] = {}
         device = record.last_hidden.device
-        sizes = [[len(a.prompt) + len(a.tokens), len(a.prompt)] for a in answers]
+        sizes = [[answer.length, len(answer.prompt)] for answer in answers]
         self._lengths, self._prompts = to_device(sizes, device).T
         self._longest = max(length for length, _ in sizes)
-        self._is_padded = any(length < self._longest for length, _ in sizes)
 
     @property
     def layers(self) -> int:
@@ -153,7 +180,7 @@ class LiveFeatures:
 
     def token_nodes(self, layers: Sequence[int]) -> Float[Tensor, "tokens layers node_dim"]:
         """The projected states of the tokens of all answers, answer by answer, in some layers."""
-        nodes = self._padded("nodes")[:, list(layers)].transpose(1, 2)
+        nodes = self._whole("nodes")[:, list(layers)].transpose(1, 2)
         return nodes[self._is_answer].float()
 
     @cached_property
@@ -189,7 +216,6 @@ class LiveFeatures:
             self.shape,
             pass_maps=self._pass_maps,
             evaluate=self._evaluate,
-            is_laid_out=self._is_laid_out,
         )
 
     def _build_batch(self, kind: SampleKind) -> dict[str, Any]:
@@ -222,19 +248,13 @@ class LiveFeatures:
     def _build_traces(self, kind: SampleKind) -> pa.RecordBatch:
         """The traces as a store holds them, with the columns that this kind of samples needs."""
         source = self.shape.source
-        sizes = TraceShape(
-            layers=source.layers,
-            dim=source.dim,
-            heads=source.heads or 0,
-            node_dim=source.node_dim,
-            edges_per_token=source.edges_per_token,
-        )
+        sizes = select(TraceShape, source, heads=source.heads or 0)
         names = {"grids": {"nodes"}, "graphs": {*ARRAY_COLUMNS}}.get(kind, set())
         tokens = [[*answer.prompt, *answer.tokens] for answer in self.answers]
         columns: dict[str, Any] = {
             "tokens": tokens,
             "prompt_length": [len(answer.prompt) for answer in self.answers],
-            **(reduced_columns(self.record) if names else {}),
+            **(reduced_columns(self.record, [*map(len, tokens)]) if names else {}),
         }
         rows = list(range(len(tokens)))
         columns |= {field.name: rows for field in id_fields() if field.name != "question_id"}
@@ -271,22 +291,18 @@ class LiveFeatures:
 
     def _read_token_nodes(self, layer: int | None) -> list[Tensor]:
         """The nodes of each answer's tokens, on the device."""
-        nodes = self._padded("nodes").transpose(1, 2)
+        nodes = self._whole("nodes").transpose(1, 2)
         nodes = nodes if layer is None else nodes[:, :, layer]
-        ends = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
         return [
-            row[len(answer.prompt) : end].float()
-            for row, answer, end in zip(nodes, self.answers, ends, strict=True)
+            row[len(answer.prompt) : answer.length].float()
+            for row, answer in zip(nodes, self.answers, strict=True)
         ]
-
-    def _whole(self, column: str) -> Float16[Tensor, "rows layers ..."]:
-        return self._fixed(column) if column in _FIXED else self._padded(column)
 
     def _make(self, field: str) -> Float16[Tensor, "rows layers ..."]:
         column = _COLUMN_OF[field]
+        values = self._whole(column)
         if column in _FIXED:
-            return self._fixed(column)
-        values = self._padded(column)
+            return values
         if field == "laplacian_top":
             return largest(values, self._used, self.shape.source.eigenvalues)
         if field == "node_prompt":
@@ -296,32 +312,15 @@ class LiveFeatures:
         tokens = self._used if field == "log_diagonal_all" else self._is_answer
         return average(values, tokens)
 
-    def _fixed(self, column: str) -> Float16[Tensor, "rows layers size"]:
-        if column not in self._made:
-            self._made[column] = to_float16(getattr(self.record, column))
-        return self._made[column]
-
-    def _padded(self, column: str) -> Float16[Tensor, "rows layers tokens features"]:
-        """A ragged column with zeros after each answer's tokens; the features of a diagonal are its
-        heads."""
+    def _whole(self, column: str) -> Float16[Tensor, "rows layers ..."]:
+        """A column of the record; of tokens with their features, those of a diagonal are its
+        heads, and zeros after each answer's own."""
         if column not in self._made:
             values = to_float16(getattr(self.record, column))
-            self._made[column] = self._pad_nodes(values) if column == "nodes" else self._pad(values)
+            if column == "nodes":
+                values = values[..., : self.shape.features]
+            self._made[column] = values.mT if column in DIAGONALS else values
         return self._made[column]
-
-    def _pad(self, flat: Tensor) -> Tensor:
-        source = self.shape.source
-        size = (len(self.answers), source.layers * (source.heads or 0), self._longest)
-        return self._lay(flat, size, self._used[:, None]).unflatten(1, (source.layers, -1)).mT
-
-    def _pad_nodes(self, flat: Tensor) -> Tensor:
-        size = (len(self.answers), self.layers, self._longest, flat.shape[-1])
-        return self._lay(flat, size, self._used[:, None, :, None])[..., : self.shape.features]
-
-    def _lay(self, flat: Tensor, size: tuple[int, ...], used: Tensor) -> Tensor:
-        if self._is_laid_out or not self._is_padded:
-            return flat.reshape(size)
-        return flat.new_zeros(size).masked_scatter_(used, flat)
 
     @cached_property
     def _used(self) -> Bool[Tensor, "rows tokens"]:

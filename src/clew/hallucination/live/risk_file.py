@@ -202,7 +202,7 @@ class RiskFile:
         """Write the file from the journal, and its summary."""
         assert self._file is not None
         with replacing(self.out) as file:
-            _RENDER[self._format](file, self)
+            self._render(file)
         summary = summarize(self.rows())
         about = {
             "settings": self._settings,
@@ -222,14 +222,22 @@ class RiskFile:
             for line in file:
                 yield self._parse(line)
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    def copy_lines(self, target: BinaryIO) -> None:
-        with open_regular(self._journal) as file:
-            file.readline()
-            shutil.copyfileobj(file, target, 1 << 20)
+    def _render(self, target: BinaryIO) -> None:
+        """Write the rows of the journal in the format of the file, a few at a time."""
+        rows, names = self.rows(), self._schema.names
+        if self._format == ".jsonl":
+            with open_regular(self._journal) as file:
+                file.readline()
+                shutil.copyfileobj(file, target, 1 << 20)
+        elif self._format == ".csv":
+            target.write(csv_text([names]).encode())
+            while some := list(islice(rows, _ROWS_AT_ONCE)):
+                cells = ([_cell(row.get(name)) for name in names] for row in some)
+                target.write(csv_text(cells).encode())
+        else:
+            with pa.ipc.new_file(target, self._schema) as writer:
+                while some := list(islice(rows, _ROWS_AT_ONCE)):
+                    writer.write_batch(pa.RecordBatch.from_pylist(some, schema=self._schema))
 
     def _resume(self, count: int, window: int) -> int:
         """Cut the journal after its last complete window; returns the rows it then has."""
@@ -292,34 +300,8 @@ class RiskFile:
             )
 
 
-def _render_json(file: BinaryIO, risks: RiskFile) -> None:
-    risks.copy_lines(file)
-
-
-def _render_csv(file: BinaryIO, risks: RiskFile) -> None:
-    names = risks.schema.names
-    file.write(csv_text([names]).encode())
-    for rows in _chunks(risks.rows()):
-        cells = ([_cell(row.get(name)) for name in names] for row in rows)
-        file.write(csv_text(cells).encode())
-
-
 def _cell(value: object) -> object:
     return to_json(value) if isinstance(value, list) else value
-
-
-def _render_arrow(file: BinaryIO, risks: RiskFile) -> None:
-    with pa.ipc.new_file(file, risks.schema) as writer:
-        for rows in _chunks(risks.rows()):
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=risks.schema))
-
-
-def _chunks(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
-    while some := list(islice(rows, _ROWS_AT_ONCE)):
-        yield some
-
-
-_RENDER = {".jsonl": _render_json, ".csv": _render_csv, ".arrow": _render_arrow}
 
 
 def read_risks(path: Path) -> pa.Table:

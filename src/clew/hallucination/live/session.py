@@ -1,19 +1,24 @@
-"""A model with a detector: answers come with their risk, whether they are generated or given. The
-one scoring path of `clew ask`, `clew score` and `clew serve`."""
+"""A model with a detector: answers come with their risk, whether they are generated or exist
+already. The one scoring path of `clew ask`, `clew score` and `clew serve`."""
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
 
 from clew.base.cpu import Threads
-from clew.base.errors import ClewError
+from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.progress import Note, Reporter, log_event
+from clew.base.tables import Tabular
 from clew.hallucination.detectors import Detector, load_detector
+from clew.hallucination.detectors.data import Risk, State, Verdict, unavailable
 from clew.hallucination.live.delivery import Delivery, LiveAnswer, LiveTicket
 from clew.hallucination.live.scoring import (
     AnswerScorer,
-    GivenPasses,
     read_generation,
     recorded_columns,
 )
@@ -29,7 +34,8 @@ from clew.hallucination.llm.models import (
 )
 from clew.hallucination.llm.prompts import Cut, Encoder, Prompt, with_chat_template
 from clew.hallucination.llm.recording import Recording
-from clew.hallucination.llm.requests import Request, Sampling
+from clew.hallucination.llm.requests import Request, Sampling, Token
+from clew.hallucination.questions import Question
 
 Result = TypeVar("Result")
 
@@ -61,13 +67,13 @@ class Session:
         self.generation = read_generation(detector)
         self.tokenizer = loaded.tokenizer
         self.encoder = Encoder(self.tokenizer, self.prompt, context_tokens(loaded.model))
+        _ = self.encoder.border  # refuses a chat template that cannot be used
         self._max_rows, self._max_waiting = max_rows, max_waiting
-        self._passes = GivenPasses(loaded, self.detector, reporter)
         self._starting = threading.Lock()
         self._engine: Engine | None = None
         self._delivery: Delivery | None = None
         self._is_closed = False
-        self._threads = threads
+        self._threads, self._reporter = threads, reporter
 
     @classmethod
     def open(
@@ -112,10 +118,10 @@ class Session:
             threads=threads,
         )
 
-    def submit(self, request: Request, *, question: str = "") -> LiveTicket:
-        """Have a request answered and scored. `question` is its text, for detectors that compare
-        answers. May be called from any thread. Raises QueueFullError or InputError."""
-        return self.start().submit(request, question)
+    def submit(self, request: Request) -> LiveTicket:
+        """Have a request answered and scored. May be called from any thread. Raises QueueFullError
+        or InputError."""
+        return self.start().submit(request)
 
     def ask(
         self,
@@ -127,7 +133,7 @@ class Session:
         """Answer one question as the detector's training answers were generated, and wait for
         it."""
         request = self.make_request(question, context, max_new_tokens=max_new_tokens)
-        return self.submit(request, question=question).answer()
+        return self.submit(request).answer()
 
     def make_request(
         self,
@@ -143,6 +149,7 @@ class Session:
         made = self.generation
         return Request(
             prompt=self.encoder.encode(question, context),
+            question=question,
             max_new_tokens=max_new_tokens or made.max_new_tokens,
             cut=cut or made.cut,
             sampling=sampling or Sampling(),
@@ -151,7 +158,14 @@ class Session:
     def scorer(self, *, rows: int | None = None, tokens: bool = False) -> AnswerScorer:
         """Gives the risks of answers that exist already, `rows` at a time and, with `tokens`, those
         of their tokens; it takes turns with the answers that are being generated."""
-        return AnswerScorer(self._passes, rows=rows, tokens=tokens, call=self.call)
+        return AnswerScorer(
+            self.loaded,
+            self.detector,
+            rows=rows,
+            tokens=tokens,
+            reporter=self._reporter,
+            call=self.call,
+        )
 
     def call(self, function: Callable[[], Result], /) -> Result:
         """Call a function while nothing else uses the model."""
@@ -227,3 +241,165 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+# Answers that may be generated before the first of them is taken.
+_AHEAD = 128
+_TOKEN = pa.struct([("token", pa.string()), ("risk", pa.float64()), ("logprob", pa.float64())])
+_COLUMNS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("id", "question", "context", "answer", "ended")),
+        ("risk", pa.float64()),
+        ("verdict", pa.string()),
+        ("threshold", pa.float64()),
+        *((name, pa.string()) for name in ("state", "reason", "detector", "method")),
+        ("distance", pa.float64()),
+        ("tokens", pa.list_(_TOKEN)),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedAnswer:
+    """An answer, and what the detector says about it. `tokens` are the answer's, each with its own
+    risk where the detector has one; `ended` says why the answer ended, "" if there is none."""
+
+    question: Question
+    text: str
+    tokens: tuple[Token, ...]
+    ended: str
+    assessment: Risk
+    detector: str
+
+    @property
+    def risk(self) -> float | None:
+        """The probability that the answer is hallucinated; None if it could not be checked."""
+        return self.assessment.risk
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.assessment.verdict
+
+    @property
+    def state(self) -> State:
+        return self.assessment.state
+
+    @property
+    def reason(self) -> str | None:
+        """Why the state is not "checked"."""
+        return self.assessment.reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """One row of the table, and one line of JSON."""
+        asked = self.question
+        tokens = [{"token": t.text, "risk": t.risk, "logprob": t.logprob} for t in self.tokens]
+        return {
+            "id": asked.id,
+            "question": asked.question,
+            "context": asked.context,
+            "answer": self.text,
+            "ended": self.ended,
+            **self.assessment.to_dict(),
+            "detector": self.detector,
+            "tokens": tokens,
+        }
+
+    def __repr__(self) -> str:
+        risk = "" if self.risk is None else f"risk {self.risk:.2f}, {self.verdict}, "
+        return f"AskedAnswer({self.text!r}: {risk}{self.state})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AskResult(Tabular):
+    """The answers, in the order of the questions: a sequence, and a table with one row each."""
+
+    answers: tuple[AskedAnswer, ...]
+
+    @property
+    def table(self) -> pa.Table:
+        return pa.Table.from_pylist([one.to_dict() for one in self.answers], schema=_COLUMNS)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __getitem__(self, place: int) -> AskedAnswer:
+        return self.answers[place]
+
+    def __iter__(self) -> Iterator[AskedAnswer]:
+        return iter(self.answers)
+
+    def __repr__(self) -> str:
+        return f"AskResult({', '.join(map(repr, self.answers[:3]))}{', ...' * (len(self) > 3)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asker:
+    """Asks the model of a session. With `max_new_tokens` None, answers are as long as those that
+    the detector was trained on. Use it in a `with` block, which closes the session."""
+
+    session: Session
+    max_new_tokens: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+    def ask(self, questions: Iterable[Question]) -> Iterator[AskedAnswer]:
+        """The answers in the order of the questions, many of them generated at once. A question
+        that fails, or does not fit the model, is answered with the state "unavailable"."""
+        waiting: deque[tuple[Question, LiveTicket | InputError]] = deque()
+        try:
+            for question in questions:
+                while (ticket := self._submit(question, can_wait=bool(waiting))) is None:
+                    yield self._finish(*waiting.popleft())
+                waiting.append((question, ticket))
+                if len(waiting) >= _AHEAD:
+                    yield self._finish(*waiting.popleft())
+            while waiting:
+                yield self._finish(*waiting.popleft())
+        finally:
+            for _, left in waiting:
+                if not isinstance(left, InputError):
+                    left.cancel()
+
+    def _submit(self, question: Question, *, can_wait: bool) -> LiveTicket | InputError | None:
+        """None if the queue is full, and another answer can be waited for."""
+        try:
+            request = self.session.make_request(
+                question.question,
+                question.context,
+                max_new_tokens=self.max_new_tokens,
+                sampling=self.sampling,
+            )
+            return self.session.submit(request)
+        except InputError as error:
+            return error
+        except QueueFullError:
+            if not can_wait:
+                raise
+            return None
+
+    def _finish(self, question: Question, ticket: LiveTicket | InputError) -> AskedAnswer:
+        detector = self.session.detector.name
+        text, ended = "", ""
+        tokens: tuple[Token, ...] = ()
+        try:
+            if isinstance(ticket, InputError):
+                raise ticket
+            answer = ticket.answer()
+            text, tokens, ended, risk = answer.text, answer.tokens, answer.ended, answer.risk
+        except ClewError as error:
+            if not self.session.is_running:
+                raise
+            risk = unavailable(str(error), method=detector)
+        return AskedAnswer(
+            question=question,
+            text=text,
+            tokens=tokens,
+            ended=ended,
+            assessment=risk,
+            detector=detector,
+        )

@@ -4,12 +4,13 @@ depend on nothing but them. Answers that exist already are passed once, with the
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig
 
 from clew.base.errors import InputError
 from clew.base.memory import is_out_of_memory
@@ -24,15 +25,13 @@ from clew.base.progress import (
 from clew.hallucination.llm.generation import draw_numbers
 from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.llm.models import LoadedModel
-from clew.hallucination.llm.observe import ModelObserver, forward_once
+from clew.hallucination.llm.observe import listen_to_whole
 from clew.hallucination.llm.passes import COLUMNS_STEP, PASS_ERRORS, PackedModel, Segment
 from clew.hallucination.llm.prompts import AnswerEnd, Cut, shared_prefix
-from clew.hallucination.llm.recording import Recording, RowRecord, record_dtype, reduce_ragged
+from clew.hallucination.llm.recording import Recording, RowRecord, record_dtype, reduce_rows
 from clew.hallucination.llm.requests import Finished, Request, Sampling
 from clew.hallucination.llm.scheduler import BATCH_CHUNK, Scheduler
-from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.compact import Reduced
-from clew.hallucination.traces.schema import TraceShape
 
 MAX_ROWS = 1024
 # Logits in float32 at a time when the tokens of given answers are scored.
@@ -56,8 +55,11 @@ class Decoder:
         max_new_tokens: int = 1,
         max_rows: int = MAX_ROWS,
     ) -> None:
-        self.recording, self.cut, self.max_new_tokens = recording, cut, max_new_tokens
+        self.recording, self.shape, self.basis = recording, recording.shape, recording.basis
+        self.cut, self.max_new_tokens = cut, max_new_tokens
         self.packed = PackedModel(loaded.model)
+        self.model, self.observer = loaded.model, self.packed.observer
+        self.device = self.packed.device
         self._loaded, self._max_rows = loaded, max_rows
         self.batch = self._make_batch()
 
@@ -70,26 +72,6 @@ class Decoder:
             is_exact=True,
             graphs=graphs,
         )
-
-    @property
-    def model(self) -> PreTrainedModel:
-        return self.packed.model
-
-    @property
-    def observer(self) -> ModelObserver:
-        return self.packed.observer
-
-    @property
-    def device(self) -> torch.device:
-        return self.packed.device
-
-    @property
-    def shape(self) -> TraceShape:
-        return self.recording.shape
-
-    @property
-    def basis(self) -> Basis | None:
-        return self.recording.basis
 
     @property
     def answer_end(self) -> AnswerEnd:
@@ -117,7 +99,9 @@ class Decoder:
     def answer(self, prompts: Sequence[Sequence[int]]) -> tuple[list[Finished], Reduced]:
         """Answer the prompts (token ids) and record every token."""
         answers = self._run([self._request(prompt) for prompt in prompts])
-        return answers, reduce_ragged([one.kept for one in answers if one.kept is not None])
+        reduced = reduce_rows([one.record for one in answers if one.record is not None])
+        # The records are parts of that of all rows, which they would keep in memory.
+        return [replace(one, record=None) for one in answers], reduced
 
     def draw(
         self,
@@ -167,7 +151,7 @@ class Decoder:
             record.copy(row, len(tokens), len(tokens) - borders[row], clones=False)
             for row, tokens in enumerate(whole)
         ]
-        return scores, reduce_ragged(copies)
+        return scores, reduce_rows(copies)
 
     def time_batch(
         self,
@@ -409,16 +393,13 @@ def batching_error(
     """The largest relative difference between the batch's record and plain passes."""
     with decoder.watched(lambda tokens: reporter(WorkAdvanced(count=tokens))):
         answers, reduced = decoder.answer(prompts)
-    worst, start = 0.0, 0
+    worst = 0.0
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         tokens = [*prompt, *answer.tokens]
         plain = _LastStates()
-        forward_once(decoder.model, decoder.observer, plain, tokens)
+        listen_to_whole(decoder.model, decoder.observer, [tokens], plain)
         reporter(WorkAdvanced(count=len(tokens)))
-        stop = start + decoder.shape.layers * decoder.shape.heads * len(tokens)
-        mine = reduced.attention_log_diagonal[start:stop].exp()
-        diagonal = mine.reshape(decoder.shape.layers, decoder.shape.heads, len(tokens))
-        start = stop
+        diagonal = reduced.attention_log_diagonal[row, ..., : len(tokens)].exp()
         last = reduced.last_hidden[row].float()
         worst = max(worst, _difference(torch.stack(plain.last), last))
         worst = max(worst, _difference(torch.stack(plain.diagonal), diagonal))
@@ -446,28 +427,25 @@ def settle_decoder(
     whether only prompts of the same length should be batched. Raises InputError for a model
     (`name`) whose values are wrong in every way.
     """
-    some = pick_prompts(prompts)
-    limit = tolerance(decoder)
-    with report_work(reporter, _describe_check(decoder, some)):
+    some, limit = pick_prompts(prompts), tolerance(decoder)
+    # They pass once in the batch and once alone.
+    tokens = 2 * len(some) * (max(map(len, some)) + decoder.max_new_tokens)
+    step = StepStarted(name="comparing batched with single-prompt passes", parts=tokens)
+    with report_work(reporter, step):
         error = _error(decoder, some, reporter)
-    if error > limit and decoder.uses_graphs:
-        reporter(
-            Note(
+    while error > limit and (decoder.uses_graphs or decoder.packed.packs):
+        note = (
+            f"this model's values change in a packed batch (by {error:.1e}): only prompts of equal "
+            "length are batched together, which is slower"
+        )
+        if decoder.uses_graphs:
+            note = (
                 "this model's steps cannot be replayed as a CUDA graph: continuing without it, "
                 "which is slower"
             )
-        )
+        reporter(Note(note))
         decoder.simplify()
         error = _error(decoder, some)
-    if error > limit and decoder.packed.packs:
-        reporter(
-            Note(
-                f"this model's values change in a packed batch (by {error:.1e}): only prompts of "
-                "equal length are batched together, which is slower"
-            )
-        )
-        decoder.simplify()
-        error = batching_error(decoder, some)
     if error > limit:
         raise InputError(
             f"{name} cannot be captured accurately: even with one prompt at a time, its hidden "
@@ -478,13 +456,6 @@ def settle_decoder(
         Note(f"check passed: batched capture matches single-prompt passes (difference {error:.1e})")
     )
     return not decoder.packed.packs
-
-
-def _describe_check(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> StepStarted:
-    """The step, with the tokens that pass once in the batch and once alone."""
-    longest = max(map(len, prompts))
-    tokens = 2 * len(prompts) * (longest + decoder.max_new_tokens)
-    return StepStarted(name="comparing batched with single-prompt passes", parts=tokens)
 
 
 def _error(

@@ -3,7 +3,6 @@ request joins at the next pass, and leaves the batch as soon as its answer ends.
 
 import gc
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,15 +23,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLoad:
-    """What the engine does and has done. `seconds`: spent in passes."""
+    """What the engine does and has done."""
 
     running: int
     waiting: int
-    max_rows: int
-    prompt_tokens: int
     tokens: int
     passes: int
-    seconds: float
 
 
 class Engine:
@@ -57,12 +53,11 @@ class Engine:
                 raise InputError("give 1 or more.", setting=setting, value=value)
         self._batch = Scheduler(loaded, recording, max_rows=max_rows, max_tokens=max_tokens)
         self.max_tokens = self._batch.max_tokens
-        self._max_rows, self._max_waiting = max_rows, max_waiting
+        self._max_waiting = max_waiting
         self._waiting: deque[Ticket] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._changed = threading.Condition()
         self._is_closing = self._is_stopped = False
-        self._seconds = 0.0
         self._has_frozen = freeze_objects()
         self._thread = threading.Thread(target=self._run, name="clew-engine", daemon=True)
         self._thread.start()
@@ -104,11 +99,8 @@ class Engine:
             return EngineLoad(
                 running=len(self._batch.running),
                 waiting=len(self._waiting),
-                max_rows=self._max_rows,
-                prompt_tokens=self._batch.prompt_tokens,
                 tokens=self._batch.tokens,
                 passes=self._batch.passes,
-                seconds=self._seconds,
             )
 
     def close(self, *, drain_seconds: float = 0.0) -> None:
@@ -145,9 +137,7 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._take_work():
-                started = time.perf_counter()
                 self._batch.step()
-                self._seconds += time.perf_counter() - started
         finally:
             self._end()
 
@@ -173,9 +163,10 @@ class Engine:
             for _, future in self._calls:
                 future.set_exception(ClewError("the engine was closed."))
             self._calls.clear()
+            error = None
             if not was_stopped:  # it did not stop by itself: an error that nobody foresaw
-                self._batch.fail_all(self._waiting)
-            self._batch.cancel_all(self._waiting)
+                error = ClewError("the engine has stopped unexpectedly; its log says why.")
+            self._batch.end_all(self._waiting, error)
 
 
 def _call(function: Callable[[], Any], future: "Future[Any]") -> None:

@@ -1,10 +1,10 @@
-"""An answer while it is generated: how its next token is chosen, when it ends, and which of its
-tokens may be delivered."""
+"""A request while it is answered: what the next pass takes of it, how its next token is chosen,
+when its answer ends, and which of its tokens may be delivered."""
 
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from clew.hallucination.llm.passes import Segment
 from clew.hallucination.llm.prompts import AnswerEnd, Pieces
 from clew.hallucination.llm.recording import Reading, RowCopy, to_device
-from clew.hallucination.llm.requests import Ended, Finished, NewToken, Request, Sampling, Ticket
+from clew.hallucination.llm.requests import Ended, Finished, Request, Sampling, Ticket, Token
 
 _BROKEN = "\ufffd"
 # A character has at most four bytes, and a token at least one.
@@ -31,25 +31,25 @@ _SORTED = 1024
 _LEAST_TEMPERATURE = 1e-6
 
 
-@dataclass(frozen=True)
-class NextToken:
-    """The token that follows, its log-probability under the model, the entropy in nats, and the
-    most likely alternatives with their log-probabilities."""
+@dataclass(kw_only=True, eq=False)
+class ActiveRequest:
+    """A request that has a row. A token of its answer is first chosen, then passed through the
+    model together with those of other answers, and then delivered. `to_pass` are the tokens of its
+    prompt that are still to be passed, `position` is where the next token goes, and `launched` is
+    how many tokens of its answer have been passed, or are being passed."""
 
-    id: int
-    logprob: float
-    entropy: float
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(kw_only=True)
-class Draft:
-    """An unfinished answer. A token is first chosen, then passed through the model together with
-    those of other answers, and then delivered."""
-
-    request: Request
+    ticket: Ticket
     end: AnswerEnd
     pieces: Pieces
+    row: int
+    to_pass: list[int] = field(default_factory=list)
+    position: int = 0
+    launched: int = 0
+    # Where the beginning ends that is kept for other prompts; 0 if none is.
+    shared: int = 0
+    # The answer is complete, and is passed once more, since tokens after it had been recorded.
+    is_again: bool = False
+    has_left: bool = False
     ended: Ended | None = None
     tokens: list[int] = field(default_factory=list)
     # How many tokens have been passed, of all that were chosen, and how many delivered.
@@ -57,12 +57,19 @@ class Draft:
     delivered: int = 0
 
     def __post_init__(self) -> None:
-        self._chosen: list[NextToken] = []
+        self.request: Request = self.ticket.request
+        self.chooser = Chooser(self.request.sampling, self.request.max_new_tokens)
+        self._chosen: list[Token] = []
         # Of the tokens that have passed through the model.
         self._nodes: list[Float[Tensor, "layers node_dim"] | None] = []
         self._text = GrowingText(self.pieces)
         self._stops = StopTexts(self.request.stop)
         self._limit: int | None = None  # of the text, if a stop text was found
+
+    @property
+    def length(self) -> int:
+        """Tokens in its row once its prompt has passed."""
+        return self.position + len(self.to_pass)
 
     @property
     def is_complete(self) -> bool:
@@ -74,12 +81,47 @@ class Draft:
         """Tokens were passed that are not in the answer, which was cut before them."""
         return self.passed > len(self.tokens)
 
+    def take(self, most: int) -> "Scheduled | None":
+        """What the next pass takes of it, at most that many tokens of a prompt; None if
+        nothing."""
+        return self._take_prompt(most) if self.to_pass else self._take_token()
+
+    def _take_prompt(self, most: int) -> "Scheduled | None":
+        if most < 1:
+            return None
+        if self.position < self.shared:
+            most = min(most, self.shared - self.position)
+        tokens = self.to_pass[:most]
+        del self.to_pass[:most]
+        return self._schedule(tokens, None, not self.to_pass and not self.is_again)
+
+    def _take_token(self) -> "Scheduled | None":
+        """The next token of the answer, unless it may not have one."""
+        number = self.launched
+        is_known = number < len(self.tokens)
+        if not is_known and (self.ended or number == self.request.max_new_tokens):
+            return None
+        self.launched += 1
+        token = self.tokens[number] if is_known else UNREAD
+        return self._schedule([token], number, self.ended is None)
+
+    def _schedule(self, tokens: list[int], number: int | None, wants_logits: bool) -> "Scheduled":
+        start, self.position = self.position, self.position + len(tokens)
+        return Scheduled(
+            row=self.row,
+            tokens=tokens,
+            start=start,
+            wants_logits=wants_logits,
+            running=self,
+            number=number,
+        )
+
     def pass_token(self, nodes: Float[Tensor, "layers node_dim"] | None) -> None:
         """The last token has passed through the model."""
         self._nodes.append(nodes)
         self.passed += 1
 
-    def choose(self, chosen: NextToken) -> None:
+    def choose(self, chosen: Token) -> None:
         """The model's next token: it continues the answer, or ends it."""
         if self.ended is not None:  # the last token was passed only to be recorded
             return
@@ -96,7 +138,7 @@ class Draft:
         elif self.request.stop:
             self._look_for_stop()
 
-    def deliver(self) -> Iterator[NewToken]:
+    def deliver(self) -> Iterator[Token]:
         """The passed tokens whose text can no longer be part of a stop text."""
         safe = len(self._text.text)
         if self.ended is None:
@@ -108,17 +150,9 @@ class Draft:
             self.delivered += 1
             # A part of what the whole pass gave, which it would keep until the answer ends.
             nodes, self._nodes[number] = self._nodes[number], None
-            chosen = self._chosen[number]
-            yield NewToken(
-                id=chosen.id,
-                text=self._text_of(number),
-                logprob=chosen.logprob,
-                entropy=chosen.entropy,
-                top=chosen.top,
-                nodes=nodes,
-            )
+            yield replace(self._chosen[number], text=self._text_of(number), nodes=nodes)
 
-    def finish(self, ended: Ended, kept: RowCopy | None) -> Finished:
+    def finish(self, ended: Ended, record: RowCopy | None) -> Finished:
         chosen = self._chosen[: len(self.tokens)]
         return Finished(
             tokens=tuple(self.tokens),
@@ -126,7 +160,7 @@ class Draft:
             ended=ended,
             logprobs=tuple(token.logprob for token in chosen),
             entropies=tuple(token.entropy for token in chosen),
-            kept=kept,
+            record=record,
         )
 
     def _look_for_stop(self) -> None:
@@ -151,6 +185,38 @@ class Draft:
 
     def _final_text(self) -> str:
         return self.pieces.whole(self.tokens)[: self._limit]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled(Segment):
+    """What one pass has taken of a running request: part of its prompt, or the token of that
+    `number` of its answer."""
+
+    running: ActiveRequest
+    number: int | None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is part of a request that still runs, as far as that is known."""
+        running = self.running
+        if running.has_left or self.number is None:
+            return not running.has_left
+        return not running.is_again and self.number < len(running.tokens)
+
+    @property
+    def completes_record(self) -> bool:
+        """Whether an answer that is passed once more has been passed."""
+        running = self.running
+        whole = len(running.request.prompt) + len(running.tokens)
+        return running.is_again and self.start + len(self.tokens) == whole
+
+    def give_back(self) -> None:
+        """The pass has failed: another one takes it again."""
+        self.running.position -= len(self.tokens)
+        if self.number is None:
+            self.running.to_pass[:0] = self.tokens
+        else:
+            self.running.launched -= 1
 
 
 class GrowingText:
@@ -208,11 +274,12 @@ class StopTexts:
 class Chooser:
     """The choices of one request: the next random number, and the tokens it has had."""
 
-    def __init__(self, sampling: Sampling, max_new_tokens: int, top_logprobs: int) -> None:
-        self.sampling, self.top_logprobs = sampling, top_logprobs
-        self._is_penalized = bool(sampling.frequency_penalty or sampling.presence_penalty)
+    def __init__(self, sampling: Sampling, max_new_tokens: int) -> None:
+        self.sampling = sampling
+        # Whether the choice depends on all tokens before it, by more than their pass.
+        self.needs_history = bool(sampling.frequency_penalty or sampling.presence_penalty)
         # Whether the model's most likely token is the choice.
-        self.is_greedy = sampling.temperature == 0 and not self._is_penalized
+        self.is_greedy = sampling.temperature == 0 and not self.needs_history
         if not self.is_greedy:
             seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
             # One more than there are tokens: the next one may say how the answer ended.
@@ -223,15 +290,10 @@ class Chooser:
             )
 
     @property
-    def needs_history(self) -> bool:
-        """Whether the choice depends on all tokens before it, by more than their pass."""
-        return self._is_penalized
-
-    @property
     def is_plain(self) -> bool:
         """Whether it draws from the model's distribution at some temperature, and no other."""
         made = self.sampling
-        is_cut = made.top_k is not None or made.top_p < 1 or self._is_penalized
+        is_cut = made.top_k is not None or made.top_p < 1 or self.needs_history
         return not is_cut and made.temperature >= _LEAST_TEMPERATURE
 
     def number(self, position: int) -> float:
@@ -243,7 +305,7 @@ class Chooser:
         """Logits to draw from: with the penalties and the temperature applied, and minus infinity
         for the tokens that are not allowed."""
         sampling = self.sampling
-        if so_far and self._is_penalized:
+        if so_far and self.needs_history:
             seen, counts = torch.tensor(so_far, device=logits.device).unique(return_counts=True)
             penalty = sampling.frequency_penalty * counts + sampling.presence_penalty
             logits = logits.index_add(0, seen, -penalty.to(logits.dtype))
@@ -253,113 +315,6 @@ class Chooser:
         if sampling.top_k:
             logits = _keep_top_k(logits, sampling.top_k)
         return _keep_top_p(logits, sampling.top_p) if sampling.top_p < 1 else logits
-
-
-class Asking(NamedTuple):
-    """A request that gets its next token: the one at `position` of its answer, after the tokens
-    `so_far` (which may lag behind; only penalties need them)."""
-
-    chooser: Chooser
-    position: int
-    so_far: Sequence[int]
-
-
-@dataclass(kw_only=True, eq=False)
-class ActiveRequest:
-    """A request that has a row. `to_pass` are the tokens of its prompt that are still to be passed,
-    `position` is where the next token goes, and `launched` is how many tokens of its answer have
-    been passed, or are being passed."""
-
-    ticket: Ticket
-    draft: Draft
-    chooser: Chooser
-    row: int
-    to_pass: list[int]
-    position: int = 0
-    launched: int = 0
-    # Where the beginning ends that is kept for other prompts; 0 if none is.
-    shared: int = 0
-    # The answer is complete, and is passed once more, since tokens after it had been recorded.
-    is_again: bool = False
-    has_left: bool = False
-
-    @property
-    def request(self) -> Request:
-        return self.ticket.request
-
-    @property
-    def length(self) -> int:
-        """Tokens in its row once its prompt has passed."""
-        return self.position + len(self.to_pass)
-
-    @property
-    def asking(self) -> Asking:
-        """For the token after those that were launched."""
-        return Asking(self.chooser, self.launched, self.draft.tokens)
-
-    def take(self, most: int) -> "Scheduled | None":
-        """What the next pass takes of it, at most that many tokens of a prompt; None if
-        nothing."""
-        return self._take_prompt(most) if self.to_pass else self._take_token()
-
-    def _take_prompt(self, most: int) -> "Scheduled | None":
-        if most < 1:
-            return None
-        if self.position < self.shared:
-            most = min(most, self.shared - self.position)
-        tokens, start = self.to_pass[:most], self.position
-        del self.to_pass[:most]
-        self.position += len(tokens)
-        wants = not self.to_pass and not self.is_again
-        segment = Segment(row=self.row, tokens=tokens, start=start, wants_logits=wants)
-        return Scheduled(running=self, segment=segment, number=None)
-
-    def _take_token(self) -> "Scheduled | None":
-        """The next token of the answer, unless it may not have one."""
-        draft, number = self.draft, self.launched
-        is_known = number < len(draft.tokens)
-        if not is_known and (draft.ended or number == self.request.max_new_tokens):
-            return None
-        token = draft.tokens[number] if is_known else UNREAD
-        self.launched += 1
-        self.position += 1
-        wants = draft.ended is None
-        segment = Segment(row=self.row, tokens=[token], start=self.position - 1, wants_logits=wants)
-        return Scheduled(running=self, segment=segment, number=number)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scheduled:
-    """What one pass has taken of a running request: part of its prompt, or the token of that
-    `number` of its answer."""
-
-    running: ActiveRequest
-    segment: Segment
-    number: int | None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it is part of a request that still runs, as far as that is known."""
-        running = self.running
-        if running.has_left or self.number is None:
-            return not running.has_left
-        return not running.is_again and self.number < len(running.draft.tokens)
-
-    @property
-    def completes_record(self) -> bool:
-        """Whether an answer that is passed once more has been passed."""
-        running, end = self.running, self.segment.start + len(self.segment.tokens)
-        whole = len(running.request.prompt) + len(running.draft.tokens)
-        return running.is_again and end == whole
-
-    def give_back(self) -> None:
-        """The pass has failed: another one takes it again."""
-        running, count = self.running, len(self.segment.tokens)
-        running.position -= count
-        if self.number is None:
-            running.to_pass[:0] = self.segment.tokens
-        else:
-            running.launched -= 1
 
 
 class Chosen(NamedTuple):
@@ -378,70 +333,58 @@ class NextTokens:
         self,
         chosen: Chosen,
         logits: Float[Tensor, "rows vocabulary"],
-        asking: Sequence[Asking],
+        requests: Sequence[ActiveRequest | None],
     ) -> None:
-        """`chosen` are the most likely tokens of each row; those that are drawn replace them."""
-        self._count, self.tokens = len(asking), chosen.tokens
-        drawn = [row for row, asked in enumerate(asking) if not asked.chooser.is_greedy]
-        if drawn:
-            _draw(chosen, logits, drawn, asking)
+        """`chosen` are the most likely tokens of each row; those that are drawn replace them. A row
+        without a request is one that nobody asks for."""
+        self._count, self.tokens = len(requests), chosen.tokens
+        some = [(row, one) for row, one in enumerate(requests) if one is not None]
+        self.drawn = {row: one for row, one in some if not one.chooser.is_greedy}
+        if self.drawn:
+            _draw(chosen, logits, self.drawn)
         self._numbers = Reading(
             torch.stack([chosen.tokens.double(), chosen.logprobs, chosen.entropies])
         )
-        self._tops = _most_likely(logits, asking)
+        # How many of the most likely tokens are asked for, by row.
+        self._tops = {row: count for row, one in some if (count := one.request.top_logprobs)}
+        if self._tops:
+            most = min(max(self._tops.values()), logits.shape[1])
+            rows = logits[to_device(list(self._tops), logits.device)]
+            best = rows.float().log_softmax(-1).topk(most, dim=-1)
+            self._best = Reading(best.indices), Reading(best.values)
 
-    def read(self) -> list[NextToken]:
+    def read(self) -> list[Token]:
         ids, logprobs, entropies = self._numbers.get()[:, : self._count].tolist()
-        tops = self._tops.read() if self._tops else {}
         found = enumerate(zip(ids, logprobs, entropies, strict=True))
+        tops = dict(self._read_tops()) if self._tops else {}
         return [
-            NextToken(int(token), logprob, entropy, tops.get(row, ()))
+            Token(id=int(token), logprob=logprob, entropy=entropy, top=tops.get(row, ()))
             for row, (token, logprob, entropy) in found
         ]
+
+    def _read_tops(self) -> Iterator[tuple[int, tuple[tuple[int, float], ...]]]:
+        read = zip(*(best.get().tolist() for best in self._best), strict=True)
+        for (row, count), (ids, values) in zip(self._tops.items(), read, strict=True):
+            yield row, tuple(zip(ids, values, strict=True))[:count]
 
 
 def _draw(
     chosen: Chosen,
     logits: Float[Tensor, "rows vocabulary"],
-    drawn: list[int],
-    asking: Sequence[Asking],
+    drawn: dict[int, ActiveRequest],
 ) -> None:
-    asked, rows = [asking[row] for row in drawn], to_device(drawn, logits.device)
-    numbers = [[float(one.chooser.number(one.position))] for one in asked]
-    if all(one.chooser.is_plain for one in asked):
-        temperatures = [[one.chooser.sampling.temperature] for one in asked]
+    requests, rows = [*drawn.values()], to_device([*drawn], logits.device)
+    numbers = [[float(one.chooser.number(one.launched))] for one in requests]
+    if all(one.chooser.is_plain for one in requests):
+        temperatures = [[one.chooser.sampling.temperature] for one in requests]
         filtered = logits[rows].float() / to_device(temperatures, logits.device)
     else:
-        some = zip(logits[rows].float(), asked, strict=True)
-        filtered = torch.stack([one.chooser.filter(row, one.so_far) for row, one in some])
+        some = zip(logits[rows].float(), requests, strict=True)
+        filtered = torch.stack([one.chooser.filter(row, one.tokens) for row, one in some])
     tokens = draw_tokens(filtered, to_device(numbers, logits.device))
     chosen.tokens[rows] = tokens
     logprobs = logits[rows].float().log_softmax(-1)
     chosen.logprobs[rows] = logprobs.gather(1, tokens[:, None])[:, 0]
-
-
-class _Tops:
-    """The most likely tokens of the rows that ask for them."""
-
-    def __init__(self, logits: Tensor, counts: dict[int, int]) -> None:
-        self._counts = counts
-        count = min(max(counts.values()), logits.shape[1])
-        rows = logits[to_device(list(counts), logits.device)]
-        best = rows.float().log_softmax(-1).topk(count, dim=-1)
-        self._ids, self._values = Reading(best.indices), Reading(best.values)
-
-    def read(self) -> dict[int, tuple[tuple[int, float], ...]]:
-        found = zip(self._ids.get().tolist(), self._values.get().tolist(), strict=True)
-        return {
-            row: tuple(zip(ids, values, strict=True))[:count]
-            for (row, count), (ids, values) in zip(self._counts.items(), found, strict=True)
-        }
-
-
-def _most_likely(logits: Tensor, asking: Sequence[Asking]) -> _Tops | None:
-    asked = ((row, one.chooser.top_logprobs) for row, one in enumerate(asking))
-    counts = {row: count for row, count in asked if count}
-    return _Tops(logits, counts) if counts else None
 
 
 def _keep_best(logits: Float[Tensor, " vocabulary"]) -> Float[Tensor, " vocabulary"]:

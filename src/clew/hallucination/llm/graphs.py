@@ -11,16 +11,14 @@ from torch import Tensor
 
 from clew.base.memory import collect_later
 from clew.hallucination.llm.device_map import can_replay
-from clew.hallucination.llm.generation import Asking, Chooser, NextToken, NextTokens, choose_tokens
+from clew.hallucination.llm.generation import NextTokens, Scheduled, choose_tokens
 from clew.hallucination.llm.passes import Group, PackedModel, Pass, Segment
 from clew.hallucination.llm.recording import Reading, RowRecord, to_device
-from clew.hallucination.llm.requests import Sampling
+from clew.hallucination.llm.requests import Token
 
 # Tokens of a pass are padded to one of these, or to a multiple of the last.
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 _MIN_COLUMNS = 128
-# Stands for a segment whose next token is not wanted.
-_NOBODY = Asking(Chooser(Sampling(), 1, 0), 0, ())
 
 
 class PlainPasses:
@@ -32,25 +30,20 @@ class PlainPasses:
     def __init__(self, model: PackedModel, record: RowRecord | None) -> None:
         self.model, self.record = model, record
 
-    def launch(
-        self, segments: Sequence[Segment], asking: Sequence[Asking], *, records: bool
-    ) -> "PlainPass | GraphPass":
-        return PlainPass(self.model, self.record if records else None, segments, asking)
+    def launch(self, segments: list[Scheduled], *, records: bool) -> "PlainPass | GraphPass":
+        return PlainPass(self.model, self.record if records else None, segments)
 
     def forget(self) -> None:
         """Give memory back that only makes passes faster."""
 
 
 class PlainPass:
-    """A pass that has run."""
+    """A pass that has run, and which of its `segments` were `alive` when it was recorded."""
 
     def __init__(
-        self,
-        model: PackedModel,
-        record: RowRecord | None,
-        segments: Sequence[Segment],
-        asking: Sequence[Asking],
+        self, model: PackedModel, record: RowRecord | None, segments: list[Scheduled]
     ) -> None:
+        self.segments, self.alive = segments, [True] * len(segments)
         self._record, self.choice = record, None
         keeps_weights = record is not None and record.recording.needs_attention
         self._pass = model.plan(segments, keeps_weights=keeps_weights)
@@ -59,15 +52,17 @@ class PlainPass:
         keep = self._pass.last[wanted or [0]]
         logits = model.run(self._pass, keep, keeps_states=record is not None)
         if wanted:
+            asking = [segments[number].running for number in wanted]
             self.choice = NextTokens(choose_tokens(logits), logits, asking)
 
-    def record(self, alive: Sequence[bool]) -> None:
+    def add_to_record(self) -> None:
         """Add the segments that are alive to the record. Called once, before the next launch."""
-        assert all(alive)  # nothing is launched before it is known to be needed
+        self.alive = [segment.is_alive for segment in self.segments]
+        assert all(self.alive)  # nothing is launched before it is known to be needed
         if self._record is not None:
             self._record.add(self._pass)
 
-    def read(self) -> list[NextToken]:
+    def read(self) -> list[Token]:
         """The next tokens of the segments that want logits, in their order."""
         return self.choice.read() if self.choice else []
 
@@ -183,26 +178,19 @@ class GraphPasses(PlainPasses):
     def spare_row(self) -> int:
         return self.model.cache.rows
 
-    def launch(
-        self, segments: Sequence[Segment], asking: Sequence[Asking], *, records: bool
-    ) -> "PlainPass | GraphPass":
+    def launch(self, segments: list[Scheduled], *, records: bool) -> "PlainPass | GraphPass":
         if self.is_exact and any(len(segment.tokens) > 1 for segment in segments):
-            return self._launch_plainly(segments, asking, records)
+            launched = PlainPass(self.model, self.record if records else None, segments)
+            if launched.choice is not None:
+                rows = [segment.row for segment in segments if segment.wants_logits]
+                self.next_tokens[to_device(rows, self.model.device)] = launched.choice.tokens
+            return launched
         count = sum(len(segment.tokens) for segment in segments)
         longest = max(segment.start + len(segment.tokens) for segment in segments)
         captured = self._find(count, longest, records)
         self._fill(captured, segments, count)
         captured.run()
-        return GraphPass(captured, segments, asking, self.next_tokens)
-
-    def _launch_plainly(
-        self, segments: Sequence[Segment], asking: Sequence[Asking], records: bool
-    ) -> PlainPass:
-        launched = PlainPass(self.model, self.record if records else None, segments, asking)
-        if launched.choice is not None:
-            rows = [segment.row for segment in segments if segment.wants_logits]
-            self.next_tokens[to_device(rows, self.model.device)] = launched.choice.tokens
-        return launched
+        return GraphPass(captured, segments, self.next_tokens)
 
     def forget(self) -> None:
         self._captured.clear()
@@ -218,7 +206,7 @@ class GraphPasses(PlainPasses):
         """Where the attention weights of a pass go. All passes share the memory: each is added to
         the record before the next one is launched."""
         observer = self.model.observer
-        size = (observer.num_layers, tokens, observer.heads, columns)
+        size = (observer.layers, tokens, observer.heads, columns)
         count = prod(size)
         if count > len(self._weights):  # those captured before keep the smaller one
             self._weights = self._weights.new_empty(1 << (count - 1).bit_length())
@@ -303,23 +291,21 @@ class GraphPass:
     def __init__(
         self,
         captured: _CapturedPass,
-        segments: Sequence[Segment],
-        asking: Sequence[Asking],
+        segments: list[Scheduled],
         next_tokens: Int[Tensor, " rows"],
     ) -> None:
-        self._captured, self._segments = captured, segments
+        self._captured = captured
         self._nodes: Reading | None = None
-        self._wanted = [number for number, one in enumerate(segments) if one.wants_logits]
-        everyone = iter(asking)
-        asked = [next(everyone) if one.wants_logits else _NOBODY for one in segments]
-        self._choice = NextTokens(captured.chosen, captured.logits, asked)
-        drawn = [n for n, one in enumerate(asked) if not one.chooser.is_greedy]
-        if drawn:
+        self.segments, self.alive = segments, [True] * len(segments)
+        asking = [one.running if one.wants_logits else None for one in segments]
+        self._choice = NextTokens(captured.chosen, captured.logits, asking)
+        if drawn := [*self._choice.drawn]:
             rows = to_device([segments[number].row for number in drawn], next_tokens.device)
             next_tokens[rows] = captured.chosen.tokens[to_device(drawn, next_tokens.device)]
 
-    def record(self, alive: Sequence[bool]) -> None:
-        flags = [ok for ok, s in zip(alive, self._segments, strict=True) for _ in s.tokens]
+    def add_to_record(self) -> None:
+        self.alive = [segment.is_alive for segment in self.segments]
+        flags = [ok for ok, s in zip(self.alive, self.segments, strict=True) for _ in s.tokens]
         flags += [False] * (len(self._captured.alive) - len(flags))
         host = torch.tensor(flags, pin_memory=self._captured.alive.is_cuda)
         self._captured.alive.copy_(host, non_blocking=True)
@@ -327,9 +313,9 @@ class GraphPass:
         if self._captured.nodes is not None:
             self._nodes = Reading(self._captured.nodes)
 
-    def read(self) -> list[NextToken]:
-        tokens = self._choice.read()
-        return [tokens[number] for number in self._wanted]
+    def read(self) -> list[Token]:
+        read = zip(self._choice.read(), self.segments, strict=True)
+        return [token for token, segment in read if segment.wants_logits]
 
     def nodes(self) -> Float[Tensor, "segments layers node_dim"] | None:
         return None if self._nodes is None else self._nodes.get()

@@ -36,12 +36,12 @@ class ModelObserver:
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
-        self.num_layers: int = config.num_hidden_layers
+        self.layers: int = config.num_hidden_layers
         self.dim: int = config.hidden_size
         self.heads: int = config.num_attention_heads
         # OPT calls its decoder directly, bypassing `base_model`: hook the module that owns the
         # layers.
-        self._stack, self._layers = _find_layers(model.base_model, self.num_layers)
+        self._stack, self._layers = _find_layers(model.base_model, self.layers)
         self._attention = [_find_attention(layer) for layer in self._layers]
         # Layers of a spread model may be on other devices than the record.
         self._home = model_device(model) if is_spread(model) else None
@@ -54,7 +54,7 @@ class ModelObserver:
         for index, layer in enumerate(self._layers[:-1]):
             handles.append(layer.register_forward_hook(_hidden_hook(listener, index, self._home)))
         # The last entry of `hidden_states` is the output of the stack, after its final norm.
-        last = self.num_layers - 1
+        last = self.layers - 1
         handles.append(self._stack.register_forward_hook(_hidden_hook(listener, last, self._home)))
         for index, module in enumerate(self._attention if attention else ()):
             hook = _attention_hook(listener, index, self.heads, self._home)
@@ -110,16 +110,6 @@ def _find_attention(layer: nn.Module) -> nn.Module:
         f"a layer of type {type(layer).__name__} has no attention module: models that mix "
         "attention with other kinds of layers (Mamba, linear attention) are not supported yet."
     )
-
-
-@torch.inference_mode()
-def forward_once(
-    model: PreTrainedModel, observer: ModelObserver, listener: Listener, tokens: list[int]
-) -> None:
-    """A plain, unbatched pass over one sequence: the reference for batches."""
-    ids = torch.tensor([tokens], device=model_device(model))
-    with observer.listen(listener):
-        model(input_ids=ids, use_cache=False)
 
 
 @torch.inference_mode()

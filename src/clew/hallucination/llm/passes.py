@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -115,6 +115,9 @@ class Segment:
     tokens: Sequence[int]
     start: int
     wants_logits: bool = True
+
+
+SomeSegment = TypeVar("SomeSegment", bound=Segment)
 
 
 @dataclass(kw_only=True)
@@ -234,7 +237,7 @@ class PackedModel:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.observer = model, ModelObserver(model)
-        self.cache = RowCache(self.observer.num_layers)
+        self.cache = RowCache(self.observer.layers)
         self._arguments = accepted_arguments(model)
         self.on_passed: Callable[[int], object] = lambda _tokens: None
         self.packs, self.fits_kernels = True, False
@@ -247,7 +250,7 @@ class PackedModel:
     def with_own_cache(self) -> "PackedModel":
         """The same model with other rows."""
         other = copy.copy(self)
-        other.cache = RowCache(self.observer.num_layers)
+        other.cache = RowCache(self.observer.layers)
         return other
 
     def most_tokens(self, most: int, longest: int, *, keeps_weights: bool) -> int:
@@ -255,11 +258,11 @@ class PackedModel:
         tokens. If the attention weights are kept, those of all layers are until they are reduced;
         otherwise a layer computes with a few copies."""
         columns, kind = 1 << longest.bit_length(), self.device.type
-        copies = self.observer.num_layers if keeps_weights else _COPIES
+        copies = self.observer.layers if keeps_weights else _COPIES
         a_token = copies * self.observer.heads * columns * 4
         return max(1, min(most, _MAX_WEIGHTS_BYTES.get(kind, 1 << 28) // a_token))
 
-    def in_order(self, segments: Sequence[Segment]) -> list[Segment]:
+    def in_order(self, segments: Sequence[SomeSegment]) -> list[SomeSegment]:
         """As a pass takes them: those of one token first, by row."""
         if not self.packs:
             return sorted(segments, key=lambda s: (s.start, len(s.tokens), s.row))
@@ -348,7 +351,7 @@ class PackedModel:
         logits, states = [], []
         for group in planned.groups:
             listener, here = _GroupListener(group, planned), slice(group.first, group.end)
-            view = [_LayerView(planned.cache, n, group) for n in range(self.observer.num_layers)]
+            view = [_LayerView(planned.cache, n, group) for n in range(self.observer.layers)]
             listen = self.observer.listen(listener, attention=planned.keeps_weights)
             with listen if keeps_states else nullcontext():
                 output = self.model(

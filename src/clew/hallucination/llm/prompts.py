@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from clew.base.errors import InputError
@@ -139,89 +140,6 @@ def with_chat_template(prompt: Prompt, tokenizer: Any) -> Prompt:
     return replace(prompt, chat_template_sha256=sha256)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Excess:
-    """The first `characters` of a text of `length`, which alone have far too many `tokens`."""
-
-    characters: int
-    tokens: int
-    length: int
-    max_tokens: int
-
-    def __str__(self) -> str:
-        return (
-            f"has {self.length:,} characters, and the first {self.characters:,} alone have "
-            f"{self.tokens:,} tokens; the model's limit is {self.max_tokens:,}: shorten it"
-        )
-
-
-def find_excess(tokenizer: Any, text: str, max_tokens: int) -> Excess | None:
-    """The beginning of a text that is certainly too long, without tokenizing all of it: a tokenizer
-    takes hundreds of bytes per character. Pieces are counted until they have twice as many tokens
-    as allowed; a cut adds about one."""
-    count = 0
-    if len(text) <= _PIECE_CHARACTERS:
-        return None
-    for start in range(0, len(text), _PIECE_CHARACTERS):
-        stop = start + _PIECE_CHARACTERS
-        count += len(tokenizer(text[start:stop], add_special_tokens=False)["input_ids"])
-        if count > 2 * max_tokens and stop < len(text):
-            return Excess(characters=stop, tokens=count, length=len(text), max_tokens=max_tokens)
-    return None
-
-
-class PromptTokenizer:
-    """Turns questions into the tokens of their prompts, in bounded memory: a tokenizer takes
-    hundreds of bytes per character."""
-
-    def __init__(self, tokenizer: Any, prompt: Prompt, max_tokens: int) -> None:
-        self._tokenizer = tokenizer
-        self._prompt = prompt
-        self._max_tokens = max_tokens
-        self._template_is_too_long = any(
-            self._clearly_too_long(template)
-            for template in (prompt.template, prompt.context_template or "")
-        )
-
-    def tokenize(
-        self, questions: Sequence[str], contexts: Sequence[str | None] | None = None
-    ) -> Iterator[list[int] | str]:
-        """For every question, the token ids of its prompt, special tokens included as the model
-        expects them, or why it certainly has too many to be tokenized. `contexts` are the texts to
-        answer from, one per question; None where there is none."""
-        asked = list(zip(questions, contexts or [None] * len(questions), strict=True))
-        for some in _in_groups(asked, self._prompt.length):
-            reasons = [self._reason_against(*one) for one in some]
-            fit = [one for one, why in zip(some, reasons, strict=True) if why is None]
-            tokens = iter(self._encode([self._format(*one) for one in fit]) if fit else [])
-            yield from (why if why is not None else next(tokens) for why in reasons)
-
-    def _reason_against(self, question: str, context: str | None) -> str | None:
-        if self._template_is_too_long:
-            return (
-                f"the prompt alone exceeds the model's limit of {self._max_tokens:,} tokens: "
-                "shorten `prompt`"
-            )
-        return self._clearly_too_long(question) or self._clearly_too_long(
-            context or "", "its context"
-        )
-
-    def _clearly_too_long(self, text: str, what: str = "it") -> str | None:
-        """Why a text has too many tokens."""
-        found = find_excess(self._tokenizer, text, self._max_tokens)
-        return f"{what} {found}" if found else None
-
-    def _format(self, question: str, context: str | None) -> str:
-        text = self._prompt.fill(question, context)
-        return _in_chat_format(self._tokenizer, text) if self._prompt.chat else text
-
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        encoded = self._tokenizer(
-            texts, add_special_tokens=not self._prompt.chat, return_attention_mask=False
-        )
-        return [list(ids) for ids in encoded["input_ids"]]
-
-
 def _in_groups(
     asked: Sequence[Asked], length: Callable[[str, str | None], int]
 ) -> Iterator[list[Asked]]:
@@ -251,10 +169,6 @@ def shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
     while length < limit and first[length] == last[length]:
         length += 1
     return list(first[:length])
-
-
-def _in_chat_format(tokenizer: Any, text: str) -> str:
-    return format_chat(tokenizer, [{"role": "user", "content": text}])
 
 
 def format_chat(
@@ -400,19 +314,27 @@ def find_token_ends(tokenizer: Any, answer: Sequence[int]) -> list[int]:
     return ends
 
 
+def tokenize(tokenizer: Any, texts: list[str], *, special: bool = False) -> list[list[int]]:
+    """The token ids of texts, with the special tokens that the model expects if `special`."""
+    if not texts:
+        return []
+    encoded = tokenizer(texts, add_special_tokens=special, return_attention_mask=False)
+    return [list(ids) for ids in encoded["input_ids"]]
+
+
 class PromptTooLongError(InputError):
     """A prompt has more tokens than the model takes."""
 
 
 class Encoder:
     """Turns texts into the token ids that a model with this prompt reads and generates;
-    `max_tokens` is the model's limit."""
+    `max_tokens` is the model's limit. In bounded memory: a tokenizer takes hundreds of bytes per
+    character."""
 
     def __init__(self, tokenizer: Any, prompt: Prompt, max_tokens: int) -> None:
         self.tokenizer, self.prompt, self.max_tokens = tokenizer, prompt, max_tokens
-        self._prompts = PromptTokenizer(tokenizer, prompt, max_tokens)
-        self._before, self._gap = self._find_border()
-        self._before_ids = self._tokenize([self._before])[0] if self._before else []
+        templates = prompt.template, prompt.context_template or ""
+        self._template_is_too_long = any(map(self._find_excess, templates))
 
     def encode(self, question: str, context: str | None = None) -> list[int]:
         """The prompt of a question. Raises InputError if it is too long."""
@@ -424,8 +346,8 @@ class Encoder:
     def encode_prompts(
         self, questions: Sequence[str], contexts: Sequence[str | None]
     ) -> Iterator[list[int] | str]:
-        """The prompts of questions; the reason instead of one that is certainly too long."""
-        for tokens in self._prompts.tokenize(questions, contexts):
+        """The prompts of questions; the reason instead of one that is too long."""
+        for tokens in self.tokenize(questions, contexts):
             if isinstance(tokens, list) and len(tokens) >= self.max_tokens:
                 yield (
                     f"its prompt has {len(tokens):,} tokens, but the model's limit for prompt and "
@@ -434,6 +356,20 @@ class Encoder:
             else:
                 yield tokens
 
+    def tokenize(
+        self, questions: Sequence[str], contexts: Sequence[str | None] | None = None
+    ) -> Iterator[list[int] | str]:
+        """For every question, the token ids of its prompt, special tokens included as the model
+        expects them, or why it certainly has too many to be tokenized. `contexts` are the texts to
+        answer from, one per question; None where there is none."""
+        asked = list(zip(questions, contexts or [None] * len(questions), strict=True))
+        for some in _in_groups(asked, self.prompt.length):
+            reasons = [self._reason_against(*one) for one in some]
+            fit = [one for one, why in zip(some, reasons, strict=True) if why is None]
+            texts = [self._format(*one) for one in fit]
+            tokens = iter(self._tokenize(texts, special=not self.prompt.chat))
+            yield from (why if why is not None else next(tokens) for why in reasons)
+
     def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """A conversation, ready for the next answer. A model without a chat template gets a single
         user message in the detector's prompt. Raises InputError for a conversation that it cannot
@@ -441,7 +377,7 @@ class Encoder:
         if getattr(self.tokenizer, "chat_template", None):
             whole = format_chat(self.tokenizer, messages)
             self._refuse_excess(whole, "the conversation")
-            tokens = self._tokenize([whole])[0]
+            [tokens] = self._tokenize([whole])
             if len(tokens) >= self.max_tokens:
                 raise PromptTooLongError(
                     f"the messages have {len(tokens):,} tokens, but the model's limit for prompt "
@@ -465,27 +401,62 @@ class Encoder:
         """The tokens of answers, as they follow the prompt: with the space that the model puts
         before them, without an end token. Of one that is far too long, only a beginning, which
         alone is too long."""
-        spaced = [f"{self._gap}{self._without_excess(text)}" for text in texts]
-        if not self._before_ids:
-            return self._tokenize(spaced)
-        whole = self._tokenize([f"{self._before}{text}" for text in spaced])
-        alone = self._tokenize(spaced)
-        border = len(self._before_ids)
+        before, gap = self.border
+        excess = [self._find_excess(text) for text in texts]
+        cut = [
+            t if found is None else t[: found[0]] for t, found in zip(texts, excess, strict=True)
+        ]
+        alone = self._tokenize([f"{gap}{text}" for text in cut])
+        if not before:
+            return alone
+        [first], whole = self._tokenize([before]), [f"{before}{gap}{text}" for text in cut]
         return [
             # A tokenizer may merge the answer's start with the prompt's end; generation cannot.
-            joined[border:] if joined[:border] == self._before_ids else own
-            for joined, own in zip(whole, alone, strict=True)
+            joined[len(first) :] if joined[: len(first)] == first else own
+            for joined, own in zip(self._tokenize(whole), alone, strict=True)
         ]
 
+    def _find_excess(self, text: str) -> tuple[int, str] | None:
+        """How many of its first characters alone have far too many tokens, and that in words; None
+        for a text that may be short enough. Not all of it is tokenized: pieces are counted until
+        they have twice as many tokens as allowed; a cut adds about one."""
+        count, most = 0, self.max_tokens
+        if len(text) <= _PIECE_CHARACTERS:
+            return None
+        for start in range(0, len(text), _PIECE_CHARACTERS):
+            stop = start + _PIECE_CHARACTERS
+            count += len(self._tokenize([text[start:stop]])[0])
+            if count > 2 * most and stop < len(text):
+                return stop, (
+                    f"has {len(text):,} characters, and the first {stop:,} alone have {count:,} "
+                    f"tokens; the model's limit is {most:,}: shorten it"
+                )
+        return None
+
+    def _reason_against(self, question: str, context: str | None) -> str | None:
+        """Why a prompt has too many tokens."""
+        if self._template_is_too_long:
+            return (
+                f"the prompt alone exceeds the model's limit of {self.max_tokens:,} tokens: "
+                "shorten `prompt`"
+            )
+        if found := self._find_excess(question):
+            return f"it {found[1]}"
+        found = self._find_excess(context or "")
+        return f"its context {found[1]}" if found else None
+
     def _refuse_excess(self, text: str, what: str) -> None:
-        if found := find_excess(self.tokenizer, text, self.max_tokens):
-            raise PromptTooLongError(f"{what} {found}.")
+        if found := self._find_excess(text):
+            raise PromptTooLongError(f"{what} {found[1]}.")
 
-    def _without_excess(self, text: str) -> str:
-        found = find_excess(self.tokenizer, text, self.max_tokens)
-        return text[: found.characters] if found else text
+    def _format(self, question: str, context: str | None) -> str:
+        text = self.prompt.fill(question, context)
+        if not self.prompt.chat:
+            return text
+        return format_chat(self.tokenizer, [{"role": "user", "content": text}])
 
-    def _find_border(self) -> tuple[str, str]:
+    @cached_property
+    def border(self) -> tuple[str, str]:
         """The text that every prompt ends with, and the space between it and an answer."""
         if not self.prompt.chat:
             end = self.prompt.template.rpartition(PLACEHOLDER)[2]
@@ -500,6 +471,5 @@ class Encoder:
             gap = whole[len(ready) :].partition(_PROBE)[0]
         return ready.rpartition(_PROBE)[2], gap if gap.isspace() else ""
 
-    def _tokenize(self, texts: list[str]) -> list[list[int]]:
-        encoded = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
-        return [list(ids) for ids in encoded["input_ids"]]
+    def _tokenize(self, texts: list[str], *, special: bool = False) -> list[list[int]]:
+        return tokenize(self.tokenizer, texts, special=special)

@@ -11,8 +11,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from clew.hallucination.llm.passes import Group, Pass
-from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.compact import COLUMNS, Reduced, laplacian, log_diagonal, lookback
+from clew.hallucination.traces.compact import (
+    COLUMNS,
+    Basis,
+    Reduced,
+    laplacian,
+    log_diagonal,
+    lookback,
+)
 from clew.hallucination.traces.schema import TraceShape
 
 _OF_ATTENTION = frozenset(
@@ -28,13 +34,6 @@ PER_TOKEN = {
     "diagonal": 2,
     "received": 2,
     "masses": 2,
-}
-_RAGGED = {
-    "nodes": 3,
-    "edge_weight": 3,
-    "edge_source": 3,
-    "attention_log_diagonal": 4,
-    "laplacian_diagonal": 4,
 }
 
 
@@ -72,7 +71,7 @@ class RowRecord:
     def __init__(self, recording: Recording, device: torch.device, dtype: torch.dtype) -> None:
         self.recording, self._device, self._dtype = recording, device, dtype
         self._basis = recording.basis.to(device, dtype) if recording.basis else None
-        self._token_basis = _of_layers(self._basis, recording.token_layers)
+        self._token_basis = self._basis and self._basis.of_layers(recording.token_layers)
         self.rows = self.capacity = self.version = 0
         self._tensors: dict[str, Tensor] = {}
         self._prompts = torch.zeros(0, dtype=torch.long, device=device)
@@ -124,7 +123,8 @@ class RowRecord:
     def project_tokens(self, planned: Pass) -> Float[Tensor, "segments layers node_dim"]:
         """The projected state of each segment's last token, in the layers that were asked for."""
         layers = [planned.states[layer][planned.last] for layer in self.recording.token_layers]
-        return _project(self._token_basis, torch.stack(layers)).transpose(0, 1)
+        assert self._token_basis is not None
+        return self._token_basis.project(torch.stack(layers)).transpose(0, 1)
 
     def copy(self, row: int, length: int, answer: int, *, clones: bool = True) -> RowCopy:
         """What has been recorded of one row: `length` tokens, the last `answer` of which are the
@@ -185,7 +185,8 @@ class RowRecord:
         else:
             self._add_plainly(planned, states, alive)
         if "nodes" in self._tensors:
-            nodes = _project(self._basis, states).transpose(0, 1)
+            assert self._basis is not None  # what is projected is not recorded without one
+            nodes = self._basis.project(states).transpose(0, 1)
             self._tensors["nodes"][planned.rows, :, planned.positions] = nodes
 
     def _add_with_kernels(self, planned: Pass, states: Tensor, alive: Tensor) -> None:
@@ -269,42 +270,10 @@ class RowRecord:
         self._tensors[name][rows, :, :, positions] = values.float()
 
 
-def _of_layers(basis: Basis | None, layers: Sequence[int]) -> Basis | None:
-    if basis is None:
-        return None
-    some = list(layers)
-    return Basis(mean=basis.mean[some], components=basis.components[some])
-
-
-def _project(
-    basis: Basis | None, states: Float[Tensor, "layers tokens dim"]
-) -> Float[Tensor, "layers tokens node_dim"]:
-    """Project the states of all layers of a basis at once."""
-    assert basis is not None  # what is projected is not recorded without one
-    centered = states.to(basis.components.dtype) - basis.mean[:, None]
-    return (centered @ basis.components).float()
-
-
-def reduce_ragged(copies: Sequence[RowCopy]) -> Reduced:
+def reduce_rows(copies: Sequence[RowCopy]) -> Reduced:
     """The fields of some answers' traces. Those of columns that were not recorded are empty."""
     rows = _Rows(copies)
-    # One after the other: all of them with padding would take much memory.
-    fields = {
-        name: rows.select(values, _RAGGED[name]) if name in _RAGGED else values
-        for name, values in rows.reduce()
-    }
-    return _reduced(fields, rows.device)
-
-
-def reduce_padded(copies: Sequence[RowCopy]) -> Reduced:
-    """The same, with ragged fields `[answers, layers, (heads,) tokens, ...]` and zeros after each
-    answer's tokens."""
-    rows = _Rows(copies)
-    return _reduced(dict(rows.reduce()), rows.device)
-
-
-def _reduced(fields: dict[str, Tensor], device: torch.device) -> Reduced:
-    empty = torch.empty(0, device=device)
+    fields, empty = dict(rows.reduce()), torch.empty(0, device=rows.device)
     return Reduced(**{name: fields.get(name, empty) for name in Reduced.__dataclass_fields__})
 
 
@@ -348,13 +317,6 @@ class _Rows:
         if "masses" in recorded:
             sizes = self.lengths, self.answers
             yield "lookback", lookback(self._join("masses"), *sizes, self.index, self.used)
-
-    def select(self, values: Tensor, dims: int) -> Tensor:
-        """The entries of tokens that exist, flat over the first `dims` dimensions."""
-        if not self._is_padded:
-            return values.flatten(0, dims - 1)
-        used = self.used.view(len(self.used), *[1] * (dims - 2), -1)
-        return values[used.expand(values.shape[:dims])]
 
     def _join(self, name: str) -> Tensor:
         parts, along = [copy.tensors[name] for copy in self._copies], PER_TOKEN.get(name)

@@ -52,10 +52,12 @@ class Request:
     """One answer to generate after the `prompt` (token ids). It ends at the model's end token, at
     one of the texts in `stop` (excluded from the answer), where `cut` says, or after
     `max_new_tokens`. `top_logprobs`: how many alternatives to report per token. Only a request
-    that `is_scored` is recorded. One that `ignores_end` ends after `max_new_tokens`."""
+    that `is_scored` is recorded. One that `ignores_end` ends after `max_new_tokens`. `question` is
+    the text of the question, for detectors that compare answers."""
 
     prompt: list[int]
     max_new_tokens: int
+    question: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     cut: Cut = "none"
@@ -70,37 +72,37 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewToken:
-    """A token of the answer, delivered once it has passed through the model. `nodes` are its
-    projected states in the layers that were asked for; None if the request is not scored."""
+class Token:
+    """A token of the answer: its log-probability under the model, the entropy in nats, and the most
+    likely alternatives with their log-probabilities. It is delivered once it has passed through the
+    model, with its `text` and, if the request is scored, with its projected states in the layers
+    that were asked for (`nodes`) or its `risk` by a token probe."""
 
     id: int
-    text: str
     logprob: float
     entropy: float
+    text: str = ""
     top: tuple[tuple[int, float], ...] = ()
     nodes: "Float[Tensor, 'layers node_dim'] | None" = None
+    risk: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """The whole answer. `kept` is what was recorded of it."""
+    """The whole answer. `record` is what was recorded of it."""
 
     tokens: tuple[int, ...]
     text: str
     ended: Ended
     logprobs: tuple[float, ...]
     entropies: tuple[float, ...]
-    kept: "RowCopy | None" = None
+    record: "RowCopy | None" = None
 
 
-Token = TypeVar("Token")
 Last = TypeVar("Last")
-# A failed request ends with an error instead of `Finished`.
-Event = NewToken | Finished | ClewError
 
 
-class Events(Generic[Token, Last]):
+class Events(Generic[Last]):
     """The events of a request: its tokens, then one of type `last`, or an error. They are taken
     with `get` or by iterating, or they are given to a function (`on_event`)."""
 
@@ -151,7 +153,7 @@ class Events(Generic[Token, Last]):
         call(event)
 
 
-class Ticket(Events[NewToken, Finished]):
+class Ticket(Events[Finished]):
     """A request that was submitted to the engine."""
 
     def __init__(self, request: Request, on_cancel: Callable[[], None]) -> None:

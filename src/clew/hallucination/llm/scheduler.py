@@ -4,7 +4,6 @@ and leave between passes; a closed batch has its passes to itself."""
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice, repeat
 from math import isfinite
 
@@ -13,50 +12,27 @@ from torch import Tensor
 
 from clew.base.errors import ClewError, InputError, without_settings
 from clew.base.memory import free_memory, is_out_of_memory
-from clew.hallucination.llm.generation import ActiveRequest, Chooser, Draft, NextToken, Scheduled
+from clew.hallucination.llm.generation import ActiveRequest, Scheduled
 from clew.hallucination.llm.graphs import GraphPass, PlainPass, PlainPasses, choose_passes
 from clew.hallucination.llm.memory import Prefixes, RowPool, SharedPrefix
 from clew.hallucination.llm.models import LoadedModel, context_tokens, end_tokens
 from clew.hallucination.llm.passes import PASS_ERRORS, PackedModel
 from clew.hallucination.llm.prompts import AnswerEnd, Cut, Pieces, shared_prefix
 from clew.hallucination.llm.recording import Recording, RowRecord, record_dtype
-from clew.hallucination.llm.requests import Ended, Finished, Request, Ticket
+from clew.hallucination.llm.requests import Ended, Finished, Request, Ticket, Token
 
 # Tokens that one pass takes: more would hold up the running answers. Of prompts, at least some.
 _CHUNK = {"cpu": 128, "cuda": 512}
 _MIN_CHUNK = 32
-# Requests with more tokens have passes of their own, which take turns with those of the others.
+# Requests with more tokens have passes of their own, which take turns with those of the others:
+# after a pass of the long ones, the short ones have one and a half times as long. So they take less
+# than twice as long as without long ones, and one pass; neither kind waits for the other to end.
 _LONG = {"cpu": 512, "cuda": 4096}
 _SHORT_SHARE = 1.5
 # Where no answer waits for the next pass.
 BATCH_CHUNK = {"cpu": 256, "cuda": 4096}
 # A beginning of prompts is kept if at least this many tokens need not be passed again.
 _MIN_SHARED = 8
-
-
-@dataclass(kw_only=True)
-class _InFlight:
-    """A pass that was launched, and what it took of which requests."""
-
-    taken: list[Scheduled]
-    is_long: bool
-    launched: PlainPass | GraphPass
-    alive: list[bool]
-
-
-class _Turns:
-    """Whose pass is next where long and short requests run: after a pass of the long ones, the
-    short ones have one and a half times as long. So they take less than twice as long as without
-    long ones, and one pass, and neither kind waits for the other to end."""
-
-    def __init__(self) -> None:
-        self._owed = 0.0
-
-    def are_for_long(self) -> bool:
-        return self._owed <= 0
-
-    def note(self, seconds: float, *, is_long: bool) -> None:
-        self._owed = _SHORT_SHARE * seconds if is_long else self._owed - seconds
 
 
 class Scheduler:
@@ -89,8 +65,8 @@ class Scheduler:
         self._passes = PlainPasses(self._model, self._record)
         if graphs:
             self._passes = choose_passes(self._model, self._record, max_rows, is_exact=is_exact)
-        self._in_flight: _InFlight | None = None
-        self._turns = _Turns()
+        self._in_flight: PlainPass | GraphPass | None = None
+        self._owed_seconds = 0.0  # to the short requests
         self._is_closed_batch = False
         self.running: list[ActiveRequest] = []
         self.prompt_tokens = self.tokens = self.passes = 0
@@ -114,7 +90,10 @@ class Scheduler:
             is_recorded = any(request.is_scored for request in requests)
             self._pool.fit(len(requests), most, is_recorded=is_recorded)
             while waiting or self.is_busy:
-                waiting = [one for one in waiting if not self._start_if_ready(*one)]
+                for ticket, shared in list(waiting):
+                    if not self._is_prefix_on_its_way(ticket.request.prompt):
+                        waiting.remove((ticket, shared))
+                        self._start(ticket, self._pool.take(), shared)
                 before = self.prompt_tokens, self.tokens
                 self.step()
                 passed = self.prompt_tokens - before[0], self.tokens - before[1]
@@ -139,12 +118,6 @@ class Scheduler:
     def text_of(self, tokens: Sequence[int]) -> str:
         return self._pieces.whole(tokens)
 
-    def _start_if_ready(self, ticket: Ticket, shared: int) -> bool:
-        if self._is_prefix_on_its_way(ticket.request.prompt):
-            return False
-        self._start(ticket, self._pool.take(), shared)
-        return True
-
     def check(self, request: Request) -> None:
         """Raise InputError for a request that cannot be answered."""
         if not request.prompt:
@@ -167,61 +140,51 @@ class Scheduler:
     def admit(self, waiting: "deque[Ticket]") -> None:
         """Give rows to waiting requests, in their order, as long as there are any. Where a long one
         waits for another long one, short ones go ahead."""
-        is_blocked, most = False, _LONG[self._kind]
+        is_blocked = False
         for ticket in list(waiting):
-            request = ticket.request
-            if is_blocked and len(request.prompt) > most:
-                continue
-            if self._is_prefix_on_its_way(request.prompt):
+            prompt, row = ticket.request.prompt, None
+            is_long = len(prompt) > _LONG[self._kind]
+            if (is_blocked and is_long) or self._is_prefix_on_its_way(prompt):
                 continue
             try:
-                row = self._pool.take_row(len(request.prompt), self._left_to_short(request))
+                # As many rows as long requests have are left to short ones.
+                others = 1 + sum(map(self._is_long, self.running)) if is_long else 0
+                row = self._pool.take_row(len(prompt), others)
+                if row is not None:
+                    waiting.remove(ticket)
+                    next_ones = (other.request.prompt for other in islice(waiting, 8))
+                    shared = self._prefixes.length_to_keep(prompt, next_ones)
+                    self._start(ticket, row, shared)
+                elif not is_blocked:
+                    is_blocked = self._pool.has_rows and any(map(self._is_long, self.running))
+                    if not is_blocked:
+                        return
             except PASS_ERRORS as error:
-                waiting.remove(ticket)
+                if row is None:
+                    waiting.remove(ticket)
+                else:
+                    self._pool.give_back(row)
                 ticket.put(_failure(error))
                 self._free(error)
-                continue
-            if row is None and not is_blocked:
-                is_blocked = self._pool.has_rows and any(map(self._is_long, self.running))
-                if not is_blocked:
-                    return
-            if row is None:
-                continue
-            waiting.remove(ticket)
-            others = (other.request.prompt for other in islice(waiting, 8))
-            shared = self._prefixes.length_to_keep(request.prompt, others)
-            try:
-                self._start(ticket, row, shared)
-            except PASS_ERRORS as error:
-                self._pool.give_back(row)
-                ticket.put(_failure(error))
-                self._free(error)
-
-    def _left_to_short(self, request: Request) -> int:
-        """As many rows as long requests have are left to short ones."""
-        if len(request.prompt) <= _LONG[self._kind]:
-            return 0
-        return 1 + sum(map(self._is_long, self.running))
 
     def drop_canceled(self, waiting: "deque[Ticket]") -> None:
         for running in [r for r in self.running if r.ticket.is_canceled]:
             self._finish(running, "canceled")
         for ticket in [t for t in waiting if t.is_canceled]:
             waiting.remove(ticket)
-            ticket.put(self._new_draft(ticket.request).finish("canceled", None))
+            ticket.put(Finished(tokens=(), text="", ended="canceled", logprobs=(), entropies=()))
 
-    def cancel_all(self, waiting: "deque[Ticket]") -> None:
-        for ticket in [*(r.ticket for r in self.running), *waiting]:
-            ticket.is_canceled = True
-        self.drop_canceled(waiting)
-
-    def fail_all(self, waiting: "deque[Ticket]") -> None:
-        """End every request with an error: the engine has stopped."""
+    def end_all(self, waiting: "deque[Ticket]", error: ClewError | None) -> None:
+        """End every request: with an error, or as one that is canceled."""
         for ticket in [*(running.ticket for running in self.running), *waiting]:
-            ticket.put(ClewError("the engine has stopped unexpectedly; its log says why."))
-        waiting.clear()
-        for running in list(self.running):
-            self._leave(running)
+            ticket.is_canceled = True
+            if error is not None:
+                ticket.put(error)
+        if error is not None:
+            waiting.clear()
+            for running in list(self.running):
+                self._leave(running)
+        self.drop_canceled(waiting)
 
     def step(self) -> None:
         """One pass: a token of every running answer, and some of the new prompts. Where the device
@@ -235,24 +198,25 @@ class Scheduler:
             self._read()
             self._give_up_some(error)
             return
+        done = self._in_flight if self._passes.looks_ahead else launched
         if self._passes.looks_ahead:
-            done = self._in_flight
             self._read()
-            self._record_and_keep(launched)
-            self._in_flight = launched
-        else:
-            done = launched
-            self._record_and_keep(launched)
-            self._in_flight = launched
+        self._record_and_keep(launched)
+        self._in_flight = launched
+        if not self._passes.looks_ahead:
             self._read()
         if done is not None:
-            self._turns.note(time.perf_counter() - started, is_long=done.is_long)
+            is_long, seconds = (
+                self._is_long(done.segments[0].running),
+                time.perf_counter() - started,
+            )
+            self._owed_seconds = _SHORT_SHARE * seconds if is_long else self._owed_seconds - seconds
 
     @property
     def is_busy(self) -> bool:
         return bool(self.running or self._in_flight)
 
-    def _launch(self) -> "_InFlight | None":
+    def _launch(self) -> PlainPass | GraphPass | None:
         if not self.running:
             return None
         self._pool.reserve(max(r.position + max(1, len(r.to_pass)) for r in self.running))
@@ -260,18 +224,15 @@ class Scheduler:
         taken = self._take_some(some) or self._take_some(others)
         if not taken:
             return None
-        records = any(self._records(one.running) for one in taken)
-        asking = [t.running.asking for t in taken if t.segment.wants_logits]
         try:
-            launched = self._passes.launch([t.segment for t in taken], asking, records=records)
+            records = any(self._records(one.running) for one in taken)
+            launched = self._passes.launch(taken, records=records)
         except PASS_ERRORS:
             for one in taken:
                 one.give_back()
             raise
         self.passes += 1
-        is_long = self._is_long(taken[0].running)
-        alive = [True] * len(taken)
-        return _InFlight(taken=taken, is_long=is_long, launched=launched, alive=alive)
+        return launched
 
     def _whose_turn(self) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
         """The requests of the next pass, and those to take if these have nothing to pass."""
@@ -281,7 +242,7 @@ class Scheduler:
             return [r for r in others if r.to_pass] or others, again
         long = [running for running in self.running if self._is_long(running)]
         short = [running for running in self.running if not self._is_long(running)]
-        return (long, short) if self._turns.are_for_long() else (short, long)
+        return (long, short) if self._owed_seconds <= 0 else (short, long)
 
     def _is_long(self, running: ActiveRequest) -> bool:
         return running.length > _LONG[self._kind]
@@ -292,18 +253,15 @@ class Scheduler:
         if not some:
             return []
         prompts = sum(bool(running.to_pass) for running in some)
-        left, found = max(_MIN_CHUNK, self._chunk(some) - len(some) + prompts), {}
+        left, found = max(_MIN_CHUNK, self._chunk(some) - len(some) + prompts), list[Scheduled]()
         is_long = any(map(self._is_long, some)) and not self._is_closed_batch
         share = max(1, left // prompts) if is_long and prompts else left
         for running in some:
             taken = running.take(min(left, share))
             if taken is not None:
-                found[running.row] = taken
-                left -= len(taken.segment.tokens) if taken.number is None else 0
-        return [
-            found[segment.row]
-            for segment in self._model.in_order([t.segment for t in found.values()])
-        ]
+                found.append(taken)
+                left -= len(taken.tokens) if taken.number is None else 0
+        return self._model.in_order(found)
 
     @property
     def _kind(self) -> str:
@@ -319,17 +277,16 @@ class Scheduler:
         longest = max(running.length for running in some)
         return self._model.most_tokens(most, longest, keeps_weights=keeps_weights)
 
-    def _record_and_keep(self, flying: "_InFlight | None") -> None:
+    def _record_and_keep(self, launched: PlainPass | GraphPass | None) -> None:
         """Add a pass to the record, and keep the beginnings of prompts that it completed."""
-        if flying is None:
+        if launched is None:
             return
-        flying.alive = [taken.is_alive for taken in flying.taken]
         try:
-            flying.launched.record(flying.alive)
+            launched.add_to_record()
         except PASS_ERRORS as error:
-            self._fail([t.running for t in flying.taken], error)
+            self._fail([segment.running for segment in launched.segments], error)
             return
-        for running in [t.running for t in flying.taken if t.number is None]:
+        for running in [one.running for one in launched.segments if one.number is None]:
             if running.position == running.shared and not running.has_left:
                 try:
                     self._keep_prefix(running)
@@ -338,67 +295,59 @@ class Scheduler:
 
     def _read(self) -> None:
         """Move every request on by what the pass in flight gave it."""
-        flying, self._in_flight = self._in_flight, None
-        if flying is None:
+        done, self._in_flight = self._in_flight, None
+        if done is None:
             return
         try:
-            chosen, nodes = iter(flying.launched.read()), flying.launched.nodes()
+            chosen, nodes = iter(done.read()), done.nodes()
         except PASS_ERRORS as error:
-            self._fail([t.running for t in flying.taken], error)
+            self._fail([segment.running for segment in done.segments], error)
             return
         of_segments = repeat(None) if nodes is None else nodes.unbind()
-        for taken, alive, own in zip(flying.taken, flying.alive, of_segments, strict=False):
-            token = next(chosen) if taken.segment.wants_logits else None
+        for taken, alive, own in zip(done.segments, done.alive, of_segments, strict=False):
+            token = next(chosen) if taken.wants_logits else None
             if alive and not taken.running.has_left:
                 try:
                     self._advance(taken, token, own)
                 except PASS_ERRORS as error:
                     self._fail([taken.running], error)
 
-    def _advance(self, taken: Scheduled, token: NextToken | None, nodes: Tensor | None) -> None:
-        running, draft = taken.running, taken.running.draft
+    def _advance(self, taken: Scheduled, token: Token | None, nodes: Tensor | None) -> None:
+        running = taken.running
         if taken.number is None:
-            self.prompt_tokens += len(taken.segment.tokens)
+            self.prompt_tokens += len(taken.tokens)
         else:
             self.tokens += 1
-            draft.pass_token(nodes if running.request.is_scored else None)
+            running.pass_token(nodes if running.request.is_scored else None)
         if token is not None and not isfinite(token.logprob) and not self._is_closed_batch:
             self._fail([running], ArithmeticError("its logits are not finite"))
             return
         if token is not None:
-            draft.choose(token)
+            running.choose(token)
         if taken.completes_record:
-            self._finish(running, draft.ended or "length")
+            self._finish(running, running.ended or "length")
         elif not running.is_again:
             self._deliver(running)
 
     def _deliver(self, running: ActiveRequest) -> None:
-        draft = running.draft
-        for token in () if self._is_closed_batch else draft.deliver():
+        for token in () if self._is_closed_batch else running.deliver():
             running.ticket.put(token)
-        if draft.is_complete:
-            if self._records(running) and draft.needs_new_record:
+        if running.is_complete:
+            if self._records(running) and running.needs_new_record:
                 self._record_again(running)
             else:
-                self._finish(running, draft.ended or "length")
+                self._finish(running, running.ended or "length")
 
     def _record_again(self, running: ActiveRequest) -> None:
         """Pass prompt and answer once more: tokens after the answer have been recorded."""
         running.is_again, running.shared = True, 0
-        running.launched = len(running.draft.tokens)
-        whole = [*running.request.prompt, *running.draft.tokens]
-        self._begin(running, whole)
+        running.launched = len(running.tokens)
+        self._begin(running, [*running.request.prompt, *running.tokens])
 
     def _start(self, ticket: Ticket, row: int, shared: int) -> None:
-        request = ticket.request
-        running = ActiveRequest(
-            ticket=ticket,
-            draft=self._new_draft(request),
-            chooser=Chooser(request.sampling, request.max_new_tokens, request.top_logprobs),
-            row=row,
-            to_pass=[],
-        )
-        self._begin(running, request.prompt)
+        end = self.answer_end(ticket.request.cut)
+        running = ActiveRequest(ticket=ticket, end=end, pieces=self._pieces, row=row)
+        self._begin(running, ticket.request.prompt)
         if shared >= running.position + _MIN_SHARED:
             running.shared = shared
         self.running.append(running)
@@ -438,19 +387,14 @@ class Scheduler:
             for r in self.running
         )
 
-    def _new_draft(self, request: Request) -> Draft:
-        end = self.answer_end(request.cut)
-        return Draft(request=request, end=end, pieces=self._pieces)
-
     def _finish(self, running: ActiveRequest, ended: Ended) -> None:
-        draft, kept = running.draft, None
+        copied, answer = None, len(running.tokens)
         if self._record is not None and running.request.is_scored and ended != "canceled":
-            answer = len(draft.tokens)
-            length = len(running.request.prompt) + answer
+            sizes = len(running.request.prompt) + answer, answer
             # Of a closed batch, nobody gets the row.
-            kept = self._record.copy(running.row, length, answer, clones=not self._is_closed_batch)
+            copied = self._record.copy(running.row, *sizes, clones=not self._is_closed_batch)
         self._leave(running)
-        running.ticket.put(draft.finish(ended, kept))
+        running.ticket.put(running.finish(ended, copied))
 
     def _leave(self, running: ActiveRequest) -> None:
         running.has_left = True
@@ -464,7 +408,7 @@ class Scheduler:
         """A pass failed. If memory ran out, the request with the most tokens is given up, and the
         others are tried again; otherwise none of them can be helped."""
         if is_out_of_memory(error) and len(self.running) > 1:
-            largest = max(self.running, key=lambda r: r.position + len(r.to_pass))
+            largest = max(self.running, key=lambda running: running.length)
             self._fail([largest], error)
         else:
             self._fail(list(self.running), error)

@@ -18,7 +18,7 @@ from clew.hallucination.llm.decoder import FilledRows
 from clew.hallucination.llm.memory import BatchPlan, ExtraWork, make_batches
 from clew.hallucination.llm.models import LoadedModel, context_tokens
 from clew.hallucination.llm.passes import PackedModel
-from clew.hallucination.llm.prompts import format_chat
+from clew.hallucination.llm.prompts import format_chat, tokenize
 from clew.hallucination.traces.compact import to_float16
 from clew.hallucination.traces.schema import (
     CONTRAST_FALSE,
@@ -132,7 +132,7 @@ def make_follow_up(tokenizer: Any, phrasing: Phrasing, *, chat: bool) -> Replies
     InputError if the model cannot be asked."""
     text = _next_turn(tokenizer, phrasing.text) if chat else f"\nQ: {phrasing.text} A:"
     replies = _find_replies(tokenizer, text, phrasing, chat=chat)
-    return replies._replace(tokens=[*_encode(tokenizer, text), *replies.tokens])
+    return replies._replace(tokens=[*tokenize(tokenizer, [text])[0], *replies.tokens])
 
 
 def _find_replies(
@@ -141,10 +141,9 @@ def _find_replies(
     """The tokens of two replies to the text before them. What both start with, such as a space, is
     passed before the model chooses. Raises InputError if the tokenizer does not tell them apart.
     """
-    tokens, gap = _encode(tokenizer, before), "" if chat else " "
-    replies = [
-        _encode_reply(tokenizer, before, tokens, f"{gap}{one}") for one in (asked.true, asked.false)
-    ]
+    gap = "" if chat else " "
+    both = [f"{gap}{asked.true}", f"{gap}{asked.false}"]
+    replies = [_encode_reply(tokenizer, before, one) for one in both]
     for place, (one, other) in enumerate(zip(*replies, strict=False)):
         if one != other:
             return Replies(replies[0][:place], one, other)
@@ -167,15 +166,10 @@ def _next_turn(tokenizer: Any, text: str) -> str:
     return rest
 
 
-def _encode_reply(tokenizer: Any, before: str, tokens: list[int], reply: str) -> list[int]:
-    joined = _encode(tokenizer, f"{before}{reply}")
+def _encode_reply(tokenizer: Any, before: str, reply: str) -> list[int]:
+    first, joined, alone = tokenize(tokenizer, [before, f"{before}{reply}", reply])
     # A tokenizer may merge the reply with what comes before it; generation cannot.
-    is_split = joined[: len(tokens)] == tokens
-    return joined[len(tokens) :] if is_split else _encode(tokenizer, reply)
-
-
-def _encode(tokenizer: Any, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return joined[len(first) :] if joined[: len(first)] == first else alone
 
 
 class Evaluator:
@@ -295,12 +289,7 @@ class Comparer:
         return format_chat(self._tokenizer, [{"role": "user", "content": text}])
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
-        if not texts:
-            return []
-        encoded = self._tokenizer(
-            texts, add_special_tokens=not self._chat, return_attention_mask=False
-        )
-        return [list(ids) for ids in encoded["input_ids"]]
+        return tokenize(self._tokenizer, texts, special=not self._chat)
 
 
 class SelfChecks:

@@ -16,7 +16,7 @@ from clew.hallucination.samples.columns import check_samples
 from clew.hallucination.samples.index import find_store, open_samples, read_index
 from clew.hallucination.samples.source import KINDS
 from clew.hallucination.samples.store import is_refused
-from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis
+from clew.hallucination.traces.compact import BASIS_NAME, Basis, load_basis
 from clew.hallucination.traces.schema import id_fields
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex

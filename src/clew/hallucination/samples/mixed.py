@@ -11,7 +11,7 @@ import numpy as np
 
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.graph_batches import GraphSamples
-from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.compact import Basis
 from clew.hallucination.traces.schema import EVALUATION, SPECTRUM
 from clew.loading.reader import Access, JoinedReader, Rows, choose_access
 from clew.loading.samples import SampleIndex, Samples, SampleSource

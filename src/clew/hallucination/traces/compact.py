@@ -1,27 +1,140 @@
-"""The compact record of traces: its fields, and how they follow from states and attention.
-
-Everything kept of the attention is a reduction over its rows, so a pass over one new token adds one
-row, and nothing larger than one layer's attention needs to be in memory.
-"""
+"""The compact record of traces: its fields, how they follow from states and attention, and the
+basis that reduces a token's state to a few numbers. What is kept of the attention is a reduction
+over its rows, so a pass over one new token adds one row."""
 
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float16, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.schema import DIAGONALS
+from clew.base.errors import StoreError
+from clew.hallucination.traces.schema import (
+    BASIS_NAME,
+    DIAGONALS,
+    LAPLACIAN_ANSWER,
+    LOG_ALL,
+    LOG_ANSWER,
+    SPECTRUM,
+)
+from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
+from clew.storage.reading import hash_file
+from clew.storage.uploading import write_side_file
+from clew.storage.working_copy import fetched
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """Projects a layer's states onto its principal components: `(state - mean) @ components`."""
+
+    mean: Float[Tensor, "layers dim"]
+    components: Float[Tensor, "layers dim node_dim"]
+
+    @property
+    def node_dim(self) -> int:
+        return self.components.shape[-1]
+
+    def project(
+        self, states: Float[Tensor, "layers tokens dim"]
+    ) -> Float[Tensor, "layers tokens node_dim"]:
+        """Project the states of all layers. Computed on the device in the basis's precision;
+        returned in float32."""
+        centered = states.to(self.components.dtype) - self.mean[:, None]
+        return (centered @ self.components).float()
+
+    def of_layers(self, layers: Sequence[int]) -> "Basis":
+        """The basis of some layers."""
+        return Basis(mean=self.mean[list(layers)], components=self.components[list(layers)])
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Basis":
+        return Basis(mean=self.mean.to(device, dtype), components=self.components.to(device, dtype))
+
+
+def fit_basis(states: Iterable[Float[Tensor, "tokens dim"]], node_dim: int) -> Basis:
+    """Principal components of each layer's states, padded with zeros if there are fewer."""
+    fitted = [_fit_layer(layer, node_dim) for layer in states]
+    means, components = zip(*fitted, strict=True)
+    return Basis(mean=torch.stack(means).cpu(), components=torch.stack(components).cpu())
+
+
+def _fit_layer(
+    states: Float[Tensor, "tokens dim"], node_dim: int
+) -> tuple[Float[Tensor, " dim"], Float[Tensor, "dim node_dim"]]:
+    states = states[states.isfinite().all(1)]
+    components = torch.zeros(states.shape[1], node_dim, device=states.device)
+    if not len(states):
+        return components.new_zeros(states.shape[1]), components
+    mean = states.mean(0)
+    _, _, rows = torch.linalg.svd(states - mean, full_matrices=False)
+    rows = _fix_signs(rows[:node_dim])
+    components[:, : len(rows)] = rows.T
+    return mean, components
+
+
+def _fix_signs(rows: Float[Tensor, "k dim"]) -> Float[Tensor, "k dim"]:
+    """Fix the sign of each component, which is arbitrary: the largest entry becomes positive."""
+    largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+    return rows * torch.where(largest < 0, -1.0, 1.0)
+
+
+def save_basis(store: Path, basis: Basis) -> str:
+    """Write the basis of a store; returns the SHA-256 of the one that is there, which at a URL may
+    be another process's."""
+    return write_side_file(store, BASIS_NAME, _encode(basis))
+
+
+def _encode(basis: Basis) -> bytes:
+    layers, dim, node_dim = basis.components.shape
+    table = pa.table(
+        {
+            "mean": _as_lists(basis.mean.numpy(), dim),
+            "components": _as_lists(basis.components.reshape(layers, -1).numpy(), dim * node_dim),
+        }
+    ).replace_schema_metadata({"shape": f"{layers},{dim},{node_dim}"})
+    return encode_table(table)
+
+
+def load_basis(store: Path, sha256: str | None) -> Basis:
+    """The basis in a folder, whose hash is known unless an earlier version wrote it; raises
+    StoreError if it is missing or damaged."""
+    try:
+        with fetched(store, BASIS_NAME) as path:
+            if sha256 not in (None, hash_file(path)):
+                raise ValueError("it has changed since it was written")
+            table = read_table(path)
+            layers, dim, node_dim = (int(n) for n in table.schema.metadata[b"shape"].split(b","))
+            mean = _as_tensor(table["mean"], (layers, dim))
+            components = _as_tensor(table["components"], (layers, dim, node_dim))
+    except (*ARROW_ERRORS, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{store / BASIS_NAME} cannot be read ({str(error).splitlines()[0]}): restore it from "
+            "a backup of the store, or start a new store with another `out`."
+        ) from None
+    return Basis(mean=mean, components=components)
+
+
+def _as_lists(values: np.ndarray, size: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), size)
+
+
+def _as_tensor(column: pa.ChunkedArray, shape: tuple[int, ...]) -> Tensor:
+    flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=True)
+    return torch.from_numpy(flat.copy()).reshape(shape)
+
 
 FLOAT16_MAX = 65504.0
 # PyTorch converts to and from float16 one value at a time on arm, NumPy several at once.
 _BY_NUMPY = platform.machine() in ("aarch64", "arm64")
 _TINY = 1e-30
+# The columns with one entry per token, and the dimension of the tokens.
+_TOKENS = {"nodes": 2, "edge_source": 2, "edge_weight": 2, **dict.fromkeys(DIAGONALS, 3)}
 # What can be recorded; "edges" are the columns edge_source and edge_weight.
 COLUMNS = frozenset(
     (
@@ -69,15 +182,16 @@ def lookback(
 
 @dataclass(frozen=True, kw_only=True)
 class Reduced:
-    """The array fields of a batch of traces; ragged ones are concatenated."""
+    """The array fields of a batch of traces; those of tokens have zeros after each trace's own. One
+    that was not recorded is empty."""
 
     last_hidden: Float[Tensor, "batch layers dim"]
     answer_hidden: Float[Tensor, "batch layers dim"]
-    nodes: Float[Tensor, "layers_tokens node_dim"]
-    edge_source: Int[Tensor, "layers_tokens k"]
-    edge_weight: Float[Tensor, "layers_tokens k"]
-    attention_log_diagonal: Float[Tensor, " layers_heads_tokens"]
-    laplacian_diagonal: Float[Tensor, " layers_heads_tokens"]
+    nodes: Float[Tensor, "batch layers tokens node_dim"]
+    edge_source: Int[Tensor, "batch layers tokens k"]
+    edge_weight: Float[Tensor, "batch layers tokens k"]
+    attention_log_diagonal: Float[Tensor, "batch layers heads tokens"]
+    laplacian_diagonal: Float[Tensor, "batch layers heads tokens"]
     lookback: Float[Tensor, "batch layers heads"]
 
 
@@ -98,7 +212,7 @@ def reduce_whole(
         values = {
             "last_hidden": states[-1],
             "answer_hidden": states[prompt:].sum(0) / max(1, tokens - prompt),
-            "nodes": basis.project(number, states[None])[0],
+            "nodes": basis.of_layers([number]).project(states[None])[0],
             "edge_weight": pad(strongest.values, empty),
             "edge_source": pad(strongest.indices.int(), empty),
             "diagonal": weights.diagonal(dim1=-2, dim2=-1),
@@ -110,15 +224,11 @@ def reduce_whole(
     whole = {name: torch.stack(parts)[None] for name, parts in found.items()}
     lengths, answers = torch.tensor([tokens]), torch.tensor([tokens - prompt])
     index, diagonal = torch.arange(tokens)[None], whole["diagonal"]
-    source = whole["edge_source"].where(whole["edge_weight"] > 0, 0)
     return Reduced(
-        last_hidden=whole["last_hidden"],
-        answer_hidden=whole["answer_hidden"],
-        nodes=whole["nodes"].flatten(0, 2),
-        edge_source=source.flatten(0, 2),
-        edge_weight=whole["edge_weight"].flatten(0, 2),
-        attention_log_diagonal=log_diagonal(diagonal).flatten(),
-        laplacian_diagonal=laplacian(whole["received"], diagonal, lengths, index).flatten(),
+        **{name: whole[name] for name in ("last_hidden", "answer_hidden", "nodes", "edge_weight")},
+        edge_source=whole["edge_source"].where(whole["edge_weight"] > 0, 0),
+        attention_log_diagonal=log_diagonal(diagonal),
+        laplacian_diagonal=laplacian(whole["received"], diagonal, lengths, index),
         lookback=lookback(whole["masses"], lengths, answers, index, index >= 0),
     )
 
@@ -147,17 +257,29 @@ def _is_small(values: Float[np.ndarray, "..."]) -> bool:
 
 
 def reduced_columns(
-    reduced: Reduced, by_head: Mapping[str, Tensor] | None = None
+    reduced: Reduced, tokens: Sequence[int], by_head: Mapping[str, Tensor] | None = None
 ) -> dict[str, np.ndarray]:
-    """The array fields as flat NumPy arrays on the host, in their storage types; those of `by_head`
-    instead of the diagonals."""
+    """The array fields of traces with so many tokens as flat NumPy arrays on the host, in their
+    storage types; those of `by_head` instead of the diagonals."""
     names: tuple[str, ...] = ("last_hidden", "answer_hidden", "nodes", "edge_weight", "lookback")
     names = names if by_head is not None else (*names, *DIAGONALS)
     halves = {name: to_float16(getattr(reduced, name)) for name in names} | dict(by_head or {})
     # torch has few operations for uint16; int16 keeps the same bits.
-    arrays = _to_host({**halves, "edge_source": reduced.edge_source.to(torch.int16)})
+    stored = {**halves, "edge_source": reduced.edge_source.to(torch.int16)}
+    for name, along in _TOKENS.items():
+        if name in stored and min(tokens) < max(tokens) and stored[name].numel():
+            stored[name] = _drop_padding(stored[name], along, tokens)
+    arrays = _to_host(stored)
     arrays["edge_source"] = arrays["edge_source"].view(np.uint16)
     return arrays
+
+
+def _drop_padding(values: Tensor, along: int, tokens: Sequence[int]) -> Tensor:
+    """The entries of tokens that exist, which are counted in that dimension; flat."""
+    lengths = torch.tensor(list(tokens), device=values.device)
+    used = torch.arange(values.shape[along], device=values.device) < lengths[:, None]
+    used = used.view(len(used), *[1] * (along - 1), -1)
+    return values[used.expand(values.shape[: along + 1])]
 
 
 def _to_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
@@ -176,3 +298,75 @@ def _to_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
 
 def flat(values: Tensor) -> np.ndarray:
     return values.reshape(-1).numpy()
+
+
+def reduce_heads(
+    reduced: Reduced,
+    tokens: Sequence[int],
+    prompts: Sequence[int],
+    eigenvalues: int,
+) -> dict[str, Float16[Tensor, "rows layers heads ..."]]:
+    """The columns of a batch of traces with so many tokens, of which so many are the prompt's.
+    Layer by layer: sorting takes several times the memory of what is sorted."""
+    device = reduced.laplacian_diagonal.device
+    lengths, borders = torch.tensor([list(tokens), list(prompts)], device=device)
+    places = torch.arange(max(tokens), device=device)
+    used = places < lengths[:, None]
+    is_answer = used & (places >= borders[:, None])
+    logs, eigen = (
+        to_float16(diagonal).mT
+        for diagonal in (reduced.attention_log_diagonal, reduced.laplacian_diagonal)
+    )
+    pairs = list(zip(logs.split(1, dim=1), eigen.split(1, dim=1), strict=True))
+    return {
+        LOG_ALL: torch.cat([average(log, used) for log, _ in pairs], dim=1),
+        LOG_ANSWER: torch.cat([average(log, is_answer) for log, _ in pairs], dim=1),
+        SPECTRUM: torch.cat([largest(value, used, eigenvalues) for _, value in pairs], dim=1),
+        LAPLACIAN_ANSWER: torch.cat([average(value, is_answer) for _, value in pairs], dim=1),
+    }
+
+
+def average(
+    values: Float16[Tensor, "rows layers tokens features"], tokens: Bool[Tensor, "rows tokens"]
+) -> Float16[Tensor, "rows layers features"]:
+    """The mean over some tokens; 0 if there are none."""
+    total: Float[Tensor, "rows layers features"]
+    total = torch.where(tokens[:, None, None], to_float32(values.mT), 0).sum(3)
+    return to_float16(total / tokens.sum(1).clamp(min=1)[:, None, None])
+
+
+def largest(
+    values: Float16[Tensor, "rows layers tokens heads"],
+    used: Bool[Tensor, "rows tokens"],
+    count: int,
+) -> Float16[Tensor, "rows layers heads count"]:
+    """The largest values of every head, falling; zeros if there are fewer tokens."""
+    if values.is_cpu:
+        return _find_largest(values, used, count)
+    heads = values.mT.float().masked_fill(~used[:, None, None], -torch.inf)
+    kept = min(count, used.shape[1])
+    falling = heads.sort(dim=-1, descending=True).values[..., :kept]
+    lengths: Int[Tensor, " rows"] = used.sum(1)
+    exists = torch.arange(kept, device=used.device) < lengths[:, None]
+    falling = torch.where(exists[:, None, None], falling, 0)
+    return torch.nn.functional.pad(falling, (0, count - kept)).half()
+
+
+def _find_largest(
+    values: Float16[Tensor, "rows layers tokens heads"],
+    used: Bool[Tensor, "rows tokens"],
+    count: int,
+) -> Float16[Tensor, "rows layers heads count"]:
+    """On a CPU. NumPy sorts in a tenth of the time: it does not sort the places as well."""
+    heads, unused = to_float32(values.mT).numpy(), ~used.numpy()
+    is_padded = unused.any()
+    if is_padded:
+        heads = np.where(unused[:, None, None], -np.inf, heads)
+    falling = np.sort(heads, axis=-1)[..., ::-1][..., :count]
+    if is_padded:
+        lengths = used.shape[1] - unused.sum(axis=1)
+        exists = np.arange(falling.shape[-1]) < lengths[:, None]
+        falling = np.where(exists[:, None, None], falling, 0)
+    found = np.zeros((*falling.shape[:-1], count), np.float32)
+    found[..., : falling.shape[-1]] = falling
+    return to_float16(torch.from_numpy(found))

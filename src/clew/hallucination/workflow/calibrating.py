@@ -1,10 +1,11 @@
 """Calibrate a detector on one's own labeled answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from clew.base.commands import takes
 from clew.base.errors import InputError
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
@@ -54,20 +55,9 @@ class CalibrationResult:
         )
 
 
-def calibrate(
-    detector: str | Path,
-    *,
-    risks: str | Path | None = None,
-    samples: str | Path | None = None,
-    target_fpr: float | None = None,
-    out: Annotated[str | Path | None, UrlNeverFromFile] = None,
-    overwrite: bool = False,
-) -> CalibrationResult:
-    """Fit a detector's calibration and threshold to your own labeled answers.
-
-    How often a model hallucinates differs from one use to another, so a risk that was calibrated on
-    one question set may be too high or too low on yours. The order of the risks does not change.
-    Label a hundred answers or more, which the detector was not fitted on.
+@dataclass(frozen=True, kw_only=True)
+class CalibrateSettings:
+    """What `calibrate` takes.
 
     Args:
         detector: Folder of a detector that "clew compare" or "clew train" kept.
@@ -77,6 +67,23 @@ def calibrate(
             hallucinated, such as 0.05. [default: the threshold with the highest F1]
         out: Folder for the calibrated detector. [default: change it in place]
         overwrite: Replace a detector that is in `out` already.
+    """
+
+    detector: str | Path = field(kw_only=False)
+    risks: str | Path | None = None
+    samples: str | Path | None = None
+    target_fpr: float | None = None
+    out: Annotated[str | Path | None, UrlNeverFromFile] = None
+    overwrite: bool = False
+
+
+@takes(CalibrateSettings)
+def calibrate(given: CalibrateSettings) -> CalibrationResult:
+    """Fit a detector's calibration and threshold to your own labeled answers.
+
+    How often a model hallucinates differs from one use to another, so a risk that was calibrated on
+    one question set may be too high or too low on yours. The order of the risks does not change.
+    Label a hundred answers or more, which the detector was not fitted on.
 
     Returns:
         The calibration error and the threshold before and after; `detector` loads the result.
@@ -96,37 +103,35 @@ def calibrate(
         read_detector,
     )
 
-    if target_fpr is not None and not 0 < target_fpr < 1:
+    share = given.target_fpr
+    if share is not None and not 0 < share < 1:
         raise InputError(
-            "give a share between 0 and 1, such as 0.05.", setting="target_fpr", value=target_fpr
+            "give a share between 0 and 1, such as 0.05.", setting="target_fpr", value=share
         )
-    folder = find_folder(Path(detector))
+    folder = find_folder(Path(given.detector))
     if folder is None:
         raise InputError(
             'there is no detector.json. Give a folder "detector" that "clew compare" or "clew '
             'train" wrote.',
             setting="detector",
-            value=detector,
+            value=given.detector,
         )
     loaded = read_detector(folder)
-    target = _choose_out(folder, out, overwrite=overwrite)
-    found = refit(loaded, _read_answers(loaded, risks, samples), target_fpr)
+    target = _choose_out(folder, given.out, overwrite=given.overwrite)
+    found = refit(loaded, _read_answers(loaded, given), share)
     place = change_detector(folder, found, target)
     return CalibrationResult(path=place, **found.kept.calibrated)
 
 
-def _read_answers(
-    detector: "Detector", risks: str | Path | None, samples: str | Path | None
-) -> "LabeledRisks":
+def _read_answers(detector: "Detector", given: CalibrateSettings) -> "LabeledRisks":
     from clew.hallucination.detectors.calibration import assess_samples
     from clew.hallucination.samples.answers import AnswerFeatures
 
-    if (risks is None) == (samples is None):
+    if given.samples is not None and given.risks is None:
+        return assess_samples(detector, AnswerFeatures(as_path(given.samples)))
+    if given.risks is None or given.samples is not None:
         raise InputError("give either `risks` or `samples`: the labeled answers to calibrate on.")
-    if samples is not None:
-        return assess_samples(detector, AnswerFeatures(as_path(samples)))
-    assert risks is not None
-    return _read_risks(detector, Path(risks))
+    return _read_risks(detector, Path(given.risks))
 
 
 def _read_risks(detector: "Detector", path: Path) -> "LabeledRisks":

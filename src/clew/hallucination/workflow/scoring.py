@@ -1,36 +1,35 @@
 """Score answers that exist already with a detector."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from clew.base.commands import Cached, Watched, select, takes
 from clew.base.errors import InputError, StoppedError
-from clew.base.progress import Note, Reporter, WorkStarted, report_work
+from clew.base.progress import Note, WorkStarted, report_work
 from clew.base.settings import check_exists
 from clew.base.tables import Tabular
 from clew.base.texts import counted
 from clew.base.urls import is_url, local_path
-from clew.hallucination.workflow.extracting import ModelPlacement
-from clew.storage.run_file import NeverFromFile, UrlNeverFromFile
+from clew.hallucination.workflow.preparing import ModelPlacement, OnCluster
+from clew.storage.run_file import UrlNeverFromFile
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
 
-    from clew.cluster import Spread
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
-    from clew.hallucination.live.given import GivenAnswers, ScoringWorker, WindowScorer
-    from clew.hallucination.live.risk_file import RiskFile, RiskSummary
+    from clew.hallucination.live.existing import WindowScorer
+    from clew.hallucination.live.risk_file import RiskSummary
 
     DataFrame: TypeAlias = "pandas.DataFrame | polars.DataFrame"
-    # None: workers of a cluster score.
-    OpenScorer: TypeAlias = "Callable[[], AbstractContextManager[WindowScorer | None]]"
+    # The rows of each window of answers, from one on, by its number.
+    ScoreFrom: TypeAlias = "Callable[[int], Iterator[list[dict[str, Any]]]]"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -58,7 +57,7 @@ class ScoreResult(Tabular):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreSettings(ModelPlacement, Cached, Watched):
+class ScoreSettings(ModelPlacement, OnCluster, Cached, Watched):
     """What `score` takes.
 
     Args:
@@ -77,7 +76,6 @@ class ScoreSettings(ModelPlacement, Cached, Watched):
             processes use them]
         cluster: Score on several workers on Ray: ray (the cluster of RAY_ADDRESS, one that runs
             here, or a new one on this machine) or ray://host:port. Requires "clew[ray]".
-        workers: Number of workers on the cluster. [default: one per GPU or core]
         overwrite: Start over, and replace a file with other risks.
         should_stop: Called between windows of 8 batches; when it returns True, the run saves its
             progress and stops.
@@ -91,8 +89,6 @@ class ScoreSettings(ModelPlacement, Cached, Watched):
     model: "str | Path | LoadedModel | None" = None
     rows: int | None = None
     threads: int | None = None
-    cluster: Annotated[str | None, NeverFromFile] = None
-    workers: int | None = None
     overwrite: bool = False
 
 
@@ -123,10 +119,14 @@ def score(given: ScoreSettings) -> ScoreResult:
     from clew.base.cpu import Threads
     from clew.base.progress import log_event
     from clew.hallucination.detectors import Detector, load_detector
-    from clew.hallucination.live.given import ScoringWorker, WindowScorer, choose_rows, open_given
-    from clew.hallucination.live.risk_file import choose_format
+    from clew.hallucination.live.existing import (
+        ScoringWorker,
+        WindowScorer,
+        choose_rows,
+        open_answers,
+    )
+    from clew.hallucination.live.risk_file import RiskFile, choose_format, summarize
     from clew.hallucination.live.session import Session
-    from clew.hallucination.workflow.spreading import choose_spread
     from clew.storage.mirror import open_folder
 
     for name, value in (("num_samples", given.num_samples), ("rows", given.rows)):
@@ -145,149 +145,95 @@ def score(given: ScoreSettings) -> ScoreResult:
         )
     if isinstance(questions, str | Path) and is_url(questions):
         questions = open_folder(questions, cache_dir=given.cache_dir, cache_size=given.cache_size)
-    answers = open_given(questions, kept)
-    job = _Job(
-        answers=answers,
-        count=min(answers.count, given.num_samples or answers.count),
-        tokens=given.tokens,
-        dtype=_find_dtype(kept, model, given.dtype),
-        reporter=given.reporter or log_event,
-        should_stop=given.should_stop,
-    )
+    answers = open_answers(questions, kept)
+    count = min(answers.count, given.num_samples or answers.count)
+    report = given.reporter or log_event
     if answers.is_training_data:
-        job.reporter(
+        report(
             Note(
                 f"warning: the detector {kept.name} was fitted on answers of {questions}"
                 ", so its risks look better there than they are"
             )
         )
-    where = choose_spread(given.cluster, given.workers, threads=given.threads, device=given.device)
-    if where is not None:
-        if isinstance(detector, Detector) or not isinstance(model, str | Path | None):
-            raise InputError("each worker of a cluster loads the model itself: give its name.")
-        worker = select(
-            ScoringWorker,
-            given,
-            answers=_full_path(questions) if isinstance(questions, str | Path) else questions,
-            count=job.count,
-            detector=_full_path(detector),
-            model=None if model is None else _full_path(model),
-            rows=choose_rows(given.rows, given.device),
-        )
-        job = replace(job, worker=worker, where=where)
+    where = given.spread(threads=given.threads, device=given.device)
+    if where is not None and (
+        isinstance(detector, Detector) or not isinstance(model, str | Path | None)
+    ):
+        raise InputError("each worker of a cluster loads the model itself: give its name.")
 
     @contextmanager
-    def open_scorer() -> Iterator[WindowScorer | None]:
+    def open_scorer() -> "Iterator[tuple[int, ScoreFrom]]":
+        """The size of a window, and what scores windows from an answer on."""
         if where is not None:
-            yield None
+            worker = select(
+                ScoringWorker,
+                given,
+                answers=_full_path(questions) if isinstance(questions, str | Path) else questions,
+                count=count,
+                detector=_full_path(detector),
+                model=None if model is None else _full_path(model),
+                rows=choose_rows(given.rows, given.device),
+            )
+            yield worker.window, partial(worker.spread, where, report, given.should_stop)
             return
         with Session.open(
             kept,
             model=str(model) if isinstance(model, str | Path) else model,
             **given.placement,
-            reporter=job.reporter,
-            threads=Threads(given.threads, job.reporter),
+            reporter=report,
+            threads=Threads(given.threads, report),
         ) as session:
-            scorer = session.scorer(rows=given.rows, tokens=given.tokens)
-            yield WindowScorer(session=session, scorer=scorer, tokens=given.tokens)
+            scorer = WindowScorer(
+                session, answers, count, rows=given.rows, tokens=given.tokens, reporter=report
+            )
+            yield scorer.window, partial(_score_here, scorer, count, given.should_stop)
+
+    def run(score_from: "ScoreFrom", first: int) -> Iterator[list[dict[str, Any]]]:
+        started = WorkStarted(noun="answers", verb="scored", planned=count, done=first)
+        with report_work(report, started):
+            yield from score_from(first)
 
     if given.out is None:
-        return _score_in_memory(job, kept, open_scorer)
-    out = local_path(given.out)
-    return _score_to_file(job, kept, open_scorer, given.rows, out, given.overwrite)
-
-
-def _full_path(name: str | Path) -> str:
-    """For a process in another folder; the name of a dataset or model stays as it is."""
-    return str(Path(name).resolve()) if Path(name).exists() else str(name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """What is scored: the first `count` answers, by workers of a cluster if there are any."""
-
-    answers: "GivenAnswers"
-    count: int
-    tokens: bool
-    dtype: str
-    reporter: Reporter
-    should_stop: Callable[[], bool]
-    worker: "ScoringWorker | None" = None
-    where: "Spread | None" = None
-
-    def window(self, scorer: "WindowScorer | None") -> int:
-        """The number of answers that are scored together."""
-        if scorer is not None:
-            return scorer.scorer.window
-        assert self.worker is not None
-        return self.worker.window
-
-    def run(self, scorer: "WindowScorer | None", first: int) -> Iterator[list[dict[str, Any]]]:
-        """The rows of each window of answers, from number `first` on. Raises StoppedError."""
-        from clew.hallucination.live.given import spread_windows
-
-        started = WorkStarted(noun="answers", verb="scored", planned=self.count, done=first)
-        with report_work(self.reporter, started):
-            if scorer is not None:
-                yield from self._run_here(scorer, first)
-            elif self.worker is not None and self.where is not None:
-                yield from spread_windows(
-                    self.worker, self.where, first, self.reporter, self.should_stop
-                )
-
-    def _run_here(self, scorer: "WindowScorer", first: int) -> Iterator[list[dict[str, Any]]]:
-        given = islice(self.answers.read(first), self.count - first)
-        while window := list(islice(given, self.window(scorer))):
-            if self.should_stop():
-                raise StoppedError("stopped; the risks so far are saved.")
-            yield scorer.score(window, self.reporter)
-
-
-def _score_in_memory(job: _Job, detector: "Detector", open_scorer: "OpenScorer") -> ScoreResult:
-    from clew.hallucination.live.risk_file import summarize
-
-    with open_scorer() as scorer:
-        found = [row for window in job.run(scorer, 0) for row in window]
-    return ScoreResult(
-        path=None, summary=summarize(found), detector=detector.name, rows=tuple(found)
-    )
-
-
-def _score_to_file(
-    job: _Job,
-    detector: "Detector",
-    open_scorer: "OpenScorer",
-    rows: int | None,
-    out: Path,
-    overwrite: bool,
-) -> ScoreResult:
-    from clew.hallucination.live.risk_file import RiskFile
-
+        with open_scorer() as (_, score_from):
+            rows = tuple(row for window in run(score_from, 0) for row in window)
+        return ScoreResult(path=None, summary=summarize(rows), detector=kept.name, rows=rows)
     settings = {
-        "detector": describe_detector(detector),
-        "answers": job.answers.identity,
-        "count": job.count,
-        "tokens": job.tokens,
-        "rows": rows,
-        "dtype": job.dtype,
+        "detector": describe_detector(kept),
+        "answers": answers.identity,
+        "count": count,
+        "tokens": given.tokens,
+        "rows": given.rows,
+        "dtype": _find_dtype(kept, model, given.dtype),
     }
-    with RiskFile(out, settings, tokens=job.tokens) as file:
-        if overwrite:
+    out = local_path(given.out)
+    with RiskFile(out, settings, tokens=given.tokens) as file:
+        if given.overwrite:
             file.discard()
         summary = file.finished()
         if summary is None:
-            with open_scorer() as scorer:
-                _write(job, scorer, file)
+            with open_scorer() as (window, score_from):
+                first = file.start(count=count, window=window)
+                if first:
+                    report(Note(f"resuming: {first:,} of {count:,} answers are scored already"))
+                for some in run(score_from, first):
+                    file.append(some)
             summary = file.finish()
-    return ScoreResult(path=out, summary=summary, detector=detector.name)
+    return ScoreResult(path=out, summary=summary, detector=kept.name)
 
 
-def _write(job: _Job, scorer: "WindowScorer | None", file: "RiskFile") -> None:
-    first = file.start(count=job.count, window=job.window(scorer))
-    if first:
-        job.reporter(Note(f"resuming: {first:,} of {job.count:,} answers are scored already"))
-    for window in job.run(scorer, first):
-        file.append(window)
+def _score_here(
+    scorer: "WindowScorer", count: int, should_stop: Callable[[], bool], first: int
+) -> Iterator[list[dict[str, Any]]]:
+    for start in range(first, count, scorer.window):
+        if should_stop():
+            raise StoppedError("stopped; the risks so far are saved.")
+        yield scorer.score(start)
+
+
+def _full_path(name: "str | Path | Detector | LoadedModel") -> str:
+    """For a process in another folder; the name of a dataset or model stays as it is."""
+    path = Path(str(name))
+    return str(path.resolve()) if path.exists() else str(name)
 
 
 def _find_dtype(detector: "Detector", model: "str | Path | LoadedModel | None", dtype: str) -> str:

@@ -1,21 +1,92 @@
-"""From samples to trained networks."""
+"""Train networks on samples, compare all methods on them, and plan how that would use a machine."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from clew.base import urls
-from clew.base.commands import Cached, TrainingHardware, Watched, select, takes
-from clew.base.progress import log_event
+from clew.base.commands import Cached, Hardware, TrainingHardware, Watched, select, takes
+from clew.base.progress import Reporter, log_event
 from clew.base.settings import as_path
-from clew.base.texts import split_names
-from clew.base.urls import is_url
+from clew.base.tables import Tabular
+from clew.base.texts import counted, split_names
+from clew.base.urls import is_url, local_path
+from clew.hallucination.workflow.preparing import OnCluster
 from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
-    from clew.hallucination.workflow.results import TrainingResult
+    import pyarrow as pa
+
+    from clew.cluster import Spread
+    from clew.engine import HardwarePlan
+    from clew.engine.plan import Machine
+    from clew.hallucination.comparison import CompareConfig, ComparisonResult
+    from clew.hallucination.detectors import Detector
+
+
+_FIGURES = ("test_auroc", "test_f1", "test_accuracy", "best_epoch", "epochs_run", "seconds")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingResult(Tabular):
+    """The result of `clew.train`, with one row per network. `path` is the output folder, `runs` are
+    the entries of results.json, `comparison` is the comparison that followed, if any."""
+
+    path: Path
+    runs: tuple[dict[str, Any], ...]
+    comparison: "ComparisonResult | None" = None
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The metrics of each network, by name: its entry in results.json."""
+        return {run["model"]: run for run in self.runs}
+
+    @property
+    def table(self) -> "pa.Table":
+        import pyarrow
+
+        rows = [
+            {"network": run["model"], **{name: run[name] for name in _FIGURES}} for run in self.runs
+        ]
+        return pyarrow.Table.from_pylist(rows)
+
+    def detector(self, network: str) -> "Detector":
+        """The trained network, ready to score samples."""
+        from clew.hallucination.detectors import load_detector
+
+        return load_detector(self.path / self.metrics[network]["folder"])
+
+    def __repr__(self) -> str:
+        figures = ", ".join(
+            f"{run['title']}: test AUROC {_figure(run['test_auroc'])}" for run in self.runs
+        )
+        return f"TrainingResult({figures}; {self.path})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plans:
+    """This machine, and the plan that each network's training would start with."""
+
+    machine: "Machine"
+    plans: dict[str, "HardwarePlan"]
+
+    def as_dict(self) -> dict[str, Any]:
+        plans = {name: made.to_dict() for name, made in self.plans.items()}
+        return {"machine": asdict(self.machine), "plans": plans}
+
+    def __repr__(self) -> str:
+        gpus = "".join(f", {gpu.name}" for gpu in self.machine.gpus)
+        plans = "; ".join(
+            f"{name}: {made.device}, {made.precision}, batch size {made.batch_size:,}"
+            for name, made in self.plans.items()
+        )
+        return f"Plans({counted(self.machine.cores, 'CPU core')}{gpus}; {plans})"
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +154,7 @@ class TrainSettings(TrainingHardware, Cached, Watched):
 
 @repeatable("train", always=("preprocessed_dir", "out"), unrecorded=("overwrite", "threads"))
 @takes(TrainSettings)
-def train(given: TrainSettings) -> "TrainingResult":
+def train(given: TrainSettings) -> TrainingResult:
     """Train hallucination detectors and evaluate them on the test split.
 
     Run the same command again to resume a run that was stopped or killed. With torchrun, several
@@ -112,8 +183,7 @@ def train(given: TrainSettings) -> "TrainingResult":
     from clew.hallucination.detectors.registry import NetworkSettings
     from clew.hallucination.detectors.training.settings import LossSettings, TrainRunConfig
     from clew.hallucination.detectors.training.train import train_detectors
-    from clew.hallucination.workflow.comparing import run_comparison
-    from clew.hallucination.workflow.results import TrainingResult
+    from clew.hallucination.workflow.training import run_comparison
     from clew.storage.mirror import open_folder
 
     open_cached = partial(open_folder, cache_dir=given.cache_dir, cache_size=given.cache_size)
@@ -138,3 +208,180 @@ def train(given: TrainSettings) -> "TrainingResult":
         runs = train_detectors(config, report, given.should_stop)
     comparison = run_comparison(follows, watching, given.should_stop) if follows else None
     return TrainingResult(path=config.out, runs=tuple(runs), comparison=comparison)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings(Hardware, OnCluster, Cached, Watched):
+    """What `compare` takes.
+
+    Args:
+        preprocessed_dir: Folder of samples that "clew preprocess" wrote, or its URL. [default:
+            preprocessed_data]
+        out: Folder for the table, the scores, the networks and the report.
+        methods: Methods to compare, such as "perplexity,linear_probe,lstm". [default: all, except
+            those of other packages]
+        seeds: Number of seeds for methods with randomness.
+        overwrite: Rerun the selected methods instead of resuming.
+        keep_detectors: Keep the best method on validation as a detector in OUT/detector, keep all
+            methods that read the model in OUT/detectors/METHOD as well, or none.
+        train_on: Folders of samples to train and select on.
+        test_on: Folders of samples to evaluate on. One that is not trained on is evaluated on all
+            of its answers.
+        stores: Folders of samples, one per question set: evaluate each with detectors that were
+            trained on the others.
+        name: Names of the question sets, in the order of the folders, such as "facts,trivia".
+            [default: those under which they were captured]
+        by_set: Do the same with the question sets in one folder, such as all built-in ones that
+            were captured together: the part of the question IDs before the slash names the set.
+        pairs: With several sets, also train on each alone and evaluate it on each.
+        folds: Evaluate every answer once, in this many folds by question, for small sets; 0
+            evaluates the test split.
+        epochs: Maximum number of epochs.
+        patience: Stop after this many epochs without a better validation AUROC; 0 disables early
+            stopping.
+        cluster: Fit several methods at once on Ray: ray (the cluster of RAY_ADDRESS, one that runs
+            here, or a new one on this machine) or ray://host:port. Requires "clew[ray]".
+    """
+
+    preprocessed_dir: str | Path | None = None
+    out: Annotated[str | Path, UrlNeverFromFile] = "comparison"
+    methods: str | Sequence[str] | None = None
+    seeds: int = 5
+    overwrite: bool = False
+    keep_detectors: Literal["best", "all", "none"] = "best"
+    train_on: Sequence[str | Path] = ()
+    test_on: Sequence[str | Path] = ()
+    stores: Sequence[str | Path] = ()
+    name: str | Sequence[str] | None = None
+    by_set: bool = False
+    pairs: bool = True
+    folds: int = 0
+    epochs: int = 50
+    patience: int = 10
+
+
+@repeatable(
+    "compare",
+    always=("preprocessed_dir", "out"),
+    unrecorded=("overwrite", "keep_detectors", "cluster", "workers", "threads"),
+)
+@takes(CompareSettings)
+def compare(given: CompareSettings) -> "ComparisonResult":
+    """Compare all detection methods on the same split; write a report and a table with confidence
+    intervals.
+
+    The layer, the threshold and the best method are selected on validation answers; test answers
+    are used only for the final evaluation. Run the same command again to resume a comparison
+    that was stopped or killed.
+
+    Returns:
+        The comparison: `table` (one row per method), `best` (the name of the best method) and
+        `report` (the path of the page). Notebooks display it as a table.
+
+    Raises:
+        InputError: The samples or a setting cannot be used.
+        SettingsMismatchError: The folder holds a comparison with different settings.
+        StoreError: A folder is incomplete or damaged, or another run is writing into it.
+        StoppedError: `should_stop` returned True; everything so far is saved.
+
+    Examples:
+        >>> comparison = clew.compare(preprocessed_dir="preprocessed_data")
+        >>> comparison.to_pandas()
+    """
+    from clew.base.cpu import watch_cores
+    from clew.engine import PlanRequest, TrainConfig
+    from clew.hallucination.comparison import CompareConfig, choose_folders
+    from clew.hallucination.samples.index import open_samples
+
+    open_cached = partial(open_samples, cache_dir=given.cache_dir, cache_size=given.cache_size)
+    samples = given.preprocessed_dir
+    fit_on, measure_on = choose_folders(
+        preprocessed_dir=None if samples is None else open_cached(samples),
+        train_on=[open_cached(folder) for folder in given.train_on],
+        test_on=[open_cached(folder) for folder in given.test_on],
+        stores=[open_cached(folder) for folder in given.stores],
+    )
+    config = select(
+        CompareConfig,
+        given,
+        train_on=fit_on,
+        test_on=measure_on,
+        out=local_path(given.out),
+        methods=None if given.methods is None else split_names(given.methods),
+        train=select(TrainConfig, given, patience=given.patience or None),
+        request=select(PlanRequest, given),
+        names=_split(given.name),
+    )
+    where = given.spread(threads=given.threads, device=given.device)
+    report = watch_cores(given.reporter or log_event, given.device)
+    return run_comparison(config, report, given.should_stop, where)
+
+
+def _split(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names as they are written, unlike those of methods."""
+    parts = (names or "").split(",") if isinstance(names, str | None) else names
+    return tuple(stripped for part in parts if (stripped := part.strip()))
+
+
+def run_comparison(
+    config: "CompareConfig",
+    reporter: Reporter | None,
+    should_stop: Callable[[], bool],
+    where: "Spread | None" = None,
+) -> "ComparisonResult":
+    """Compare, and write the report with a page per mistake that it lists."""
+    from clew.hallucination.answer_page.run import show_mistakes
+    from clew.hallucination.comparison import compare_methods
+    from clew.hallucination.comparison.report import write_report
+
+    comparison = compare_methods(config, reporter, should_stop, where)
+    show_mistakes(config.out, config.test_on[0], reporter)
+    write_report(config.out)
+    return comparison
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings(TrainingHardware):
+    """What `plan` takes.
+
+    Args:
+        preprocessed_dir: Folder of samples to benchmark on, written by "clew preprocess".
+        epochs: Number of epochs of the planned run.
+    """
+
+    preprocessed_dir: str | Path | None = None
+    epochs: int = 50
+
+
+@takes(PlanSettings)
+def plan(given: PlanSettings) -> "Plans":
+    """Show how training would use this machine (device, precision, batch size, ...), and why.
+
+    With samples, each network is benchmarked on them for a few seconds, as "clew train" does at
+    startup. Without samples, the plan shows which choices would be measured.
+
+    Returns:
+        `machine`, and `plans`: one `HardwarePlan` per network (with samples) or for "all networks",
+        with a reason for every choice.
+
+    Raises:
+        InputError: The samples or a setting cannot be used.
+
+    Examples:
+        >>> clew.plan().plans["all networks"].reasons["precision"]
+    """
+    from clew.engine import PlanRequest, TrainConfig, plan_hardware
+    from clew.engine.plan import look_at_machine
+    from clew.hallucination.workflow.training import Plans
+
+    machine, config = look_at_machine(), TrainConfig(epochs=given.epochs)
+    request = select(PlanRequest, given)
+    if given.preprocessed_dir is None:
+        made = plan_hardware(request, config=config, machine=machine)
+        return Plans(machine=machine, plans={"all networks": made})
+    from clew.hallucination.detectors.training.settings import TrainRunConfig
+    from clew.hallucination.detectors.training.train import plan_models
+
+    folder = Path(given.preprocessed_dir)
+    plans = plan_models(TrainRunConfig(preprocessed_dir=folder, train=config, request=request))
+    return Plans(machine=machine, plans=plans)

@@ -9,10 +9,9 @@ import pytest
 from clew.base.errors import InputError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.live.page.routes import Page, TraceRequest
+from clew.hallucination.live.features import Answer
+from clew.hallucination.live.page.routes import Page, Tracer, TraceRequest
 from clew.hallucination.live.page.stored import BrowsedStore, PageFiles
-from clew.hallucination.live.page.tracer import Tracer
-from clew.hallucination.live.scoring import ToScore
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.making import split_tokens
 
@@ -73,7 +72,7 @@ def test_tokens_of_a_stored_answer_get_the_risk_that_new_ones_get(
     trace, _ = request_of(trace_store, 11)
     prompt, tokens = split_tokens(trace)
     with Session(ending_model, replace(session.detector, tokens=probe)) as opened:
-        given = ToScore(prompt=prompt, tokens=tokens, text="x")
+        given = Answer(prompt=prompt, tokens=tokens, text="x")
         [scored] = opened.scorer(tokens=True).score([given])
         found = Tracer(opened).score_tokens(trace_store, trace)
     assert found is not None and found == pytest.approx(scored.token_risks, abs=2e-3)

@@ -1,7 +1,7 @@
 """Answers in OpenAI's shape."""
 
-from clew.hallucination.live.delivery import LiveToken
 from clew.hallucination.live.service.responses import Shape
+from clew.hallucination.llm.requests import Token
 
 
 def test_completions_report_the_chosen_token_too() -> None:
@@ -14,6 +14,6 @@ def test_completions_report_the_chosen_token_too() -> None:
         top_logprobs=2,
         token_text=lambda token: {1: "a", 2: "a", 3: "c"}[token],
     )
-    drawn = LiveToken(id=3, text="c", logprob=-4.0, entropy=1.0, top=((1, -0.5), (2, -1.0)))
+    drawn = Token(id=3, text="c", logprob=-4.0, entropy=1.0, top=((1, -0.5), (2, -1.0)))
     [choice] = shape.token(0, drawn, 0)["choices"]
     assert choice["logprobs"]["top_logprobs"] == [{"a": -0.5, "c": -4.0}]

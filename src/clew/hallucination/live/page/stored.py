@@ -26,9 +26,9 @@ from clew.hallucination.detectors.similar_answers import (
     choose_known,
     fit_known,
 )
-from clew.hallucination.live.scoring import why_unavailable
+from clew.hallucination.live.features import why_unavailable
 from clew.hallucination.traces import Trace, TraceBatchLoader
-from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis
+from clew.hallucination.traces.compact import BASIS_NAME, Basis, load_basis
 from clew.hallucination.traces.token_texts import read_token_texts
 from clew.pages.numbers import as_dict
 from clew.storage.reading import irregular_kind, read_bounded
@@ -87,13 +87,22 @@ class AnswerIndex:
 
     def find(self, search: Search) -> Int64[np.ndarray, " found"]:
         """The rows that match, in the order that was asked for."""
-        kept = self._matches_text(search.text) & self._has_label(search.label)
-        kept &= self._has_outcome(search.outcome)
-        if self.risk is not None and (search.least_risk > 0 or search.most_risk < 1):
-            values = self.risk.values
-            kept &= (values >= search.least_risk) & (values <= search.most_risk)
+        kept, label, rank = self._matches_text(search.text), self.hallucinated, np.zeros(len(self))
+        labels = {"none": np.isnan(label), "hallucinated": label == 1, "correct": label == 0}
+        kept &= labels.get(search.label, True)
+        if self.risk is not None:
+            risk, threshold = self.risk.values, self.risk.threshold
+            missed = (risk <= threshold) & (label == 1)
+            false_alarm = (risk > threshold) & (label == 0)
+            mistakes = {"missed": missed, "false_alarm": false_alarm, "any": True}
+            kept &= mistakes.get(search.outcome, missed | false_alarm)
+            if search.least_risk > 0 or search.most_risk < 1:
+                kept &= (risk >= search.least_risk) & (risk <= search.most_risk)
+            # Smaller comes first, NaN last. The worst mistake is the one whose label the risk makes
+            # least likely.
+            rank = {"risk": -risk, "worst": -np.abs(risk - label)}.get(search.order, rank)
         rows = np.flatnonzero(kept)
-        return rows[np.lexsort((self.numbers[rows], self._rank(search.order)[rows]))]
+        return rows[np.lexsort((self.numbers[rows], rank[rows]))]
 
     def describe(self, row: int) -> dict[str, Any]:
         """One line of the list."""
@@ -146,31 +155,6 @@ class AnswerIndex:
                 masks.append(self.numbers == int(word.removeprefix("#")))
             found &= np.logical_or.reduce(masks)
         return found
-
-    def _has_label(self, label: Label) -> Bool[np.ndarray, " answers"]:
-        if label == "any":
-            return np.ones(len(self), bool)
-        if label == "none":
-            return np.isnan(self.hallucinated)
-        return self.hallucinated == (label == "hallucinated")
-
-    def _has_outcome(self, outcome: Outcome) -> Bool[np.ndarray, " answers"]:
-        if outcome == "any" or self.risk is None:
-            return np.ones(len(self), bool)
-        flagged = self.risk.values > self.risk.threshold
-        known = ~np.isnan(self.risk.values)
-        missed = known & ~flagged & (self.hallucinated == 1)
-        false_alarm = flagged & (self.hallucinated == 0)
-        return {"missed": missed, "false_alarm": false_alarm}.get(outcome, missed | false_alarm)
-
-    def _rank(self, order: Order) -> Float64[np.ndarray, " answers"]:
-        """Smaller comes first; NaN comes last."""
-        if order == "number" or self.risk is None:
-            return np.zeros(len(self))
-        if order == "risk":
-            return -self.risk.values
-        # The worst mistake is the one whose label the risk makes least likely.
-        return -np.abs(self.risk.values - self.hallucinated)
 
 
 def build_index(

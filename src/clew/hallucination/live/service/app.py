@@ -1,25 +1,36 @@
-"""The routes of the service, and answers as server-sent events."""
+"""The routes of the service: answers whole or as server-sent events, and `POST /score` for answers
+that exist already."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from clew.base.errors import InputError, StoppedError
 from clew.base.typed_json import compact_json
 from clew.hallucination.live.delivery import LiveAnswer
-from clew.hallucination.live.page.routes import Page, add_page
+from clew.hallucination.live.features import Answer
+from clew.hallucination.live.page.routes import Page, Tracer, add_page
 from clew.hallucination.live.page.stored import PageFiles
-from clew.hallucination.live.page.tracer import Tracer
-from clew.hallucination.live.service.requests import Asked, ChatRequest, CompletionRequest
-from clew.hallucination.live.service.scoring import Scoring
+from clew.hallucination.live.service.requests import (
+    Asked,
+    ChatRequest,
+    CompletionRequest,
+    ScoreItem,
+    out_of_time,
+    read_messages,
+    unusable,
+)
+from clew.hallucination.live.service.responses import Shape, scored_object
 from clew.hallucination.live.service.service import (
     Answering,
     Metrics,
     Service,
     ServiceSettings,
-    Work,
-    collect,
 )
-from clew.pages.api import ApiError, Lifecycle
+from clew.hallucination.llm.requests import Request as EngineRequest
+from clew.pages.api import ApiError, Lifecycle, busy, invalid
 from clew.pages.guard import Receive, Scope, Send
 from clew.pages.service import LEFT, Gauges, add_state, new_app, read_json, reply, wait_until_left
 
@@ -28,10 +39,13 @@ if TYPE_CHECKING:
 
     from clew.hallucination.live.session import Session
 
+
 # Tokenizing takes memory in proportion to the text, several hundred bytes per character.
 _TOKENIZED_AT_ONCE = 2
 _DONE = "data: [DONE]\n\n"
 _STREAM_HEADERS = {"X-Accel-Buffering": "no"}
+# Requests to score that may wait while another is scored.
+_MAX_WAITING = 64
 
 
 def build_app(
@@ -89,7 +103,7 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
 
 
 def _respond_with_events(
-    service: Service, asked: Asked, work: list[Work], answering: Answering
+    service: Service, asked: Asked, work: list[EngineRequest], answering: Answering
 ) -> "Response":
     from starlette.responses import StreamingResponse
 
@@ -110,14 +124,14 @@ def _respond_with_events(
 async def _respond_whole(
     service: Service,
     asked: Asked,
-    work: list[Work],
+    work: list[EngineRequest],
     answering: Answering,
     request: "Request",
 ) -> "Response":
     """The answers once they are finished; a client that leaves takes its requests out of the
     batch."""
     with service.lifecycle.running(answering):
-        answers = asyncio.ensure_future(collect(answering, len(work)))
+        answers = asyncio.ensure_future(answering.collect())
         left = asyncio.ensure_future(wait_until_left(request.receive))
         try:
             await asyncio.wait({answers, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -128,13 +142,13 @@ async def _respond_whole(
             if answering.cancel():
                 service.metrics.disconnected.add()
             answers.cancel(), left.cancel()
-    for place, one in enumerate(found):
-        service.record(_endpoint(asked), work[place], one)
-    return reply(service.shape(asked).whole(found, _count_prompts(work, asked.n)))
+    for engine_request, one in zip(work, found, strict=True):
+        service.record(asked, engine_request, one)
+    return reply(Shape.of(service, asked).whole(found, _count_prompts(work, asked.n)))
 
 
 async def _stream(
-    service: Service, asked: Asked, work: Sequence[Work], answering: Answering
+    service: Service, asked: Asked, work: Sequence[EngineRequest], answering: Answering
 ) -> AsyncGenerator[str]:
     """Server-sent events: a chunk per token, one at the end of each answer, [DONE]. What goes wrong
     on the way is a chunk with an error, as OpenAI's clients expect it."""
@@ -156,9 +170,9 @@ async def _stream(
 
 
 async def _chunks(
-    service: Service, asked: Asked, work: Sequence[Work], answering: Answering
+    service: Service, asked: Asked, work: Sequence[EngineRequest], answering: Answering
 ) -> AsyncGenerator[dict[str, Any]]:
-    shape = service.shape(asked)
+    shape = Shape.of(service, asked)
     no_usage = {"usage": None} if asked.includes_usage else {}
     offsets, tokens = [0] * len(work), 0
     for choice in range(len(work)):
@@ -166,7 +180,7 @@ async def _chunks(
             yield first | no_usage
     async for choice, event in answering.events():
         if isinstance(event, LiveAnswer):
-            service.record(_endpoint(asked), work[choice], event)
+            service.record(asked, work[choice], event)
             tokens += len(event.tokens)
             yield shape.end(choice, event) | no_usage
         else:
@@ -176,13 +190,9 @@ async def _chunks(
         yield shape.usage(_count_prompts(work, asked.n), tokens)
 
 
-def _endpoint(asked: Asked) -> str:
-    return "chat" if asked.is_chat else "completions"
-
-
-def _count_prompts(work: Sequence[Work], n: int) -> int:
+def _count_prompts(work: Sequence[EngineRequest], n: int) -> int:
     """Every prompt is counted once, however many answers it gets."""
-    return sum(len(one.request.prompt) for one in work[::n])
+    return sum(len(one.prompt) for one in work[::n])
 
 
 def _event(chunk: dict[str, Any]) -> str:
@@ -220,3 +230,114 @@ def _add_state(app: "FastAPI", service: Service) -> None:
         is_running=lambda: service.session.is_running,
         gauges=gauges,
     )
+
+
+class _ScoreRequest:
+    """A request that is scored, or waits for it. It ends early, with an error, if its client has
+    left, its time is up, or the server ends: before the next batch."""
+
+    def __init__(self) -> None:
+        self.is_stopped = threading.Event()
+        self.early: asyncio.Future[ApiError] = asyncio.get_running_loop().create_future()
+
+    def end(self, error: ApiError) -> None:
+        if not self.early.done():
+            self.early.set_result(error)
+
+    def check(self, _: int = 0) -> None:
+        """Called in the thread that scores. Raises StoppedError."""
+        if self.is_stopped.is_set():
+            raise StoppedError("the request was ended.")
+
+
+class Scoring:
+    """Scores given answers, one request at a time: each takes a whole batch of the model."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        # Of its own: requests that wait here keep no thread from those that generate.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-score")
+        self._scorer = service.session.scorer(tokens=True)
+        self._waiting = 0
+
+    async def score(self, body: Any, receive: Receive) -> Any:
+        """The `clew` object of an answer, or a list of them for a list. Raises ApiError, which
+        names the item that cannot be used."""
+        given = body if isinstance(body, list) else [body]
+        most = self._service.settings.max_items
+        if len(given) > most:
+            text = f"The request has {len(given):,} items: give at most {most:,}."
+            raise ApiError(422, text, code="too_many_items")
+        if self._waiting >= _MAX_WAITING:
+            raise busy(self._waiting)
+        self._waiting += 1
+        try:
+            found = await self._run(given, isinstance(body, list), receive)
+        finally:
+            self._waiting -= 1
+        return found if isinstance(body, list) else found[0]
+
+    async def _run(
+        self, given: Sequence[Any], is_list: bool, receive: Receive
+    ) -> list[dict[str, Any]]:
+        loop, job = asyncio.get_running_loop(), _ScoreRequest()
+        seconds = self._service.settings.request_seconds
+        timer = loop.call_later(seconds, job.end, out_of_time(seconds))
+        work = loop.run_in_executor(self._thread, self._score, given, is_list, job)
+        left = asyncio.ensure_future(wait_until_left(receive))
+        awaited: set[asyncio.Future[Any]] = {work, left, job.early}
+        try:
+            with self._service.lifecycle.running(job):
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return await work
+            if job.early.done():
+                raise job.early.result()
+            self._service.metrics.disconnected.add()
+            raise ApiError(LEFT, "The client has left.")
+        finally:
+            job.is_stopped.set()
+            timer.cancel()
+            left.cancel()
+            work.cancel()
+
+    def _score(
+        self, given: Sequence[Any], is_list: bool, job: _ScoreRequest
+    ) -> list[dict[str, Any]]:
+        session, scored_items = self._service.session, []
+        items = [
+            self._read(one, f"[{place}]" if is_list else "") for place, one in enumerate(given)
+        ]
+        for start in range(0, len(items), size := self._scorer.window):
+            scored_items += self._scorer.score_window(items[start : start + size], job.check)
+        found = []
+        for item, scored in zip(items, scored_items, strict=True):
+            self._service.metrics.count_answer(scored.risk, "score")
+            texts = [str(session.tokenizer.decode([token])) for token in item.tokens]
+            found.append(scored_object(scored, session.detector.name, item.tokens, texts))
+        return found
+
+    def _read(self, given: Any, path: str) -> Answer:
+        dot = f"{path}." if path else ""
+        found = ScoreItem.read(given, dot)
+        answer = found.answer
+        if answer is None:
+            raise invalid(f"{dot}answer", f"{dot}answer: give the answer to score.")
+        try:
+            prompt, question = self._encode(found, dot)
+            [tokens] = self._service.session.encoder.encode_answers([answer])
+        except InputError as error:
+            raise unusable(path or "question", error) from None
+        return Answer(prompt=prompt, tokens=tokens, question=question, text=answer, name=question)
+
+    def _encode(self, found: ScoreItem, dot: str) -> tuple[list[int], str]:
+        """The prompt, and the question in it."""
+        question, messages = found.question, found.messages
+        if (question is None) == (messages is None):
+            raise invalid(f"{dot}question", f"{dot}question: give 'question' or 'messages'.")
+        if question is not None:
+            return self._service.session.encoder.encode(question, found.context), question
+        if not messages:
+            raise invalid(f"{dot}messages", f"{dot}messages: give 1 or more.")
+        read = read_messages(messages, f"{dot}messages")
+        return self._service.encode_chat(read, found.context, dot)[:2]

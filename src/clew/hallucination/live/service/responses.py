@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.data import Risk
-    from clew.hallucination.live.delivery import LiveAnswer, LiveToken
+    from clew.hallucination.live.delivery import LiveAnswer
     from clew.hallucination.live.scoring import Scored
+    from clew.hallucination.live.service.requests import Asked
+    from clew.hallucination.live.service.service import Service
+    from clew.hallucination.llm.requests import Token
 
 # JSON has no infinity. The log probability of a token that cannot come, as OpenAI writes it.
 _IMPOSSIBLE = -9999.0
@@ -18,14 +21,14 @@ _BROKEN = "\ufffd"
 
 
 def clew_object(
-    risk: "Risk", detector: str, tokens: "Sequence[LiveToken] | None" = None
+    risk: "Risk", detector: str, tokens: "Sequence[Token] | None" = None
 ) -> dict[str, Any]:
     """What the detector says about an answer, the risk of its tokens included."""
     found = {**risk.to_dict(), "detector": detector}
     return found if tokens is None else {**found, "tokens": _describe_tokens(tokens)}
 
 
-def _describe_tokens(tokens: "Sequence[LiveToken]") -> list[dict[str, Any]]:
+def _describe_tokens(tokens: "Sequence[Token]") -> list[dict[str, Any]]:
     return [
         {"token": one.text, "id": one.id, "risk": one.risk, "logprob": _finite(one.logprob)}
         for one in tokens
@@ -61,6 +64,19 @@ class Shape:
     number: str = field(default_factory=lambda: token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
+    @classmethod
+    def of(cls, service: "Service", asked: "Asked") -> "Shape":
+        detector, tokenizer = service.session.detector, service.session.tokenizer
+        return cls(
+            is_chat=asked.is_chat,
+            is_only=asked.answers == 1,
+            model=service.model_name,
+            fingerprint=f"fp_{str(detector.model.get('fingerprint', ''))[:10]}",
+            detector=detector.name,
+            top_logprobs=asked.alternatives,
+            token_text=lambda token: str(tokenizer.decode([token])),
+        )
+
     def whole(self, answers: "Sequence[LiveAnswer]", prompt_tokens: int) -> dict[str, Any]:
         """The response with all answers."""
         choices = [self._choice(place, one) for place, one in enumerate(answers)]
@@ -77,7 +93,7 @@ class Shape:
             return None
         return self._chunk(choice, {"role": "assistant", "content": "", "refusal": None}, None)
 
-    def token(self, choice: int, token: "LiveToken", offset: int) -> dict[str, Any]:
+    def token(self, choice: int, token: "Token", offset: int) -> dict[str, Any]:
         """The chunk of a token, with its risk; `offset` is where its text starts."""
         clew = {"tokens": _describe_tokens([token])}
         content = {"content": token.text} if self.is_chat else token.text
@@ -139,7 +155,7 @@ class Shape:
         }
 
     def _logprobs(
-        self, tokens: "Sequence[LiveToken]", offset: int, clew: dict[str, Any] | None = None
+        self, tokens: "Sequence[Token]", offset: int, clew: dict[str, Any] | None = None
     ) -> dict[str, Any] | None:
         """None if they are not asked for. The answer's risk is in them too: LangChain keeps these
         and drops what it does not know."""
@@ -148,7 +164,7 @@ class Shape:
         found = self._of_chat(tokens) if self.is_chat else self._of_text(tokens, offset)
         return found if clew is None else {**found, "clew": clew}
 
-    def _of_chat(self, tokens: "Sequence[LiveToken]") -> dict[str, Any]:
+    def _of_chat(self, tokens: "Sequence[Token]") -> dict[str, Any]:
         content = [
             {
                 **_with_bytes(one.text, one.logprob),
@@ -160,7 +176,7 @@ class Shape:
         ]
         return {"content": content, "refusal": None}
 
-    def _of_text(self, tokens: "Sequence[LiveToken]", offset: int) -> dict[str, Any]:
+    def _of_text(self, tokens: "Sequence[Token]", offset: int) -> dict[str, Any]:
         offsets = []
         for one in tokens:
             offsets.append(offset)
@@ -172,7 +188,7 @@ class Shape:
             "text_offset": offsets,
         }
 
-    def _top_of(self, token: "LiveToken") -> dict[str, float]:
+    def _top_of(self, token: "Token") -> dict[str, float]:
         """The most likely tokens by their text, and always the chosen one, as in OpenAI's API. Of
         several with the same text, the most likely counts."""
         found: dict[str, float] = {}

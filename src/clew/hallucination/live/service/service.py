@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.memory import is_out_of_memory
 from clew.base.settings import check_numbers, check_positive
-from clew.hallucination.live.delivery import LiveAnswer, LiveToken
+from clew.hallucination.live.delivery import LiveAnswer
 from clew.hallucination.live.service.requests import (
     Asked,
     CompletionRequest,
@@ -26,8 +26,8 @@ from clew.hallucination.live.service.requests import (
     too_long,
     unusable,
 )
-from clew.hallucination.live.service.responses import Shape
-from clew.hallucination.llm.requests import Request
+from clew.hallucination.llm.prompts import Cut
+from clew.hallucination.llm.requests import Request, Token
 from clew.pages.api import (
     SECONDS,
     ApiError,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from clew.hallucination.live.session import Session
 
 logger = logging.getLogger(__name__)
-Event = LiveToken | LiveAnswer
+Event = Token | LiveAnswer
 PromptSource = Literal["detector", "messages"]
 _NO_CONTEXT = (
     "'context' is for a question in the detector's own prompt: one message of the user. Put the "
@@ -127,13 +127,6 @@ class Metrics(RequestMetrics):
             self.risks.observe(risk.risk)
 
 
-class Work(NamedTuple):
-    """A request to the engine, and the text of its question, for detectors that compare answers."""
-
-    request: Request
-    question: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Service:
     """A session behind an API."""
@@ -159,9 +152,9 @@ class Service:
                 code="model_not_found",
             )
 
-    def prepare(self, asked: Asked) -> list[Work]:
-        """The work for the engine: every prompt `n` times. Raises ApiError. Tokenizes, so it runs
-        in a thread of its own."""
+    def prepare(self, asked: Asked) -> list[Request]:
+        """The requests to the engine: every prompt `n` times. Raises ApiError. Tokenizes, so it
+        runs in a thread of its own."""
         count, most = asked.answers, self.settings.max_choices
         most = min(most, self.session.most_at_once or most)
         if count > most:
@@ -171,33 +164,25 @@ class Service:
             prompts = self._encode(asked)
         except InputError as error:
             raise unusable(asked.prompt_name, error) from None
-        limits = [self._answer_tokens(asked, request) for request, _ in prompts]
+        limits = [self._answer_tokens(asked, request) for request in prompts]
         found = [
-            (replace(request, max_new_tokens=limit), question)
-            for (request, question), limit in zip(prompts, limits, strict=True)
+            replace(request, max_new_tokens=limit)
+            for request, limit in zip(prompts, limits, strict=True)
             for _ in range(asked.n)
         ]
-        return [
-            Work(replace(request, sampling=asked.sampling(choice)), question)
-            for choice, (request, question) in enumerate(found)
-        ]
+        return [replace(one, sampling=asked.sampling(place)) for place, one in enumerate(found)]
 
-    def _encode(self, asked: Asked) -> list[Work]:
-        """Work with the length that an answer has if the request does not say."""
-        longest = self.settings.max_tokens
+    def _encode(self, asked: Asked) -> list[Request]:
+        """Requests with the length that an answer has if the client does not say."""
+        longest, made = self.settings.max_tokens, self.session.generation
         make = partial(Request, stop=asked.stops, top_logprobs=asked.alternatives or 0)
         if isinstance(asked, CompletionRequest):
             encoded = [self._encode_text(prompt) for prompt in asked.prompts]
-            return [
-                Work(make(prompt=tokens, max_new_tokens=longest), question)
-                for tokens, question in encoded
-            ]
+            return [make(prompt=t, max_new_tokens=longest, question=q) for t, q in encoded]
         tokens, question, is_detectors = self.encode_chat(asked.conversation, asked.context)
-        if not is_detectors:
-            return [Work(make(prompt=tokens, max_new_tokens=longest), question)]
-        made = self.session.generation
-        most = min(made.max_new_tokens, longest)
-        return [Work(make(prompt=tokens, max_new_tokens=most, cut=made.cut), question)]
+        most = min(made.max_new_tokens, longest) if is_detectors else longest
+        cut: Cut = made.cut if is_detectors else "none"
+        return [make(prompt=tokens, max_new_tokens=most, question=question, cut=cut)]
 
     def encode_chat(
         self, messages: Messages, context: str | None, path: str = ""
@@ -241,12 +226,12 @@ class Service:
             )
         return min(wanted, room)
 
-    def start(self, asked: Asked, work: Sequence[Work]) -> "Answering":
+    def start(self, asked: Asked, requests: Sequence[Request]) -> "Answering":
         """Start to generate; raises ApiError if the queue is full."""
         try:
             return Answering(
                 self.session,
-                work,
+                requests,
                 self.settings.request_seconds,
                 self.metrics.first_token.observe,
                 is_stream=asked.stream,
@@ -259,37 +244,26 @@ class Service:
             logger.error("a request cannot be answered: %s", error)
             raise failed() from None
 
-    def shape(self, asked: Asked) -> Shape:
-        detector = self.session.detector
-        return Shape(
-            is_chat=asked.is_chat,
-            is_only=asked.answers == 1,
-            model=self.model_name,
-            fingerprint=f"fp_{str(detector.model.get('fingerprint', ''))[:10]}",
-            detector=detector.name,
-            top_logprobs=asked.alternatives,
-            token_text=lambda token: str(self.session.tokenizer.decode([token])),
-        )
-
-    def record(self, endpoint: str, work: Work, answer: LiveAnswer) -> None:
+    def record(self, asked: Asked, request: Request, answer: LiveAnswer) -> None:
         """Count an answer; log it only if that was asked for."""
+        endpoint = "chat" if asked.is_chat else "completions"
         self.metrics.tokens.add(len(answer.tokens))
         self.metrics.count_answer(answer.risk, endpoint)
         if self.settings.log_requests:
-            prompt = self.session.tokenizer.decode(work.request.prompt)
+            prompt = self.session.tokenizer.decode(request.prompt)
             logger.info("%s: prompt %r, answer %r, %s", endpoint, prompt, answer.text, answer.risk)
 
 
 class Answering:
-    """Generates one answer per piece of work, all at the same time. Belongs to the loop it is made
-    in; raises what the session raises if the work cannot be taken. Its tokens are delivered only
-    if it `is_stream`: waking the loop for each takes time from the engine. `on_first_token` gets
+    """Generates the answers to some requests, all at the same time. Belongs to the loop it is made
+    in; raises what the session raises if they cannot be taken. Their tokens are delivered only if
+    it `is_stream`: waking the loop for each takes time from the engine. `on_first_token` gets
     the seconds that the first token took."""
 
     def __init__(
         self,
         session: "Session",
-        work: Sequence[Work],
+        requests: Sequence[Request],
         seconds: float,
         on_first_token: Callable[[float], None],
         *,
@@ -299,11 +273,11 @@ class Answering:
         self._on_first_token: Callable[[float], None] | None = on_first_token
         self._events: asyncio.Queue[tuple[int, Event] | ApiError] = asyncio.Queue()
         self._started, self._seconds = self._loop.time(), seconds
-        self._unfinished, self._is_open = len(work), True
+        self._unfinished, self._is_open = len(requests), True
         self._tickets = []
         try:
-            for place, one in enumerate(work):
-                ticket = session.submit(one.request, question=one.question)
+            for place, request in enumerate(requests):
+                ticket = session.submit(request)
                 self._tickets.append(ticket)
                 ticket.on_event(partial(self._put, place))
         except BaseException:
@@ -324,6 +298,11 @@ class Answering:
                     self.cancel()
                     raise failed()
             yield event
+
+    async def collect(self) -> list[LiveAnswer]:
+        """All answers, in the order of the requests."""
+        found = [(place, one) async for place, one in self.events() if isinstance(one, LiveAnswer)]
+        return [answer for _, answer in sorted(found, key=lambda pair: pair[0])]
 
     def end(self, error: ApiError) -> None:
         """End the answers early, with an error; called in the loop."""
@@ -356,7 +335,7 @@ class Answering:
 
     def _put(self, place: int, event: Event | ClewError) -> None:
         """Called in the session's thread, perhaps after the loop has ended."""
-        if isinstance(event, LiveToken):
+        if isinstance(event, Token):
             if self._on_first_token is not None:
                 self._on_first_token(self._loop.time() - self._started)
                 self._on_first_token = None
@@ -370,12 +349,3 @@ class Answering:
             told = place, event
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._events.put_nowait, told)
-
-
-async def collect(answering: Answering, count: int) -> list[LiveAnswer]:
-    """All answers, in the order of the work."""
-    found: dict[int, LiveAnswer] = {}
-    async for place, event in answering.events():
-        if isinstance(event, LiveAnswer):
-            found[place] = event
-    return [found[place] for place in range(count)]

@@ -1,5 +1,5 @@
-"""Answers that exist already, from a file, a list or a trace store, read a few at a time, as token
-ids, and windows of them with their risks, in this process or on the workers of a cluster."""
+"""Answers that exist already, from a file, a list or a trace store: read a few at a time, as token
+ids, and scored in windows, in this process or on the workers of a cluster."""
 
 import hashlib
 import json
@@ -19,13 +19,12 @@ from clew.cluster import Spread, spread
 from clew.hallucination.detectors import Detector, load_detector
 from clew.hallucination.labels.answers import open_traces
 from clew.hallucination.labels.methods import match_answer
+from clew.hallucination.live.features import Answer
 from clew.hallucination.live.scoring import (
     CPU_ROWS,
     GPU_ROWS,
     WINDOW_BATCHES,
-    AnswerScorer,
     Scored,
-    ToScore,
 )
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.prompts import Encoder
@@ -52,7 +51,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenAnswer:
+class ExistingAnswer:
     """An answer to score; `prompt` and `tokens` are the token ids that were generated, if known."""
 
     about: AnsweredQuestion
@@ -71,7 +70,7 @@ class GivenAnswer:
         return None if match.is_refused else match.score < _CORRECT_SCORE
 
 
-def open_given(answers: Any, detector: Detector) -> "GivenAnswers":
+def open_answers(answers: Any, detector: Detector) -> "ExistingAnswers":
     """The answers of a file, a Hugging Face dataset, a trace store, or of a list or DataFrame.
     Raises InputError if there are none, or if the traces are another model's."""
     if not isinstance(answers, str | Path):
@@ -104,11 +103,11 @@ class RowAnswers:
         self.count = count
         self.identity = {"name": name, "sha256": digest.hexdigest()}
 
-    def read(self, first: int) -> Iterator[GivenAnswer]:
+    def read(self, first: int) -> Iterator[ExistingAnswer]:
         """The answers from number `first` on."""
         stem, rows = self._rows()
         for row in islice(rows, first, None):
-            yield GivenAnswer(about=read_answered(row, stem))
+            yield ExistingAnswer(about=read_answered(row, stem))
 
     def _rows(self) -> tuple[str, Iterable[Row]]:
         if isinstance(self._source, str):
@@ -135,7 +134,7 @@ class TraceAnswers:
         fitted_on = None if detector.origin is None else detector.origin.data.get("traces")
         self.is_training_data = fitted_on == hash_traces(self._store.manifest)
 
-    def read(self, first: int) -> Iterator[GivenAnswer]:
+    def read(self, first: int) -> Iterator[ExistingAnswer]:
         for index, entry in enumerate(self._store.shards):
             if first >= entry.rows:
                 first -= entry.rows
@@ -144,10 +143,10 @@ class TraceAnswers:
             first = 0
 
 
-GivenAnswers = RowAnswers | TraceAnswers
+ExistingAnswers = RowAnswers | TraceAnswers
 
 
-def _read_shard(shard: ShardReader) -> Iterator[GivenAnswer]:
+def _read_shard(shard: ShardReader) -> Iterator[ExistingAnswer]:
     columns = [shard.read_column(name).to_pylist() for name in _TRACE_COLUMNS]
     contexts = [None] * len(columns[0])
     if CONTEXT in shard.schema.names:
@@ -164,7 +163,7 @@ def _read_shard(shard: ShardReader) -> Iterator[GivenAnswer]:
             accepted=tuple(alias for alias in accepted or () if alias and alias.strip()),
             problem=None if border else "its prompt is unknown, so there is nothing to score",
         )
-        yield GivenAnswer(
+        yield ExistingAnswer(
             about=about,
             prompt=tuple(tokens[:border]),
             tokens=tuple(tokens[border:]),
@@ -172,78 +171,117 @@ def _read_shard(shard: ShardReader) -> Iterator[GivenAnswer]:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodedAnswer:
-    """An answer ready to be scored. `is_retokenized`: its text gives other tokens than those that
-    were generated; None if those are unknown."""
-
-    given: GivenAnswer
-    to_score: ToScore
-    is_retokenized: bool | None
-
-
-def encode_given(encoder: Encoder, answers: Sequence[GivenAnswer]) -> list[EncodedAnswer]:
-    """Tokenize answers and their prompts, where the tokens are not known."""
-    prompts = _encode_prompts(encoder, answers)
-    texts = encoder.encode_answers([given.about.answer for given in answers])
+def encode_answers(
+    encoder: Encoder, answers: Sequence[ExistingAnswer]
+) -> list[tuple[Answer, bool | None]]:
+    """Answers ready to be scored: they and their prompts are tokenized where the tokens are not
+    known; and whether their text gives other tokens than those that were generated, None if those
+    are unknown."""
+    abouts = [one.about for one in answers if one.prompt is None]
+    prompts = iter(
+        encoder.encode_prompts([a.question for a in abouts], [a.context for a in abouts])
+        if abouts
+        else ()
+    )
+    texts = encoder.encode_answers([one.about.answer for one in answers])
     return [
-        _encode_one(given, prompt, tokens)
-        for given, prompt, tokens in zip(answers, prompts, texts, strict=True)
+        _encode(one, next(prompts) if one.prompt is None else one.prompt, tokens)
+        for one, tokens in zip(answers, texts, strict=True)
     ]
 
 
-def _encode_prompts(encoder: Encoder, answers: Sequence[GivenAnswer]) -> list[Sequence[int] | str]:
-    to_encode = [given.about for given in answers if given.prompt is None]
-    encoded = encoder.encode_prompts(
-        [about.question for about in to_encode], [about.context for about in to_encode]
-    )
-    found = iter(list(encoded) if to_encode else [])
-    return [next(found) if given.prompt is None else given.prompt for given in answers]
-
-
-def _encode_one(
-    given: GivenAnswer, prompt: Sequence[int] | str, text_tokens: list[int]
-) -> EncodedAnswer:
-    about, tokens = given.about, text_tokens if given.tokens is None else given.tokens
-    problem = about.problem
+def _encode(
+    one: ExistingAnswer, prompt: Sequence[int] | str, text_tokens: list[int]
+) -> tuple[Answer, bool | None]:
+    about, problem = one.about, one.about.problem
     if isinstance(prompt, str):
         problem, prompt = problem or prompt, ()
-    return EncodedAnswer(
-        given=given,
-        to_score=ToScore(
-            prompt=prompt,
-            tokens=tokens,
-            question=about.question,
-            text=about.answer,
-            stop_reason=given.stop_reason,
-            name=about.id,
-            problem=problem,
-        ),
-        is_retokenized=None if given.tokens is None else list(given.tokens) != text_tokens,
+    answer = Answer(
+        prompt=prompt,
+        tokens=text_tokens if one.tokens is None else one.tokens,
+        question=about.question,
+        text=about.answer,
+        stop_reason=one.stop_reason,
+        name=about.id,
+        problem=problem,
     )
+    return answer, None if one.tokens is None else list(one.tokens) != text_tokens
 
 
 RiskRow = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
 class WindowScorer:
-    """Scores windows of answers; `tokens`: with the risk of every token."""
+    """Scores the first `count` answers, one window after the other, `rows` at once; `tokens`: with
+    the risk of every token."""
 
-    session: Session
-    scorer: AnswerScorer
-    tokens: bool
+    def __init__(
+        self,
+        session: Session,
+        answers: "ExistingAnswers",
+        count: int,
+        *,
+        rows: int | None,
+        tokens: bool,
+        reporter: Reporter = ignore_event,
+    ) -> None:
+        self._session, self._answers, self._count = session, answers, count
+        self._tokens, self._reporter = tokens, reporter
+        self._scorer = session.scorer(rows=rows, tokens=tokens)
+        self.window = self._scorer.window
+        self._next, self._rest = 0, iter(list[ExistingAnswer]())
 
-    def score(self, window: Sequence[GivenAnswer], reporter: Reporter) -> list[RiskRow]:
-        encoded = encode_given(self.session.encoder, window)
-        found = self.scorer.score_window(
-            [one.to_score for one in encoded],
-            lambda count: reporter(WorkAdvanced(count=count)),
+    def score(self, first: int) -> list[RiskRow]:
+        """The rows of the window that starts at an answer, by its number. A worker gets its windows
+        in their order, unless another has died: it reads on from one to the next."""
+        if first < self._next or not self._next:
+            self._next, self._rest = first, self._answers.read(first)
+        skipped = islice(self._rest, first - self._next, None)
+        window = list(islice(skipped, min(self.window, self._count - first)))
+        self._next = first + len(window)
+        encoded = encode_answers(self._session.encoder, window)
+        found = self._scorer.score_window(
+            [answer for answer, _ in encoded],
+            lambda count: self._reporter(WorkAdvanced(count=count)),
         )
+        return [self._row(*one) for one in zip(window, encoded, found, strict=True)]
+
+    def _row(
+        self, existing: ExistingAnswer, encoded: tuple[Answer, bool | None], found: Scored
+    ) -> RiskRow:
+        """An answer with its risk, as in the file."""
+        (answer, is_retokenized), risk = encoded, found.risk
+        row = {
+            "id": existing.about.id,
+            "question": existing.about.question,
+            "answer": existing.about.answer,
+            "risk": _rounded(risk.risk),
+            "verdict": risk.verdict,
+            "state": risk.state,
+            "reason": risk.reason,
+            "method": risk.method,
+            "threshold": _rounded(risk.threshold),
+            "distance": _rounded(risk.distance),
+            "answer_tokens": len(answer.tokens),
+            "hallucinated": existing.hallucinated,
+            "retokenized": is_retokenized,
+        }
+        return row | {"tokens": self._token_rows(answer, found)} if self._tokens else row
+
+    def _token_rows(self, answer: Answer, found: Scored) -> list[dict[str, Any]]:
+        """The tokens of an answer with their risks; empty if it was not passed."""
+        if found.token_risks is None:
+            return []
+        texts = split_texts(self._session.tokenizer.decode, list(answer.tokens))
+        rows = zip(texts, found.token_risks, found.logprobs, strict=True)
         return [
-            make_row(self.session, one, risk, tokens=self.tokens)
-            for one, risk in zip(encoded, found, strict=True)
+            {"token": text, "risk": _rounded(risk), "logprob": _rounded(logprob)}
+            for text, risk, logprob in rows
         ]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +302,7 @@ class ScoringWorker:
         return self.rows * WINDOW_BATCHES
 
     def open(self) -> Callable[[int], list[RiskRow]]:
-        """In a worker: the rows of the window that starts at an answer, by its number."""
+        """In a worker: what scores a window."""
         detector = load_detector(self.detector)
         session = Session.open(
             detector,
@@ -273,94 +311,26 @@ class ScoringWorker:
             dtype=self.dtype,
             reporter=ignore_event,
         )
-        scorer = session.scorer(rows=self.rows, tokens=self.tokens)
-        windows = WindowScorer(session=session, scorer=scorer, tokens=self.tokens)
-        return _Reading(open_given(self.answers, detector).read, self, windows).score
+        answers = open_answers(self.answers, detector)
+        return WindowScorer(session, answers, self.count, rows=self.rows, tokens=self.tokens).score
 
-
-class _Reading:
-    """Reads on from window to window: a worker gets those that it scores in their order, unless one
-    has died."""
-
-    def __init__(
-        self,
-        read: Callable[[int], Iterator[GivenAnswer]],
-        worker: ScoringWorker,
-        windows: WindowScorer,
-    ) -> None:
-        self._read, self._worker, self._windows = read, worker, windows
-        self._next, self._rest = 0, read(0)
-
-    def score(self, first: int) -> list[RiskRow]:
-        if first < self._next:
-            self._next, self._rest = first, self._read(first)
-        skipped = islice(self._rest, first - self._next, None)
-        size = min(self._worker.window, self._worker.count - first)
-        window = list(islice(skipped, size))
-        self._next = first + len(window)
-        return self._windows.score(window, ignore_event)
-
-
-def spread_windows(
-    worker: ScoringWorker,
-    where: Spread,
-    first: int,
-    reporter: Reporter,
-    should_stop: Callable[[], bool],
-) -> Iterator[list[RiskRow]]:
-    """The rows of each window from answer `first` on, in order. Raises StoppedError."""
-    firsts, done = range(first, worker.count, worker.window), 0
-    if not firsts:
-        return
-    found = spread(where, worker.open, firsts, reporter, should_stop, count=len, noun="window")
-    for rows in found:
-        done += 1
-        reporter(WorkAdvanced(count=len(rows)))
-        yield rows
-    if done < len(firsts):
-        raise StoppedError("stopped; the risks so far are saved.")
+    def spread(
+        self, where: Spread, reporter: Reporter, should_stop: Callable[[], bool], first: int
+    ) -> Iterator[list[RiskRow]]:
+        """The rows of each window from answer `first` on, in order. Raises StoppedError."""
+        firsts, done = range(first, self.count, self.window), 0
+        if not firsts:
+            return
+        found = spread(where, self.open, firsts, reporter, should_stop, count=len, noun="window")
+        for rows in found:
+            done += 1
+            reporter(WorkAdvanced(count=len(rows)))
+            yield rows
+        if done < len(firsts):
+            raise StoppedError("stopped; the risks so far are saved.")
 
 
 def choose_rows(rows: int | None, device: str) -> int:
     """The number of answers that workers pass at once, for their device."""
     on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     return rows or (GPU_ROWS if on_gpu else CPU_ROWS)
-
-
-def make_row(
-    session: Session, encoded: EncodedAnswer, found: Scored, *, tokens: bool = False
-) -> dict[str, Any]:
-    """An answer with its risk, as in the file."""
-    about, risk = encoded.given.about, found.risk
-    row = {
-        "id": about.id,
-        "question": about.question,
-        "answer": about.answer,
-        "risk": _rounded(risk.risk),
-        "verdict": risk.verdict,
-        "state": risk.state,
-        "reason": risk.reason,
-        "method": risk.method,
-        "threshold": _rounded(risk.threshold),
-        "distance": _rounded(risk.distance),
-        "answer_tokens": len(encoded.to_score.tokens),
-        "hallucinated": encoded.given.hallucinated,
-        "retokenized": encoded.is_retokenized,
-    }
-    return row | {"tokens": _token_rows(session, encoded, found)} if tokens else row
-
-
-def _token_rows(session: Session, encoded: EncodedAnswer, found: Scored) -> list[dict[str, Any]]:
-    """The tokens of an answer with their risks; empty if it was not passed."""
-    if found.token_risks is None:
-        return []
-    texts = split_texts(session.tokenizer.decode, list(encoded.to_score.tokens))
-    rows = zip(texts, found.token_risks, found.logprobs, strict=True)
-    return [
-        {"token": text, "risk": _rounded(risk), "logprob": _rounded(logprob)}
-        for text, risk, logprob in rows
-    ]
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, _DIGITS)

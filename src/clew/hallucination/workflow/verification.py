@@ -1,14 +1,11 @@
-"""The results that the steps return."""
+"""Check the stores in a folder, and repair them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
-from clew.base.tables import Tabular
 from clew.base.texts import counted
 from clew.hallucination.samples.splits import SPLITS_FILE
 from clew.hallucination.traces.schema import BASIS_NAME
@@ -20,66 +17,7 @@ from clew.storage.verify import Problem, find_stores, verify_store, way_on
 from clew.storage.working_copy import fetched
 
 if TYPE_CHECKING:
-    from clew.engine import HardwarePlan
-    from clew.engine.plan import Machine
-    from clew.hallucination.comparison import ComparisonResult
-    from clew.hallucination.detectors import Detector
-
-_FIGURES = ("test_auroc", "test_f1", "test_accuracy", "best_epoch", "epochs_run", "seconds")
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class TrainingResult(Tabular):
-    """The result of `clew.train`, with one row per network. `path` is the output folder, `runs` are
-    the entries of results.json, `comparison` is the comparison that followed, if any."""
-
-    path: Path
-    runs: tuple[dict[str, Any], ...]
-    comparison: "ComparisonResult | None" = None
-
-    @property
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """The metrics of each network, by name: its entry in results.json."""
-        return {run["model"]: run for run in self.runs}
-
-    @property
-    def table(self) -> pa.Table:
-        rows = [
-            {"network": run["model"], **{name: run[name] for name in _FIGURES}} for run in self.runs
-        ]
-        return pa.Table.from_pylist(rows)
-
-    def detector(self, network: str) -> "Detector":
-        """The trained network, ready to score samples."""
-        from clew.hallucination.detectors import load_detector
-
-        return load_detector(self.path / self.metrics[network]["folder"])
-
-    def __repr__(self) -> str:
-        figures = ", ".join(
-            f"{run['title']}: test AUROC {_figure(run['test_auroc'])}" for run in self.runs
-        )
-        return f"TrainingResult({figures}; {self.path})"
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Plans:
-    """This machine, and the plan that each network's training would start with."""
-
-    machine: "Machine"
-    plans: dict[str, "HardwarePlan"]
-
-    def as_dict(self) -> dict[str, Any]:
-        plans = {name: made.to_dict() for name, made in self.plans.items()}
-        return {"machine": asdict(self.machine), "plans": plans}
-
-    def __repr__(self) -> str:
-        gpus = "".join(f", {gpu.name}" for gpu in self.machine.gpus)
-        plans = "; ".join(
-            f"{name}: {made.device}, {made.precision}, batch size {made.batch_size:,}"
-            for name, made in self.plans.items()
-        )
-        return f"Plans({counted(self.machine.cores, 'CPU core')}{gpus}; {plans})"
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +134,3 @@ def _verify(store: Path, reporter: Reporter) -> list[Problem]:
         if shards:
             reporter(WorkAdvanced())
         return problems
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

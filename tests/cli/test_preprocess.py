@@ -10,7 +10,7 @@ import pytest
 
 from clew.hallucination.samples.splits import read_splits
 from tests.hallucination.legacy.old_files import write_sequences
-from tests.hallucination.samples.making.making import overwrite_value, write_scores
+from tests.hallucination.samples.trace_stores import overwrite_value, write_scores
 from tests.stores import flip_byte
 
 

@@ -19,7 +19,7 @@ from clew.hallucination.detectors.registry import NETWORKS, USUAL_NETWORKS
 from clew.hallucination.detectors.training.settings import TrainRunConfig
 from tests.engine.children import start, wait, wait_until
 from tests.hallucination.detectors.training.making import write_learnable
-from tests.hallucination.samples.making.making import write_scores
+from tests.hallucination.samples.trace_stores import write_scores
 
 QUICK = ("--lstm-hidden", 4, "--num-lstm-layers", 1, "--device", "cpu", "--num-workers", 0)
 

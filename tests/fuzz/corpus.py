@@ -24,7 +24,7 @@ from tests.hallucination.comparison.making import compare_config, write_set
 from tests.hallucination.detectors.keeping import write_captured
 from tests.hallucination.detectors.training.making import small_run
 from tests.hallucination.legacy import old_files
-from tests.hallucination.samples.making.making import tiny_preprocess, write_scores
+from tests.hallucination.samples.trace_stores import tiny_preprocess, write_scores
 from tests.hallucination.workflow.test_calibrate import write_risks
 from tests.patterns.cleaning.making import clean_all
 from tests.patterns.identification.making import save_color_model

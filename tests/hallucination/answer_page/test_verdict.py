@@ -20,7 +20,7 @@ from tests.hallucination.answer_page.making import (
     write_comparison,
     write_scores,
 )
-from tests.hallucination.samples.making.making import tiny_preprocess
+from tests.hallucination.samples.trace_stores import tiny_preprocess
 
 
 @pytest.mark.parametrize(

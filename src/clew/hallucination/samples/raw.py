@@ -3,7 +3,7 @@ are converted first. Reading a trace that `clew preprocess` would exclude raises
 
 import glob
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +31,39 @@ _EDGES = ("edge_source", "edge_weight")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawTraces:
-    """A trace store with its scores. The splits are those of `clew preprocess` by default."""
+class RawSamples:
+    """Sequences, or graphs if `of_graphs`, of a trace store with its scores. The splits are those
+    of `clew preprocess` by default."""
 
     store: Path
     scores_file: Path
     score_threshold: float = 0.5
     higher_is: HigherIs | None = None
     split: str | None = None
+    of_graphs: bool = False
+    attn_threshold: float = 0.0
+    with_sequence: bool = False
+    flat: bool = False
 
-    def read_index(self) -> SampleIndex:
+    def open(self, *, access: Access | None, max_open: int) -> Any:
+        columns = ("last_hidden", *(("nodes", *_EDGES) if self.of_graphs else ()))
+        reader = SampleReader(
+            self.store, columns, check=check_traces, access=access, max_open=max_open
+        )
+        if not self.of_graphs:
+            return TraceSequenceSamples(reader, self._read_index(), column="last_hidden")
+        sequences = None
+        if self.with_sequence:
+            sequences = replace(self, of_graphs=False).open(access=access, max_open=max_open)
+        return TraceGraphSamples(
+            reader,
+            self._read_index(),
+            sequences,
+            flat=self.flat,
+            attn_threshold=self.attn_threshold,
+        )
+
+    def _read_index(self) -> SampleIndex:
         """Join the traces' ids with their scores; raises InputError if one has none. Answers that
         the model refused, or that a person excluded, are excluded."""
         scores = read_scores(self.scores_file, higher_is=self.higher_is)
@@ -65,34 +88,6 @@ class RawTraces:
             splits=assign_splits(question_ids, questions, labels, shares=Shares(), order=ids),
         )
         return index.select(self.split)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RawSamples:
-    """Sequences, or graphs if `of_graphs`, of traces."""
-
-    traces: RawTraces
-    of_graphs: bool = False
-    attn_threshold: float = 0.0
-    with_sequence: bool = False
-    flat: bool = False
-
-    def open(self, *, access: Access | None, max_open: int) -> Any:
-        columns = ("last_hidden", *(("nodes", *_EDGES) if self.of_graphs else ()))
-        store, check = self.traces.store, check_traces
-        reader = SampleReader(store, columns, check=check, access=access, max_open=max_open)
-        if not self.of_graphs:
-            return TraceSequenceSamples(reader, self.traces.read_index(), column="last_hidden")
-        sequences = None
-        if self.with_sequence:
-            sequences = RawSamples(traces=self.traces).open(access=access, max_open=max_open)
-        return TraceGraphSamples(
-            reader,
-            self.traces.read_index(),
-            sequences,
-            flat=self.flat,
-            attn_threshold=self.attn_threshold,
-        )
 
 
 class TraceSequenceSamples(SequenceSamples):
@@ -206,8 +201,14 @@ class RawLSTMDataset(LazyDataset):
         converted: str | Path | None = None,
         max_cache_batches: int = 2,
     ) -> None:
-        raw = open_traces(traces, scores_file, score_threshold, higher_is, split, converted)
-        super().__init__(RawSamples(traces=raw), max_cache_batches=max_cache_batches)
+        source = RawSamples(
+            store=_open_store(traces, converted),
+            scores_file=Path(scores_file),
+            score_threshold=score_threshold,
+            higher_is=higher_is,
+            split=split,
+        )
+        super().__init__(source, max_cache_batches=max_cache_batches)
 
 
 class RawGNNDataset(LazyDataset):
@@ -229,9 +230,12 @@ class RawGNNDataset(LazyDataset):
         with_sequence: bool = False,
         flat: bool = False,
     ) -> None:
-        raw = open_traces(traces, scores_file, score_threshold, higher_is, split, converted)
         source = RawSamples(
-            traces=raw,
+            store=_open_store(traces, converted),
+            scores_file=Path(scores_file),
+            score_threshold=score_threshold,
+            higher_is=higher_is,
+            split=split,
             of_graphs=True,
             attn_threshold=attn_threshold,
             with_sequence=with_sequence,
@@ -240,32 +244,14 @@ class RawGNNDataset(LazyDataset):
         super().__init__(source, max_cache_batches=max_cache_batches)
 
 
-def open_traces(
-    traces: str | Path,
-    scores_file: str | Path,
-    score_threshold: float,
-    higher_is: HigherIs | None,
-    split: str | None,
-    converted: str | Path | None,
-) -> RawTraces:
-    """Open a trace store; files that match a pattern are first converted into one."""
-    if glob.has_magic(str(traces)):
-        store = convert_pattern(str(traces), converted)
-    else:
-        store = open_folder(traces)
-    return RawTraces(
-        store=store,
-        scores_file=Path(scores_file),
-        score_threshold=score_threshold,
-        higher_is=higher_is,
-        split=split,
-    )
+def _open_store(traces: str | Path, converted: str | Path | None) -> Path:
+    is_pattern = glob.has_magic(str(traces))
+    return convert_pattern(str(traces), converted) if is_pattern else open_folder(traces)
 
 
 def convert_pattern(pattern: str, converted: str | Path | None) -> Path:
-    """Convert the matching old trace files into a store; files converted earlier are kept. Raises
-    InputError if a file could not be used: training on a part must be explicit.
-    """
+    """Convert the matching legacy files into a store; files converted earlier are kept. Raises
+    InputError if a file could not be used: training on a part must be explicit."""
     from clew.hallucination.legacy import convert_folder
 
     folder, names = Path(pattern).parent, Path(pattern).name
@@ -281,9 +267,8 @@ def convert_pattern(pattern: str, converted: str | Path | None) -> Path:
         )
     result = convert_folder(folder, Path(converted), keep="compact", names=names)
     if not result.complete:
-        left_out = result.skipped[0]
         raise InputError(
             f"{len(result.skipped):,} files or records of {pattern} cannot be used, e.g. "
-            f'{left_out}. Remove them, or use the traces that could be read: "{converted}".'
+            f'{result.skipped[0]}. Remove them, or use the traces that could be read: "{converted}".'
         )
     return Path(converted)

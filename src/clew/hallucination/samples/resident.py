@@ -4,7 +4,8 @@ several times over.
 """
 
 from collections import defaultdict
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from clew.loading.reader import Rows
 from clew.loading.samples import LazyDataset, SampleIndex
 
 _ROWS_A_READ = 256
+_EDGES = ("edge_source", "edge_target", "edge_attr")
 _COUNTING = ("edge_source", "edge_target", "last_node")
 _ARRAYS = ("sequence", "nodes", "is_answer", "node_counts", "edge_counts", "edge_attr", *_COUNTING)
 _MOST_NODES = 2**31 - 1
@@ -41,7 +43,7 @@ class ResidentSamples:
         loader = Loader(dataset, _ROWS_A_READ, num_workers=num_workers, pin_memory=True)
         arrays, max_degree = _read_in(loader, device)
         self._sequences = arrays.pop("sequence", None)
-        self._ragged = gather_from(arrays, max_degree)
+        self._ragged = Ragged(arrays, max_degree) if "nodes" in arrays else None
 
     def __len__(self) -> int:
         return len(self.index.rows)
@@ -77,14 +79,52 @@ def _read_in(loader: Loader, device: torch.device) -> tuple[dict[str, Tensor], i
     return {name: torch.cat(pieces.pop(name)) for name in tuple(pieces)}, max_degree
 
 
-class Gathered(Protocol):
-    """Holds all samples of one kind on the device; `gather` returns the arrays of the chosen ones,
-    equal to those read from the files."""
+class Ragged:
+    """The nodes of all samples in one block, and their edges if they have any, on the device;
+    `gather` returns the arrays of the chosen samples, equal to those read from the files."""
 
-    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]: ...
+    def __init__(self, arrays: dict[str, Tensor], max_degree: int) -> None:
+        self._arrays, self._max_degree = arrays, max_degree
+        self._layers = 1
+        if "last_node" in arrays:
+            ends = arrays["last_node"][:, -1]
+            edge_ends = torch.searchsorted(arrays["edge_target"], ends.int(), right=True)
+            counts, edge_counts = _differences(ends + 1), _differences(edge_ends)
+        else:
+            counts, edge_counts = arrays["node_counts"], arrays.get("edge_counts")
+        if edge_counts is None:  # of a grid, the tokens of one layer are counted
+            self._layers = len(arrays["nodes"]) // int(counts.sum())
+        self._nodes = _Stretches(counts * self._layers)
+        self._edges = None if edge_counts is None else _Stretches(edge_counts)
+
+    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]:
+        moves, places = self._nodes.lay(indices, chosen)
+        batch: dict[str, Any] = {
+            **self._select(("nodes", "is_answer"), places),
+            **self._select(("node_counts", "edge_counts", "last_node"), chosen),
+        }
+        if self._edges is None:
+            most = int(self._nodes.on_host[indices].max())
+            return {**batch, "max_tokens": most // self._layers}
+        _, edge_places = self._edges.lay(indices, chosen)
+        batch |= self._select(_EDGES, edge_places)
+        counts = self._edges.counts[chosen]
+        shift = moves.int().repeat_interleave(counts, output_size=len(edge_places))
+        batch["edge_source"] += shift
+        batch["edge_target"] += shift
+        if "last_node" in batch:
+            batch["last_node"] += moves[:, None]
+            return {**batch, "max_degree": self._max_degree}
+        samples = torch.arange(len(chosen), device=chosen.device)
+        graphs = samples.repeat_interleave(batch["node_counts"], output_size=len(places))
+        return {**batch, "node_graph": graphs}
+
+    def _select(self, names: Sequence[str], places: Tensor) -> dict[str, Tensor]:
+        found = [name for name in names if name in self._arrays]
+        return {name: self._arrays[name].index_select(0, places) for name in found}
 
 
-class Stretches:
+class _Stretches:
     """Where the nodes or edges of each sample start. The counts are kept on the host too: it needs
     the size of a batch, and asking the device would make it wait."""
 
@@ -100,94 +140,6 @@ class Stretches:
         total = int(self.on_host[indices].sum())
         shift = moves.repeat_interleave(counts, output_size=total)
         return moves, torch.arange(total, device=counts.device) - shift
-
-
-class _Edges:
-    """The edges of all samples, with nodes numbered globally."""
-
-    def __init__(self, arrays: dict[str, Tensor], counts: Tensor) -> None:
-        names = ("edge_source", "edge_target", "edge_attr")
-        self._arrays = {name: arrays[name] for name in names}
-        self._stretches = Stretches(counts)
-
-    def gather(self, indices: Rows, chosen: Tensor, moves: Tensor) -> dict[str, Tensor]:
-        """The edges of the chosen samples, with their nodes shifted by the offsets."""
-        _, places = self._stretches.lay(indices, chosen)
-        edges = {name: array.index_select(0, places) for name, array in self._arrays.items()}
-        counts = self._stretches.counts[chosen]
-        shift = moves.int().repeat_interleave(counts, output_size=len(places))
-        edges["edge_source"] += shift
-        edges["edge_target"] += shift
-        return edges
-
-
-class GatheredGraphs:
-    """The graphs of all samples as one, with nodes and edges numbered globally."""
-
-    def __init__(self, arrays: dict[str, Tensor], max_degree: int) -> None:
-        self._last_node, self._max_degree = arrays["last_node"], max_degree
-        ends = self._last_node[:, -1]
-        edge_ends = torch.searchsorted(arrays["edge_target"], ends.int(), right=True)
-        self._stretches = Stretches(_differences(ends + 1))
-        self._edges = _Edges(arrays, _differences(edge_ends))
-        self._nodes = arrays["nodes"]
-
-    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]:
-        moves, places = self._stretches.lay(indices, chosen)
-        return {
-            "nodes": self._nodes.index_select(0, places),
-            **self._edges.gather(indices, chosen, moves),
-            "last_node": self._last_node[chosen] + moves[:, None],
-            "max_degree": self._max_degree,
-        }
-
-
-class GatheredHeads:
-    """The graphs over all heads of all samples as one."""
-
-    def __init__(self, arrays: dict[str, Tensor]) -> None:
-        self._counts = {name: arrays[name] for name in ("node_counts", "edge_counts")}
-        self._stretches = Stretches(arrays["node_counts"])
-        self._edges = _Edges(arrays, arrays["edge_counts"])
-        self._nodes = {name: arrays[name] for name in ("nodes", "is_answer")}
-
-    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]:
-        moves, places = self._stretches.lay(indices, chosen)
-        counts = {name: array[chosen] for name, array in self._counts.items()}
-        samples = torch.arange(len(chosen), device=chosen.device)
-        return {
-            **{name: array.index_select(0, places) for name, array in self._nodes.items()},
-            "node_graph": samples.repeat_interleave(counts["node_counts"], output_size=len(places)),
-            **self._edges.gather(indices, chosen, moves),
-            **counts,
-        }
-
-
-class GatheredGrids:
-    """The grids of all samples, concatenated."""
-
-    def __init__(self, arrays: dict[str, Tensor]) -> None:
-        self._nodes, self._tokens = arrays["nodes"], arrays["node_counts"]
-        layers = len(self._nodes) // int(self._tokens.sum())
-        self._stretches = Stretches(self._tokens * layers)
-        self._layers = layers
-
-    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]:
-        _, places = self._stretches.lay(indices, chosen)
-        return {
-            "nodes": self._nodes.index_select(0, places),
-            "node_counts": self._tokens[chosen],
-            "max_tokens": int(self._stretches.on_host[indices].max()) // self._layers,
-        }
-
-
-def gather_from(arrays: dict[str, Tensor], max_degree: int) -> Gathered | None:
-    """The gatherer for the arrays of a dataset; None if nothing in it is ragged."""
-    if "last_node" in arrays:
-        return GatheredGraphs(arrays, max_degree)
-    if "edge_counts" in arrays:
-        return GatheredHeads(arrays)
-    return GatheredGrids(arrays) if "nodes" in arrays else None
 
 
 def _differences(ends: Tensor) -> Tensor:

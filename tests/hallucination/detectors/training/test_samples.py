@@ -22,10 +22,10 @@ from clew.hallucination.detectors.training.samples import (
 from clew.hallucination.detectors.training.settings import TrainRunConfig
 from clew.hallucination.detectors.training.train import train_detectors
 from clew.hallucination.samples.preprocess import preprocess_store
-from clew.hallucination.samples.raw import RawTraces
+from clew.hallucination.samples.raw import RawSamples
 from tests.hallucination.detectors.training.making import small_run
 from tests.hallucination.legacy.old_files import ANSWER, PROMPT, make_record, write_pickle
-from tests.hallucination.samples.making.making import tiny_preprocess, write_scores
+from tests.hallucination.samples.trace_stores import tiny_preprocess, write_scores
 from tests.samples import write_samples
 
 ALL = list(NETWORKS.values())
@@ -48,7 +48,7 @@ def test_traces_yield_the_same_samples_as_preprocessing(
     preprocess_store(tiny_preprocess(compact_store, scores, tmp_path / "made"))
     made = DetectorSamples(PreprocessedData(folder=tmp_path / "made"), kind)
     raw = DetectorSamples(
-        RawData(traces=RawTraces(store=compact_store, scores_file=scores, score_threshold=0.5)),
+        RawData(traces=RawSamples(store=compact_store, scores_file=scores, score_threshold=0.5)),
         kind,
     )
     assert raw.describe() == made.describe() and read_sizes(raw.splits["train"]) == read_sizes(
@@ -65,7 +65,7 @@ def test_score_threshold_decides_which_answers_are_hallucinated(
     compact_store: Path, scores: Path
 ) -> None:
     strict = DetectorSamples(
-        RawData(traces=RawTraces(store=compact_store, scores_file=scores, score_threshold=0.9)),
+        RawData(traces=RawSamples(store=compact_store, scores_file=scores, score_threshold=0.9)),
         "sequences",
     )
     assert sum(of.hallucinated for of in strict.balance.values()) == 56
@@ -73,7 +73,7 @@ def test_score_threshold_decides_which_answers_are_hallucinated(
 
 
 def test_high_scores_may_mean_hallucinated(compact_store: Path, scores: Path) -> None:
-    data = RawData(traces=RawTraces(store=compact_store, scores_file=scores, score_threshold=0.5))
+    data = RawData(traces=RawSamples(store=compact_store, scores_file=scores, score_threshold=0.5))
     labels = {}
     for meaning in (None, "correct", "hallucinated"):
         splits = DetectorSamples(
@@ -158,7 +158,7 @@ def test_networks_with_missing_samples_are_named_before_training(tmp_path: Path)
 @pytest.mark.parametrize("name", ["charm", "act_vit"])
 def test_networks_that_cannot_read_traces_are_rejected(compact_store: Path, name: str) -> None:
     data = RawData(
-        traces=RawTraces(store=compact_store, scores_file=Path("scores.csv"), score_threshold=0.5)
+        traces=RawSamples(store=compact_store, scores_file=Path("scores.csv"), score_threshold=0.5)
     )
     with pytest.raises(InputError, match=f'{name} cannot be trained on traces .*"clew preprocess"'):
         data.refuse_missing([NETWORKS["lstm"], NETWORKS[name]])

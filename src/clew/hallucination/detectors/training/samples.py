@@ -28,7 +28,6 @@ from clew.hallucination.samples.datasets import PreprocessedSamples, SampleKind
 from clew.hallucination.samples.mixed import JoinedSamples, MixedAnswers
 from clew.hallucination.samples.raw import (
     RawSamples,
-    RawTraces,
     convert_pattern,
 )
 from clew.hallucination.samples.resident import ResidentSamples
@@ -141,17 +140,16 @@ class MixedData:
 class RawData:
     """A trace store and the file with its scores."""
 
-    traces: RawTraces
+    traces: RawSamples
 
     @property
     def name(self) -> str:
         return f"{self.traces.store}"
 
     def open(self, kind: SampleKind, split: str) -> LazyDataset:
-        traces = replace(self.traces, split=split)
-        of_graphs = kind == "graphs"
+        graphs = kind == "graphs"
         return _lazy(
-            RawSamples(traces=traces, of_graphs=of_graphs, with_sequence=of_graphs, flat=of_graphs)
+            replace(self.traces, split=split, of_graphs=graphs, with_sequence=graphs, flat=graphs)
         )
 
     def refuse_missing(self, networks: list[NetworkKind]) -> None:

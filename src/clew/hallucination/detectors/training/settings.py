@@ -22,7 +22,7 @@ from clew.hallucination.detectors.training.samples import (
 )
 from clew.hallucination.labels import HigherIs
 from clew.hallucination.samples.index import open_samples
-from clew.hallucination.samples.raw import RawTraces
+from clew.hallucination.samples.raw import RawSamples
 
 _FOCAL_GAMMA = 2.0
 _SCORE_THRESHOLD = 0.5
@@ -138,7 +138,7 @@ class TrainRunConfig(TrainingSettings):
         if self.data_pattern is None or self.scores_file is None:
             return PreprocessedData(folder=self.open_samples())
         threshold = self.score_threshold
-        traces = RawTraces(
+        traces = RawSamples(
             store=open_traces(self.data_pattern, converted=self.out / _CONVERTED),
             scores_file=self.scores_file,
             score_threshold=_SCORE_THRESHOLD if threshold is None else threshold,

@@ -20,7 +20,7 @@ from clew.storage.lock import Part, writer_lock
 from clew.storage.manifest import write_manifest
 from clew.storage.reader import StoreReader
 from tests.hallucination.capture.processes import ClewProcess
-from tests.hallucination.samples.making.making import (
+from tests.hallucination.samples.trace_stores import (
     KINDS,
     read_samples,
     rewrite_rows,
@@ -90,12 +90,12 @@ def test_files_of_an_interrupted_run_are_removed(
 
 
 def test_second_run_has_nothing_to_do(
-    compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
+    compact_store: Path, preprocessed: Path, scores_file: Path, tmp_path: Path
 ) -> None:
-    out = Path(shutil.copytree(samples, tmp_path / "out"))
+    out = Path(shutil.copytree(preprocessed, tmp_path / "out"))
     result = preprocess_store(tiny_preprocess(compact_store, scores_file, out))
     assert (result.samples, result.made) == (70, 0)
-    assert_same_samples(out, samples)
+    assert_same_samples(out, preprocessed)
 
 
 def test_number_of_workers_does_not_change_the_result(
@@ -106,7 +106,7 @@ def test_number_of_workers_does_not_change_the_result(
 
 
 def test_grown_store_gets_only_its_new_shards(
-    store: Path, samples: Path, scores_file: Path, tmp_path: Path
+    store: Path, preprocessed: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     whole = StoreReader(store).manifest
     forget_shards(store, [2, 3])
@@ -120,7 +120,7 @@ def test_grown_store_gets_only_its_new_shards(
     assert (result.made, result.samples) == (30, 70)
     assert {path: path.stat().st_ino for path in before} == before
     assert read_splits(out / "splits.csv").split[:40].tolist() == old.split.tolist()
-    assert_same_samples(out, samples)
+    assert_same_samples(out, preprocessed)
 
 
 def test_grown_shard_is_written_again(
@@ -143,7 +143,7 @@ def test_grown_shard_is_written_again(
 
 
 def test_new_scores_add_traces_that_were_skipped(
-    compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
+    compact_store: Path, preprocessed: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     few = write_scores(tmp_path / "scores.csv", 65)
     out = tmp_path / "out"
@@ -158,7 +158,7 @@ def test_new_scores_add_traces_that_were_skipped(
     second = preprocess_store(tiny_preprocess(compact_store, scores_file, out))
     assert (second.samples, second.skipped) == (70, ())
     for kind in KINDS:
-        assert_same_store(out / kind, samples / kind)
+        assert_same_store(out / kind, preprocessed / kind)
 
 
 @pytest.mark.parametrize(
@@ -171,43 +171,43 @@ def test_new_scores_add_traces_that_were_skipped(
     ],
 )
 def test_other_settings_are_rejected(
-    compact_store: Path, samples: Path, scores_file: Path, change: dict, sentence: str
+    compact_store: Path, preprocessed: Path, scores_file: Path, change: dict, sentence: str
 ) -> None:
-    before = (samples / "graphs" / "manifest.json").read_bytes()
+    before = (preprocessed / "graphs" / "manifest.json").read_bytes()
     with pytest.raises(SettingsMismatchError, match=sentence):
-        preprocess_store(tiny_preprocess(compact_store, scores_file, samples, **change))
-    assert (samples / "graphs" / "manifest.json").read_bytes() == before
+        preprocess_store(tiny_preprocess(compact_store, scores_file, preprocessed, **change))
+    assert (preprocessed / "graphs" / "manifest.json").read_bytes() == before
 
 
-def test_changed_score_is_rejected(compact_store: Path, samples: Path, tmp_path: Path) -> None:
+def test_changed_score_is_rejected(compact_store: Path, preprocessed: Path, tmp_path: Path) -> None:
     changed = write_scores(tmp_path / "scores.csv", 70, q12=0.0)
     with pytest.raises(SettingsMismatchError, match="the score of q12 changed from 0.75 to 0 "):
-        preprocess_store(tiny_preprocess(compact_store, changed, samples))
+        preprocess_store(tiny_preprocess(compact_store, changed, preprocessed))
     lost = write_scores(tmp_path / "scores.csv", 69)
     with pytest.raises(SettingsMismatchError, match="the score of q69 changed from 0.5 to none "):
-        preprocess_store(tiny_preprocess(compact_store, lost, samples, skip_unlabeled=True))
+        preprocess_store(tiny_preprocess(compact_store, lost, preprocessed, skip_unlabeled=True))
 
 
 def test_other_traces_are_rejected(
-    full_store: Path, compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
+    full_store: Path, compact_store: Path, preprocessed: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsMismatchError, match="was created from the traces of"):
-        preprocess_store(tiny_preprocess(full_store, scores_file, samples))
+        preprocess_store(tiny_preprocess(full_store, scores_file, preprocessed))
     renamed = rewrite_rows(
         compact_store, tmp_path / "s", 20, question_id=[f"q{69 - i}" for i in range(70)]
     )
     with pytest.raises(SettingsMismatchError, match="was created from different traces: example"):
-        preprocess_store(tiny_preprocess(renamed, scores_file, samples))
+        preprocess_store(tiny_preprocess(renamed, scores_file, preprocessed))
     shutil.copytree(compact_store, tmp_path / "t")
     forget_shards(tmp_path / "t", [1])
     with pytest.raises(SettingsMismatchError, match="has samples from shard 1, which the trace"):
-        preprocess_store(tiny_preprocess(tmp_path / "t", scores_file, samples))
+        preprocess_store(tiny_preprocess(tmp_path / "t", scores_file, preprocessed))
 
 
 def test_split_edited_by_hand_is_kept(
-    compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
+    compact_store: Path, preprocessed: Path, scores_file: Path, tmp_path: Path
 ) -> None:
-    out = Path(shutil.copytree(samples, tmp_path / "out"))
+    out = Path(shutil.copytree(preprocessed, tmp_path / "out"))
     path = out / "splits.csv"
     lines = path.read_text().splitlines()
     edited = [lines[0], *(line.replace(",train,", ",val,") for line in lines[1:6]), *lines[6:]]

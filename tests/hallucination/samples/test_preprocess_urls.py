@@ -12,8 +12,8 @@ from clew.hallucination.traces.schema import BASIS_NAME
 from clew.storage.manifest import read_manifest, start_manifest, update_manifest
 from clew.storage.place import Place
 from clew.storage.places import open_place
-from tests.hallucination.samples.making.making import tiny_preprocess
-from tests.hallucination.samples.making.test_resume import assert_same_samples
+from tests.hallucination.samples.test_preprocess_resume import assert_same_samples
+from tests.hallucination.samples.trace_stores import tiny_preprocess
 from tests.object_server import upload
 
 KINDS = ("sequences", "graphs", "answers")
@@ -34,16 +34,16 @@ def forget_first_shard(store: Path) -> None:
 
 
 def test_samples_at_a_url_equal_those_in_a_folder(
-    s3_url: str, compact_store: Path, scores_file: Path, samples: Path
+    s3_url: str, compact_store: Path, scores_file: Path, preprocessed: Path
 ) -> None:
     out = as_path(s3_url)
     for kind in KINDS:  # started at the same time
-        begun = read_manifest(samples / kind)
+        begun = read_manifest(preprocessed / kind)
         empty = replace(begun, shards=(), settings={**begun.settings, "sources": []}, skipped=())
         start_manifest(out / kind, empty)
     config = tiny_preprocess(compact_store, scores_file, out)
     assert preprocess_store(config).made == 70
-    expected = read_folder(samples)
+    expected = read_folder(preprocessed)
     assert read_folder(out) == expected
     assert BASIS_NAME in expected[""]
     assert preprocess_store(config).made == 0
@@ -54,7 +54,7 @@ def test_samples_at_a_url_equal_those_in_a_folder(
 
 
 def test_traces_at_a_url_are_read_through_the_cache_that_was_chosen(
-    s3_url: str, tmp_path: Path, compact_store: Path, scores_file: Path, samples: Path
+    s3_url: str, tmp_path: Path, compact_store: Path, scores_file: Path, preprocessed: Path
 ) -> None:
     upload(compact_store, s3_url)
     sizes = {path.name: path.stat().st_size for path in compact_store.iterdir()}
@@ -63,7 +63,7 @@ def test_traces_at_a_url_are_read_through_the_cache_that_was_chosen(
     out, cache_dir = tmp_path / "samples", tmp_path / "chosen"
     config = tiny_preprocess(as_path(s3_url), scores_file, out, workers=1)
     preprocess_store(replace(config, cache_dir=cache_dir, cache_size=room))
-    assert_same_samples(out, samples)
+    assert_same_samples(out, preprocessed)
     used = sum(path.stat().st_size for path in cache_dir.rglob("*") if path.is_file())
     assert 0 < used <= room < sum(shards) and [*cache_dir.rglob("batch_*.arrow")]
 

@@ -13,7 +13,7 @@ from clew.hallucination.samples.columns import sort_largest
 from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.traces.schema import BY_HEAD
 from tests.events import notes
-from tests.hallucination.samples.making.making import (
+from tests.hallucination.samples.trace_stores import (
     KINDS,
     overwrite_value,
     read_samples,
@@ -41,9 +41,9 @@ def reference(trace: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_answers_match_the_traces(samples: Path, compact_store: Path) -> None:
+def test_answers_match_the_traces(preprocessed: Path, compact_store: Path) -> None:
     for row, trace in zip(
-        read_samples(samples / "answers"), read_traces(compact_store), strict=True
+        read_samples(preprocessed / "answers"), read_traces(compact_store), strict=True
     ):
         for name in ("question", "category", "accepted_answers", "answer", "stop_reason"):
             assert row[name] == trace[name]
@@ -70,7 +70,7 @@ def test_an_answer_without_tokens_has_means_of_zero(
 
 @pytest.mark.slow
 def test_traces_of_an_earlier_version_give_the_same_answers(
-    samples: Path,
+    preprocessed: Path,
     model_folder: Path,
     questions_file: Path,
     scores_file: Path,
@@ -86,7 +86,7 @@ def test_traces_of_an_earlier_version_give_the_same_answers(
     with one_thread():
         extract(tiny_config(model_folder, questions_file, tmp_path / "store"))
     preprocess_store(tiny_preprocess(tmp_path / "store", scores_file, tmp_path / "out"))
-    older, newer = (read_samples(folder / "answers") for folder in (tmp_path / "out", samples))
+    older, newer = (read_samples(folder / "answers") for folder in (tmp_path / "out", preprocessed))
     for one, other in zip(older, newer, strict=True):
         by_head = (LAYERS, HEADS, -1)
         largest = one["laplacian_top"].reshape(by_head)
@@ -135,7 +135,7 @@ def test_drawn_answers_and_contexts_are_kept(
 
 @pytest.mark.slow
 def test_answers_can_be_added_to_a_folder_later(
-    compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
+    compact_store: Path, preprocessed: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     kinds = ("sequences", "graphs")
     preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path, kinds=kinds))
@@ -144,7 +144,7 @@ def test_answers_can_be_added_to_a_folder_later(
     assert preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path)).made == 70
     assert {path: path.stat().st_ino for path in before} == before
     assert (tmp_path / "splits.csv").read_bytes() == splits
-    assert_same_store(tmp_path / "answers", samples / "answers")
+    assert_same_store(tmp_path / "answers", preprocessed / "answers")
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from clew.datasets import (
 )
 from clew.hallucination.samples.preprocess import preprocess_store
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
-from tests.hallucination.samples.making.making import (
+from tests.hallucination.samples.trace_stores import (
     overwrite_value,
     tiny_preprocess,
     write_corrected,
@@ -37,20 +37,6 @@ def test_samples_without_splits_file_are_rejected(preprocessed: Path, tmp_path: 
     (folder / "splits.csv").unlink()
     with pytest.raises(StoreError, match=r"there is no .*splits\.csv.* run the same"):
         PreprocessedLSTMMapDataset(folder)
-
-
-@pytest.fixture(scope="module")
-def scores_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scores(tmp_path_factory.mktemp("scores") / "scores.csv", 70)
-
-
-@pytest.fixture(scope="module")
-def preprocessed(
-    tmp_path_factory: pytest.TempPathFactory, compact_store: Path, scores_file: Path
-) -> Path:
-    out = tmp_path_factory.mktemp("samples") / "preprocessed"
-    preprocess_store(tiny_preprocess(compact_store, scores_file, out))
-    return out
 
 
 @pytest.mark.parametrize("split", SPLITS)

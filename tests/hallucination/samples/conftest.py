@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from clew.hallucination.samples.preprocess import preprocess_store
-from tests.hallucination.samples.making.making import tiny_preprocess, write_scores
+from tests.hallucination.samples.trace_stores import tiny_preprocess, write_scores
+from tests.loading.conftest import folder, samples
+
+__all__ = ["folder", "preprocessed", "samples", "scores_file"]
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +17,7 @@ def scores_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def samples(
+def preprocessed(
     tmp_path_factory: pytest.TempPathFactory, compact_store: Path, scores_file: Path
 ) -> Path:
     """The 70 traces of the compact store as samples. Shared: do not modify."""

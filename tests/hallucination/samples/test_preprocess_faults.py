@@ -16,7 +16,7 @@ from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.splits import read_splits
 from clew.storage.manifest import read_manifest, write_manifest
 from clew.storage.verify import verify_store
-from tests.hallucination.samples.making.making import (
+from tests.hallucination.samples.trace_stores import (
     KINDS,
     overwrite_value,
     read_samples,
@@ -192,9 +192,11 @@ def test_store_without_traces_is_rejected(store: Path, scores_file: Path, tmp_pa
         preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
 
 
-def test_samples_are_rejected_as_traces(samples: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_samples_are_rejected_as_traces(
+    preprocessed: Path, scores_file: Path, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="contains graphs, not traces"):
-        preprocess_store(tiny_preprocess(samples / "graphs", scores_file, tmp_path / "out"))
+        preprocess_store(tiny_preprocess(preprocessed / "graphs", scores_file, tmp_path / "out"))
 
 
 @pytest.mark.slow
@@ -247,9 +249,9 @@ def test_splits_by_file_follow_the_batches(
     ids=["no record", "null", "of a capture"],
 )
 def test_edited_list_of_skipped_traces_is_refused(
-    compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path, skip: dict[str, Any]
+    compact_store: Path, preprocessed: Path, scores_file: Path, tmp_path: Path, skip: dict[str, Any]
 ) -> None:
-    out = Path(shutil.copytree(samples, tmp_path / "out"))
+    out = Path(shutil.copytree(preprocessed, tmp_path / "out"))
     store = out / "graphs"
     write_manifest(store, replace(read_manifest(store), skipped=(skip,)))
     with pytest.raises(StoreError, match=r"damaged \(skipped\[0\].* restore it from a backup"):

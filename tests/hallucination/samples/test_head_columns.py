@@ -9,7 +9,7 @@ from clew.hallucination.samples.attention_graphs import build_heads_graph
 from clew.hallucination.samples.preprocess import preprocess_store
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.verify import verify_store
-from tests.hallucination.samples.making.making import read_samples, read_traces, tiny_preprocess
+from tests.hallucination.samples.trace_stores import read_samples, read_traces, tiny_preprocess
 
 
 def reference_edges(maps: np.ndarray, prompt: int) -> list[tuple[int, int]]:
@@ -60,5 +60,5 @@ def test_edges_at_the_threshold_are_kept(prompt: int) -> None:
     assert_edges(graph.source, graph.attr, maps, prompt)
 
 
-def test_compact_traces_have_no_heads(samples: Path) -> None:
-    assert not (samples / "heads" / MANIFEST_NAME).exists()
+def test_compact_traces_have_no_heads(preprocessed: Path) -> None:
+    assert not (preprocessed / "heads" / MANIFEST_NAME).exists()

@@ -12,7 +12,7 @@ from clew.hallucination.samples.preprocess import preprocess_store
 from clew.hallucination.samples.splits import read_splits
 from clew.storage.reader import ShardReader, StoreReader
 from clew.storage.verify import verify_store
-from tests.hallucination.samples.making.making import (
+from tests.hallucination.samples.trace_stores import (
     KINDS,
     read_samples,
     read_traces,
@@ -28,33 +28,33 @@ LAYERS, DIM, NODE_DIM = 3, 32, 4
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_trace_becomes_a_sample_at_the_same_position(
-    samples: Path, compact_store: Path, kind: str
+    preprocessed: Path, compact_store: Path, kind: str
 ) -> None:
-    traces, rows = read_traces(compact_store), read_samples(samples / kind)
+    traces, rows = read_traces(compact_store), read_samples(preprocessed / kind)
     names = ("global_example_id", "example_id", "batch_number", "question_id")
     assert [[t[n] for n in names] for t in traces] == [[r[n] for n in names] for r in rows]
     scores = [score_of(row["global_example_id"]) for row in rows]
     assert [row["score"] for row in rows] == scores
     assert [row["label"] for row in rows] == [float(score < 0.5) for score in scores]
-    listed = read_splits(samples / "splits.csv")
+    listed = read_splits(preprocessed / "splits.csv")
     assert listed.global_example_id.tolist() == [row["global_example_id"] for row in rows]
     assert listed.score.tolist() == scores
-    found = [(s.batch_number, s.rows) for s in StoreReader(samples / kind).shards]
+    found = [(s.batch_number, s.rows) for s in StoreReader(preprocessed / kind).shards]
     assert found == [(s.batch_number, s.rows) for s in StoreReader(compact_store).shards]
-    assert not verify_store(samples / kind)
+    assert not verify_store(preprocessed / kind)
 
 
-def test_sequences_are_the_last_states(samples: Path, compact_store: Path) -> None:
+def test_sequences_are_the_last_states(preprocessed: Path, compact_store: Path) -> None:
     for row, trace in zip(
-        read_samples(samples / "sequences"), read_traces(compact_store), strict=True
+        read_samples(preprocessed / "sequences"), read_traces(compact_store), strict=True
     ):
         sequence = row["sequence"].reshape(LAYERS, DIM)
         np.testing.assert_array_equal(sequence, trace["last_hidden"], strict=True)
 
 
-def test_graphs_are_the_stored_edges(samples: Path, compact_store: Path) -> None:
+def test_graphs_are_the_stored_edges(preprocessed: Path, compact_store: Path) -> None:
     for row, trace in zip(
-        read_samples(samples / "graphs"), read_traces(compact_store), strict=True
+        read_samples(preprocessed / "graphs"), read_traces(compact_store), strict=True
     ):
         expected = reference_graph(
             trace["edge_source"], trace["edge_weight"], top_k=4, threshold=0.0
@@ -68,8 +68,8 @@ def test_graphs_are_the_stored_edges(samples: Path, compact_store: Path) -> None
         np.testing.assert_array_equal(nodes, trace["nodes"], strict=True)
 
 
-def test_edges_never_point_to_later_tokens_or_other_layers(samples: Path) -> None:
-    for row in read_samples(samples / "graphs"):
+def test_edges_never_point_to_later_tokens_or_other_layers(preprocessed: Path) -> None:
+    for row in read_samples(preprocessed / "graphs"):
         source, target, tokens = row["edge_source"], row["edge_target"], row["node_counts"][0]
         assert (source <= target).all()
         assert (source // tokens == target // tokens).all()
@@ -151,14 +151,14 @@ def test_record_batches_are_regrouped(
     assert ids == [trace["global_example_id"] for trace in read_traces(store)]
 
 
-def test_small_record_batches_become_one(samples: Path, compact_store: Path) -> None:
+def test_small_record_batches_become_one(preprocessed: Path, compact_store: Path) -> None:
     before = ShardReader(compact_store / "batch_0000.arrow").num_record_batches
     assert before > 1
-    assert ShardReader(samples / "graphs" / "batch_0000.arrow").num_record_batches == 1
+    assert ShardReader(preprocessed / "graphs" / "batch_0000.arrow").num_record_batches == 1
 
 
-def test_manifest_records_the_settings(samples: Path) -> None:
-    settings = StoreReader(samples / "graphs").manifest.settings
+def test_manifest_records_the_settings(preprocessed: Path) -> None:
+    settings = StoreReader(preprocessed / "graphs").manifest.settings
     assert settings["shape"] == {"layers": 3, "dim": 32, "features": 4, "edge_features": 1}
     assert settings["source"]["store"] == "store"
     assert (settings["score_threshold"], settings["top_k"], settings["split"]) == (

@@ -1,3 +1,0 @@
-from tests.loading.conftest import folder, samples
-
-__all__ = ["folder", "samples"]

@@ -269,6 +269,7 @@ def convert_pattern(pattern: str, converted: str | Path | None) -> Path:
     if not result.complete:
         raise InputError(
             f"{len(result.skipped):,} files or records of {pattern} cannot be used, e.g. "
-            f'{result.skipped[0]}. Remove them, or use the traces that could be read: "{converted}".'
+            f"{result.skipped[0]}. Remove them, or use the traces that could be read: "
+            f'"{converted}".'
         )
     return Path(converted)

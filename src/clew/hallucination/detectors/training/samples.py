@@ -26,10 +26,7 @@ from clew.hallucination.detectors.detector_folder import load_detector
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, STORES, NetworkKind, run_setting
 from clew.hallucination.samples.datasets import PreprocessedSamples, SampleKind
 from clew.hallucination.samples.mixed import JoinedSamples, MixedAnswers
-from clew.hallucination.samples.raw import (
-    RawSamples,
-    convert_pattern,
-)
+from clew.hallucination.samples.raw import RawSamples, convert_pattern
 from clew.hallucination.samples.resident import ResidentSamples
 from clew.hallucination.samples.splits import Balance
 from clew.loading.buffers import BufferPool

@@ -50,8 +50,7 @@ def test_refusals_have_no_score_and_are_counted_apart(tmp_path: Path, out: Path)
     (share,) = result.categories
     assert (share.answers, share.hallucinated, share.refused) == (2, 1, 1)
     scores = read_scores(out)
-    assert scores.set_aside == {("q2", 2): "refused"}
-    assert scores.match(["q0", "q1"], [0, 1]).tolist() == [1.0, 0.0]
+    assert scores.labels == {("q0", 0): 1.0, ("q1", 1): 0.0, ("q2", 2): "refused"}
 
 
 def correct(out: Path, answers: dict[str, str]) -> None:
@@ -67,8 +66,8 @@ def test_corrections_win_and_are_kept_when_labeling_again(tmp_path: Path, out: P
     result = label_store(store, out, overwrite=True)
     assert (result.corrected, result.correct, result.hallucinated, result.refused) == (4, 2, 1, 1)
     scores = read_scores(out)
-    assert scores.scores == {"q0": 0.0, "q3": 1.0, "q4": 1.0}
-    assert scores.set_aside == {("q1", 1): "refused", ("q2", 2): "excluded"}
+    labels = [0.0, "refused", "excluded", 1.0, 1.0]
+    assert scores.labels == {(f"q{i}", i): label for i, label in enumerate(labels)}
     assert not label_store(store, out).written
 
 
@@ -103,7 +102,7 @@ def test_texts_with_quotes_and_newlines_survive_a_round_trip(tmp_path: Path, out
     label_store(write_text_store(tmp_path / "store", rows), out)
     assert [row["answer"] for row in read_csv(out)] == texts
     scores = read_scores(out)
-    assert scores.scores == {f"00{i}": 0.0 for i in range(6)}
+    assert scores.labels == {(f"00{i}", i): 0.0 for i in range(6)}
     assert scores.notes == ()
 
 
@@ -112,7 +111,7 @@ def test_answers_to_the_same_question_have_separate_scores(tmp_path: Path, out: 
         trace_row(i, text, ["Rome"], question_id="q") for i, text in enumerate(["Rome", "Oslo"])
     ]
     label_store(write_text_store(tmp_path / "store", rows), out)
-    assert read_scores(out).match(["q", "q"], [1, 0]).tolist() == [0.0, 1.0]
+    assert read_scores(out).find(["q", "q"], [1, 0]) == [0.0, 1.0]
 
 
 def test_answers_without_accepted_answers_are_excluded_and_listed(
@@ -151,7 +150,7 @@ def test_labeling_again_changes_nothing_and_keeps_an_edited_file(tmp_path: Path,
         label_store(store, out)
     assert out.read_bytes() == edited
     assert label_store(store, out, overwrite=True).written
-    assert read_scores(out).scores["q1"] == 1.0
+    assert read_scores(out).labels["q1", 1] == 1.0
 
 
 def test_hallucinated_answers_are_counted_by_threshold_and_category(

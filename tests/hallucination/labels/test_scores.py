@@ -1,6 +1,5 @@
 """Scores files of clew and of others: reading, inverting, rejecting and matching."""
 
-import math
 from pathlib import Path
 
 import pytest
@@ -34,27 +33,27 @@ def read(file: Path, text: str | bytes, **options: object) -> Scores:
 )
 def test_files_of_various_origins_are_read(file: Path, text: str) -> None:
     scores = read(file, text)
-    assert scores.scores == {"007": 0.25, "q2": 1.0}
-    assert (scores.by_example, scores.notes) == ({}, ())
+    assert scores.labels == {"007": 0.25, "q2": 1.0}
+    assert (scores.has_examples, scores.notes) == (False, ())
     assert scores.sha256 == hash_file(file)
 
 
 def test_hallucination_score_is_inverted_with_a_note(file: Path) -> None:
     text = "question_id,hallucination_score\nnq_0,0.637\n"
     scores = read(file, text)
-    assert scores.scores["nq_0"] == pytest.approx(0.363)
+    assert scores.labels["nq_0"] == pytest.approx(0.363)
     assert (
         "a higher hallucination_score is taken to mean more likely hallucinated" in scores.notes[0]
     )
     kept = read(file, text, higher_is="correct")
-    assert (kept.scores, kept.notes) == ({"nq_0": 0.637}, ())
+    assert (kept.labels, kept.notes) == ({"nq_0": 0.637}, ())
 
 
 def test_score_column_and_direction_can_be_chosen(file: Path) -> None:
     scores = read(
         file, "question_id,a,b\nq,0.25,0.5\n", score_column=" B", higher_is="hallucinated"
     )
-    assert scores.scores == {"q": 0.5}
+    assert scores.labels == {"q": 0.5}
     assert "1 - b" in scores.notes[0]
 
 
@@ -119,16 +118,15 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
 
 def test_repeated_equal_scores_are_counted(file: Path) -> None:
     scores = read(file, "question_id,score\nq,1\nq,1.0\nq,1\n")
-    assert scores.scores == {"q": 1.0}
+    assert scores.labels == {"q": 1.0}
     assert "2 lines repeat an earlier score" in scores.notes[0]
 
 
 def test_answers_to_one_question_are_distinguished(file: Path) -> None:
     text = "question_id,global_example_id,score\nq,0,1\nq,1,0\nr,2,0.5\n"
     scores = read(file, text)
-    assert scores.match(["r", "q", "q"], [2, 1, 0]).tolist() == [0.5, 0.0, 1.0]
-    assert math.isnan(scores.match(["r"], [7])[0]), "another answer does not have this score"
-    assert scores.scores == {"r": 0.5}
+    assert scores.find(["r", "q", "q"], [2, 1, 0]) == [0.5, 0.0, 1.0]
+    assert scores.find(["r"], [7]) == [None], "another answer does not have this score"
 
 
 def test_missing_scores_are_rejected_or_marked(file: Path) -> None:

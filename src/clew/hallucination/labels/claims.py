@@ -12,6 +12,7 @@ from clew.hallucination.labels.alternatives import Alternatives, asks_for_list, 
 from clew.hallucination.labels.normalize import (
     LISTS,
     LONGEST_SENTENCE,
+    PATTERNS,
     Place,
     Words,
     drop_articles,
@@ -42,58 +43,10 @@ _LONGEST_DENIAL = 4
 # Words that may stand between "not" and a name, or between "is" and a name.
 FILLERS = frozenset(LISTS["fillers"])
 COPULAS = frozenset(("is", "was", "are", "were"))
-NOT_BEFORE = re.compile(
-    r"(?:\b(?:not|never|neither|nor|cannot|except|excluding|unlike)|n t|\b(?:rather|other) than"
-    r"|\binstead of|\bas opposed to|\bno longer|\bdifferent from|\bdistinct from"
-    r"|\bcontrary to|\b(?:confused|mistaken) (?:with|for)|\bruled out|\bdenie[sd])$"
-)
 NOT_ONLY = re.compile(r"(?:(?:not|n t) (?:only|just|merely|simply|sure|certain)|none other than)$")
-NOT_AFTER = re.compile(
-    r"(?:(?:is|was|are|were|does|did|do|has|had|have|can|could|would|will)(?: \w+)?"
-    r" (?:not|never|t|no longer)|isn t|wasn t|aren t|(?:is|was) (?:incorrect|wrong|false)|never"
-    r"|is (?:often|commonly|frequently|sometimes)"
-    r" (?:thought|believed|confused|mistaken|considered))\b"
-)
-OTHERS_SAY = re.compile(
-    r"\b(?:(?:many|most|some|other|few)(?: people| sources| of us)?|people|everyone|often|commonly"
-    r"|mistakenly|falsely|incorrectly|wrongly|erroneously|frequently)"
-    r" (?:\w+ ){0,2}?(?:think|thinks|thought|believe|believes|believed|assume|assumed|say|says"
-    r"|claim|claimed|confuse|confused|mistaken|called|cited|stated)\b"
-    r"|\b(?:not|n t|never) (?:\w+ )?(?:say|state|mention|specify|indicate)\b"
-)
-_COMPASS_OF = r"(?:north|south|east|west|northeast|northwest|southeast|southwest) of"
-ASIDE = re.compile(
-    r"\b(?:near|nearby|close to|next to|adjacent to|bordering|borders|border with|bordered by"
-    r"|neighbou?ring|derivative of|derived from|pegged to|similar to"
-    r"|compared (?:to|with)|named (?:after|for)|succeeded by|preceded by|followed by|replaced by"
-    r"|across from|far from|away from|outside(?: of)?"
-    r"|(?:days?|weeks?|months?|years?|hours?|minutes?) (?:after|before|from)"
-    r"|(?:contemporary|friend|rival|pupil|student|disciple|colleague|successor|predecessor|reign"
-    r"|son|daughter) of"
-    r"|(?:larger|smaller|longer|shorter|taller|bigger|greater|less|more|older|younger|fewer) than"
-    rf"|(?P<compass>{_COMPASS_OF}))$"
-)
-# "In the south east of Italy" is in Italy.
-PART_OF = re.compile(rf"\bthe (?:\w+ )?{_COMPASS_OF}$")
-_BUT = r"(?:but|although|though|however|while|whereas)"
-_POSSIBLY = (
-    r"(?:some|sometimes|others?|may|might|could|can|depends?|depending|not always|occasionally"
-    r"|also)"
-)
-HEDGE_AFTER = re.compile(
-    rf"\b{_BUT}\b(?: \w+){{0,5}}? {_POSSIBLY}\b(?! known| called| referred)"
-    r"|\b(?:it|this|that|which|and|or) (?:may|might|could|can) also be\b(?! known| called)"
-    r"|\bor (?:possibly|perhaps|maybe|sometimes|even)\b"
-)
-HEDGE_BEFORE = re.compile(rf"\b{_BUT}\b(?: \w+){{0,4}}? {_POSSIBLY}(?: \w+){{0,3}}$")
 UNSURE = re.compile(r"\b(?:not (?:\w+ )?(?:sure|certain|know)|don t know|unsure)\b")
-# What takes back the words before it: alone, or only with other words after it.
-TURN = re.compile(
-    r"\b(?:no wait|wait no|actually no|scratch that|i mean|i meant|correction|my mistake"
-    r"|i made an? (?:mistake|error)|let me correct|on second thought"
-    r"|the (?:correct|right|real|actual) answer is)\b"
-)
-WEAK_TURN = re.compile(rf"{TURN.pattern}|\b(?:wait|actually|sorry|i apologi[sz]e)\b")
+# What takes back the words before it: "turn" alone, these only with other words after it.
+WEAK_TURN = re.compile(rf"{PATTERNS['turn'].pattern}|\b(?:wait|actually|sorry|i apologi[sz]e)\b")
 # A word before a name that makes it another name.
 PREFIXES = frozenset(LISTS["prefixes"])
 SUFFIXES = frozenset(LISTS["suffixes"])
@@ -276,12 +229,16 @@ class Claims:
     # Denials, and mentions of something else.
 
     def _is_denied(self, span: Place) -> bool:
-        if self._is_denied_before(span.first) or OTHERS_SAY.search(self._clause_before(span)):
+        if self._is_denied_before(span.first) or PATTERNS["others_say"].search(
+            self._clause_before(span)
+        ):
             return True
         # After "It is Paris", what follows is about something else.
         completes = not COPULAS.isdisjoint(self.answer.start_of_sentence(span.first).split())
         rest = self.answer.rest_of_sentence(span.end)
-        return " not " not in self._asked and not completes and bool(NOT_AFTER.match(rest))
+        return (
+            " not " not in self._asked and not completes and bool(PATTERNS["not_after"].match(rest))
+        )
 
     def _is_denied_before(self, place: int) -> bool:
         """Over the words that may stand between "not" and the name, but not over a comma."""
@@ -290,7 +247,7 @@ class Claims:
             text = self.answer.join(max(start, place - _LONGEST_DENIAL), place)
             if NOT_ONLY.search(text):
                 return False
-            if NOT_BEFORE.search(text):
+            if PATTERNS["not_before"].search(text):
                 return True
             if "," in self.answer[place].gap or self.answer[place - 1].text not in FILLERS:
                 return False
@@ -305,9 +262,9 @@ class Claims:
         place = span.first
         while place > 0 and not self.answer[place].starts_sentence:
             text = self.answer.join(place - 5, place)
-            found = ASIDE.search(text)
+            found = PATTERNS["aside"].search(text)
             if found:
-                is_part = found["compass"] is not None and PART_OF.search(text)
+                is_part = found["compass"] is not None and PATTERNS["part_of"].search(text)
                 return not is_part and f" {found[0]} " not in self._asked
             if "," in self.answer[place].gap or self.answer[place - 1].text not in FILLERS:
                 return False
@@ -318,15 +275,15 @@ class Claims:
 
     def _is_hedged(self, span: Place) -> bool:
         rest = self.answer.rest_of_sentence(span.end)
-        found = HEDGE_AFTER.search(rest)
+        found = PATTERNS["hedge_after"].search(rest)
         if found and not self._mentions_any(rest[found.end() :]):
             return True
         before = self.answer.start_of_sentence(span.first)
-        if HEDGE_BEFORE.search(before) and not UNSURE.search(before):
+        if PATTERNS["hedge_before"].search(before) and not UNSURE.search(before):
             return True
         following = self.answer.sentence_end(span.end)
         text = self.answer.join(following, self.answer.sentence_end(following + 1))
-        found = HEDGE_AFTER.match(text)
+        found = PATTERNS["hedge_after"].match(text)
         return bool(found) and not self._mentions_any(text)
 
     def _is_contradicted(self, span: Place) -> bool:
@@ -338,14 +295,16 @@ class Claims:
             if begins and after and not self._mentions_any(after):
                 return True
         before = words.join(span.first - _MOST_AROUND, span.first)
-        if any(self._claims(before[: found.start()]) for found in TURN.finditer(before)):
+        if any(
+            self._claims(before[: found.start()]) for found in PATTERNS["turn"].finditer(before)
+        ):
             return True
         return not self._wants_list and self._states_other(span)
 
     def _claims(self, text: str) -> bool:
         """Whether the words before a turn were an answer."""
         said = text.split()
-        is_denied = OTHERS_SAY.search(text) or {"not", "sorry"} & {*said}
+        is_denied = PATTERNS["others_say"].search(text) or {"not", "sorry"} & {*said}
         return len(said) >= 3 and not is_denied
 
     def _states_other(self, span: Place) -> bool:

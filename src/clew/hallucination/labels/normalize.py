@@ -4,6 +4,7 @@ punctuation: what stands before each, whether it is a name, and where sentences 
 
 import json
 import re
+import tomllib
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,20 @@ from typing import Any, NamedTuple
 
 # Words by which the rules for labels go, and units of measure.
 LISTS: dict[str, Any] = json.loads(Path(__file__).with_name("words.json").read_text("utf-8"))
+
+
+def _read_patterns() -> dict[str, re.Pattern[str]]:
+    texts = tomllib.loads(Path(__file__).with_name("patterns.toml").read_text("utf-8"))
+    parts = {f"<{name}>": text.replace("\n", "") for name, text in texts.pop("parts").items()}
+    names = re.compile("|".join(parts))
+    plain = {name: text.replace("\n", "") for name, text in texts.items()}
+    return {
+        name: re.compile(names.sub(lambda found: parts[found[0]], text))
+        for name, text in plain.items()
+    }
+
+
+PATTERNS = _read_patterns()
 # English only, as in TriviaQA: "die" and "la" are articles too, but also words of other answers.
 ARTICLES = ("a", "an", "the")
 # Not the last word: "Vitamin A" must not become "vitamin", which "Vitamin C" contains.

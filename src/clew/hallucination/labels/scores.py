@@ -4,15 +4,16 @@ them."""
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Bool, Int8
+from jaxtyping import Int8
 
 from clew.base.errors import InputError
+from clew.hallucination.labels.answers import Label
 from clew.hallucination.labels.table import (
     EXAMPLE_COLUMN,
     ID_COLUMN,
@@ -38,39 +39,25 @@ _LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Scores from 0 (hallucinated) to 1 (correct).
-
-    `by_example` has one for each (question_id, global_example_id) if the file distinguishes answers
-    to the same question; questions with different scores are then not in `scores`. `answers` has
-    the scored texts if `clew label` wrote the file. `set_aside` has the answers that are in no
-    class: those that the model refused, and those that a person excluded.
-    """
+    """The score of each answer, from 0 (hallucinated) to 1 (correct), or why it is in no class: the
+    model refused, or a person excluded it. Keys are (question_id, global_example_id) if the file
+    distinguishes answers to the same question, else question ids. `answers` has the scored texts if
+    `clew label` wrote the file."""
 
     path: Path
-    scores: dict[str, float]
-    by_example: dict[tuple[str, int], float]
-    answers: dict[tuple[str, int], str]
+    labels: dict[Any, float | SetAside]
+    has_examples: bool
+    answers: dict[Any, str]
     notes: tuple[str, ...]
     sha256: str
-    set_aside: dict[Hashable, SetAside] = field(default_factory=dict)
 
-    def match(self, question_ids: Sequence[str], example_ids: Sequence[int]) -> np.ndarray:
-        """The score of each answer as float32, NaN if the file has none."""
-        known: Mapping[Any, float] = self.by_example or self.scores
-        keys = self._keys(question_ids, example_ids)
-        return np.array([known.get(key, np.nan) for key in keys], dtype=np.float32)
-
-    def find_set_aside(
-        self, question_ids: Sequence[str], example_ids: Sequence[int], kind: SetAside
-    ) -> Bool[np.ndarray, " answers"]:
-        """Which answers are in no class for this reason."""
-        keys = self._keys(question_ids, example_ids)
-        return np.array([self.set_aside.get(key) == kind for key in keys], dtype=bool)
-
-    def _keys(self, question_ids: Sequence[str], example_ids: Sequence[int]) -> Iterator[Hashable]:
+    def find(
+        self, question_ids: Sequence[str], example_ids: Sequence[int]
+    ) -> list[float | SetAside | None]:
+        """What the file says of each answer, None if it has none."""
         names = [name.strip() for name in question_ids]
-        has_examples = bool(self.by_example) or not self.scores
-        return zip(names, map(int, example_ids), strict=True) if has_examples else iter(names)
+        keys = zip(names, map(int, example_ids), strict=True) if self.has_examples else names
+        return [self.labels.get(key) for key in keys]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,102 +85,64 @@ def read_scores(
     """
     table = ScoresTable(Path(path), score_column)
     turned = higher_is == "hallucinated" if higher_is else "halluc" in table.score_column
-    found = _Found(table, turned)
+    labels: dict[Any, float | SetAside] = {}
+    answers, lines, clashes, repeated = {}, {}, [], 0
     for line, row in table.rows():
-        found.add(line, row)
-    found.check()
+        name, number = table.parse_key(line, row)
+        key = name if number is None else (name, number)
+        label = _read_label(table.parse_label(line, row), turned)
+        if table.answer_place is not None:
+            answers[key] = row[table.answer_place]
+        first = lines.setdefault(key, line)
+        before = labels.setdefault(key, label)
+        repeated += first != line
+        if before != label:
+            texts = [f"{one:g}" if isinstance(one, float) else one for one in (before, label)]
+            shown = name if number is None else f"{name} (example {number})"
+            clashes.append(f"{shown} (lines {first} and {line}: {texts[0]} and {texts[1]})")
+    _refuse_scores(table, len(labels), clashes)
     return Scores(
         path=table.path,
-        scores=_by_question(found.values) if table.example_place is not None else found.values,
-        by_example=found.values if table.example_place is not None else {},
-        answers=found.answers,
-        notes=found.notes(),
+        labels=labels,
+        has_examples=table.example_place is not None,
+        answers=answers,
+        notes=_describe_reading(table, turned, repeated),
         sha256=hash_file(table.path),
-        set_aside=found.set_aside,
     )
 
 
-class _Found:
-    """The scores by key, a question's id or (id, example), with the line each came from."""
-
-    def __init__(self, table: ScoresTable, turned: bool) -> None:
-        self.table, self.turned = table, turned
-        self.values: dict[Any, float] = {}
-        self.set_aside: dict[Hashable, SetAside] = {}
-        self.answers: dict[Any, str] = {}
-        self._lines: dict[Any, int] = {}
-        self._doubles = 0
-        self._clashes: list[str] = []
-
-    def add(self, line: int, row: Sequence[str]) -> None:
-        table = self.table
-        name, number = table.parse_key(line, row)
-        key: Any = name if number is None else (name, number)
-        label = self._read(line, row)
-        if table.answer_place is not None:
-            self.answers[key] = row[table.answer_place]
-        first = self._lines.setdefault(key, line)
-        if first != line:
-            self._doubles += 1
-            self._compare(key, label, first, line)
-        elif isinstance(label, float):
-            self.values[key] = label
-        else:
-            self.set_aside[key] = label
-
-    def _read(self, line: int, row: Sequence[str]) -> float | SetAside:
-        label = self.table.parse_label(line, row)
-        if label in ("correct", "hallucinated"):
-            return float(label == "correct")
-        if isinstance(label, float):
-            return 1.0 - label if self.turned else label
-        return "refused" if label == "refused" else "excluded"
-
-    def _compare(self, key: Any, label: float | SetAside, first: int, line: int) -> None:
-        before = self.values.get(key, self.set_aside.get(key))
-        if before != label:
-            name = key if isinstance(key, str) else f"{key[0]} (example {key[1]})"
-            texts = [f"{one:g}" if isinstance(one, float) else one for one in (before, label)]
-            self._clashes.append(f"{name} (lines {first} and {line}: {texts[0]} and {texts[1]})")
-
-    def check(self) -> None:
-        if not self.values and not self.set_aside:
-            raise InputError(
-                f"{self.table.path} has a header but no scores: label the store with ",
-                label_into(self.table.path),
-                ".",
-            )
-        if self._clashes:
-            apart = (
-                f", or add a column {EXAMPLE_COLUMN} if a question was answered several times"
-                if self.table.example_place is None
-                else ""
-            )
-            raise InputError(
-                f"{self.table.path} has different scores for the same answer: "
-                f"{_some(self._clashes, '; ')}. Keep one line per answer{apart}."
-            )
-
-    def notes(self) -> tuple[str, ...]:
-        path, column, notes = self.table.path, self.table.score_column, []
-        if self.turned:
-            notes.append(
-                f"{path}: a higher {column} is taken to mean more likely hallucinated, so the "
-                f"score is 1 - {column}"
-            )
-        if self._doubles:
-            lines = "1 line repeats" if self._doubles == 1 else f"{self._doubles:,} lines repeat"
-            notes.append(f"{path}: {lines} an earlier score")
-        return tuple(notes)
+def _read_label(label: Label | float, turned: bool) -> float | SetAside:
+    if isinstance(label, float):
+        return 1.0 - label if turned else label
+    return label if label in ("refused", "excluded") else float(label == "correct")
 
 
-def _by_question(by_example: Mapping[tuple[str, int], float]) -> dict[str, float]:
-    scores: dict[str, float] = {}
-    unequal = set()
-    for (question_id, _), score in by_example.items():
-        if scores.setdefault(question_id, score) != score:
-            unequal.add(question_id)
-    return {name: score for name, score in scores.items() if name not in unequal}
+def _refuse_scores(table: ScoresTable, found: int, clashes: Sequence[str]) -> None:
+    if not found:
+        raise InputError(
+            f"{table.path} has a header but no scores: label the store with ",
+            label_into(table.path),
+            ".",
+        )
+    if clashes:
+        apart = f", or add a column {EXAMPLE_COLUMN} if a question was answered several times"
+        raise InputError(
+            f"{table.path} has different scores for the same answer: {_some(clashes, '; ')}. Keep "
+            f"one line per answer{apart if table.example_place is None else ''}."
+        )
+
+
+def _describe_reading(table: ScoresTable, turned: bool, repeated: int) -> tuple[str, ...]:
+    notes, column = [], table.score_column
+    if turned:
+        notes.append(
+            f"{table.path}: a higher {column} is taken to mean more likely hallucinated, so the "
+            f"score is 1 - {column}"
+        )
+    if repeated:
+        lines = "1 line repeats" if repeated == 1 else f"{repeated:,} lines repeat"
+        notes.append(f"{table.path}: {lines} an earlier score")
+    return tuple(notes)
 
 
 def require_scores(
@@ -207,9 +156,9 @@ def require_scores(
     """The scores of a store's answers; raises InputError if some are missing and that is not
     allowed, or if the file has none of them. `refused` is the class of answers that the model
     refused."""
-    values = scores.match(question_ids, example_ids)
-    declined = scores.find_set_aside(question_ids, example_ids, "refused")
-    excluded = scores.find_set_aside(question_ids, example_ids, "excluded")
+    found = scores.find(question_ids, example_ids)
+    values = np.array([x if isinstance(x, float) else np.nan for x in found], np.float32)
+    declined, excluded = (np.array([x == why for x in found], bool) for why in get_args(SetAside))
     missing = np.isnan(values) & ~declined & ~excluded
     if refused != "exclude":
         values[declined] = float(refused == "correct")
@@ -255,10 +204,7 @@ def refuse_other_answers(
 def _explain_none(scores: Scores, question_ids: Sequence[str], example_ids: Sequence[int]) -> str:
     if not len(question_ids):
         return 'the store has no answers: run "clew extract" first.'
-    theirs, mine = (
-        next(iter(scores.by_example or scores.scores or scores.set_aside)),
-        question_ids[0],
-    )
+    theirs, mine = next(iter(scores.labels)), question_ids[0]
     if isinstance(theirs, tuple):
         theirs, mine = f"{theirs[0]}, example {theirs[1]}", f"{mine}, example {example_ids[0]}"
     return (
@@ -270,7 +216,7 @@ def _explain_none(scores: Scores, question_ids: Sequence[str], example_ids: Sequ
 
 def _shared_notes(scores: Scores, question_ids: Sequence[str]) -> tuple[str, ...]:
     repeated = len(question_ids) - len(set(question_ids))
-    if scores.by_example or not repeated:
+    if scores.has_examples or not repeated:
         return ()
     return (
         f"{scores.path} has one score per question, but some questions have several answers "

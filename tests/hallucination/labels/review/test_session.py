@@ -36,7 +36,8 @@ def test_every_decision_is_in_the_file_at_once_and_can_be_undone(
     for _ in range(3):
         review.undo()
     assert corrections(scores) == {"q1": "excluded"} and review.place == 1
-    assert read_scores(scores).set_aside == {("q1", 1): "excluded", ("q2", 2): "refused"}
+    labels = read_scores(scores).labels
+    assert (labels["q1", 1], labels["q2", 2]) == ("excluded", "refused")
     review.undo()
     with pytest.raises(InputError, match="there is nothing to undo"):
         review.undo()

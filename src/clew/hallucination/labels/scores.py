@@ -86,7 +86,9 @@ def read_scores(
     table = ScoresTable(Path(path), score_column)
     turned = higher_is == "hallucinated" if higher_is else "halluc" in table.score_column
     labels: dict[Any, float | SetAside] = {}
-    answers, lines, clashes, repeated = {}, {}, [], 0
+    answers: dict[Any, str] = {}
+    lines: dict[Any, int] = {}
+    clashes, repeated = [], 0
     for line, row in table.rows():
         name, number = table.parse_key(line, row)
         key = name if number is None else (name, number)

@@ -86,12 +86,11 @@ class Ragged:
     def __init__(self, arrays: dict[str, Tensor], max_degree: int) -> None:
         self._arrays, self._max_degree = arrays, max_degree
         self._layers = 1
-        if "last_node" in arrays:
+        counts, edge_counts = arrays.get("node_counts"), arrays.get("edge_counts")
+        if counts is None:
             ends = arrays["last_node"][:, -1]
             edge_ends = torch.searchsorted(arrays["edge_target"], ends.int(), right=True)
             counts, edge_counts = _differences(ends + 1), _differences(edge_ends)
-        else:
-            counts, edge_counts = arrays["node_counts"], arrays.get("edge_counts")
         if edge_counts is None:  # of a grid, the tokens of one layer are counted
             self._layers = len(arrays["nodes"]) // int(counts.sum())
         self._nodes = _Stretches(counts * self._layers)

@@ -11,23 +11,27 @@ import numpy as np
 import pytest
 
 from clew.base.errors import StoreError
-from clew.storage.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles
+from clew.storage.files import Located, MappedFiles, ReadFiles, ShardFiles
 from clew.storage.reader import StoreReader
 from tests.stores import write_store
 
 Opener = Callable[[Path], ShardFiles]
 
 
+def located(store: Path) -> list[Located]:
+    return [(store, shard) for shard in StoreReader(store).shards]
+
+
 def mapped(store: Path) -> MappedFiles:
-    return MappedFiles(store, StoreReader(store).shards)
+    return MappedFiles(located(store))
 
 
-def cached(store: Path) -> CachedFiles:
-    return CachedFiles(store, StoreReader(store).shards, 2)
+def cached(store: Path) -> MappedFiles:
+    return MappedFiles(located(store), 2)
 
 
 def read(store: Path) -> ReadFiles:
-    return ReadFiles(store, StoreReader(store).shards, 2)
+    return ReadFiles(located(store), 2)
 
 
 WAYS = [mapped, cached, read]

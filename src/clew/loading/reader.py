@@ -3,12 +3,10 @@ the file."""
 
 import threading
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
-from copy import copy
-from itertools import groupby
+from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import psutil
@@ -17,11 +15,9 @@ from jaxtyping import Int64, UInt8
 
 from clew.base.errors import InputError, StoreError, TooManyFilesError
 from clew.storage.files import (
-    Bytes,
-    CachedFiles,
     ColumnLayout,
+    Located,
     MappedFiles,
-    Piece,
     RangeFiles,
     ReadFiles,
     ShardFiles,
@@ -44,19 +40,13 @@ Rows = Int64[np.ndarray, " rows"]
 class _Column:
     """Where the rows of one column lie, over all shards opened so far."""
 
-    def __init__(self, first: ColumnLayout, rows: int) -> None:
-        self.dtype, self.item_shape = first.dtype, first.item_shape
-        self.item_bytes = first.item_bytes
+    def __init__(self, first: "ColumnLayout | _Column", rows: int) -> None:
+        self.dtype: np.dtype = first.dtype
+        self.item_shape: tuple[int, ...] = first.item_shape
+        self.item_bytes: int = first.item_bytes
         self.starts = np.zeros(rows, np.int64)
         self.counts = np.zeros(rows, np.int64)
         self.views: dict[int, torch.Tensor] = {}
-
-    def resized(self, rows: int) -> Self:
-        """A column of the same kind without rows that are known."""
-        other = copy(self)
-        other.starts, other.counts = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        other.views = {}
-        return other
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "views": {}}  # addresses in the memory of this process
@@ -85,29 +75,32 @@ class SampleReader:
     ) -> None:
         self._store = StoreReader(path, check=check)
         self.path, self.manifest = self._store.path, self._store.manifest
-        self.shards = self._store.shards
-        self.first_rows = np.cumsum([0, *(shard.rows for shard in self.shards)])
-        if not self.rows:
+        if not self.manifest.rows:
             raise StoreError(f"{path} contains no samples yet: rerun the command that creates it.")
-        self.bytes = self.manifest.bytes
-        self.access = access or choose_access(self.bytes, self.path)
-        self.files = self._open_files(max_open)
-        self._ahead: ReadAhead | None = None
         self._ids, self._questions = ids, questions
-        self._known = [False] * len(self.shards)
-        self._first_rows = self.first_rows.tolist()
-        self._lock = threading.Lock()
         self._names = tuple(columns)
+        self.access = access or choose_access(self.manifest.bytes, self.path)
+        self._open([(self.path, shard) for shard in self._store.shards], max_open)
         first = self._peek_layout(0) if self.is_remote else self._open_layout(0)
         self.columns = {name: _Column(first.columns[name], self.rows) for name in columns}
 
-    def _open_files(self, max_open: int) -> ShardFiles:
-        if self.access == "mapped":
-            return MappedFiles(self.path, self.shards)
+    def _open(self, located: Sequence[Located], max_open: int) -> None:
+        self._located, self.shards = located, [shard for _, shard in located]
+        self._max_open = max_open
+        self.first_rows = np.cumsum([0, *(shard.rows for shard in self.shards)])
+        self.bytes = sum(shard.bytes for shard in self.shards)
+        self.files = self._open_files()
+        self._ahead: ReadAhead | None = None
+        self._known = [False] * len(self.shards)
+        self._first_rows = self.first_rows.tolist()
+        self._lock = threading.Lock()
+
+    def _open_files(self) -> ShardFiles:
         if self.access == "ranges":
-            return RangeFiles(self.path, self.shards)
-        kind = CachedFiles if self.access == "cached" else ReadFiles
-        return kind(self.path, self.shards, max_open)
+            return RangeFiles(self._located)
+        if self.access == "read":
+            return ReadFiles(self._located, self._max_open)
+        return MappedFiles(self._located, self._max_open if self.access == "cached" else None)
 
     @property
     def parts(self) -> "Sequence[SampleReader]":
@@ -230,30 +223,32 @@ class SampleReader:
             if self._known[shard]:
                 return
             first, end = self.first_rows[shard : shard + 2].tolist()
-            entry = self.shards[shard]
-            layout = self._read_layout(shard)
-            if not self._is_as_listed(layout, first, end):
-                raise StoreError(
-                    f"splits.csv and {entry.file} in {self.path} list different samples: run the "
-                    '"clew preprocess" command again.'
-                )
+            try:
+                layout = self._read_layout(shard, self.files.let_go)
+            except TooManyFilesError:
+                self.files.let_go()
+                layout = self._read_layout(shard, self.files.let_go)
             for name, found in layout.columns.items():
                 self.columns[name].starts[first:end] = found.starts
                 self.columns[name].counts[first:end] = found.counts
             self._known[shard] = True
 
-    def _read_layout(self, number: int) -> ShardLayout:
-        try:
-            return self._open_layout(number)
-        except TooManyFilesError:
-            self.files.let_go()
-        return self._open_layout(number)
+    def _read_layout(self, number: int, let_go: Callable[[], None]) -> ShardLayout:
+        """Where the rows of a shard lie, which must be those that were given."""
+        layout = self._open_layout(number, let_go)
+        first, end = self.first_rows[number : number + 2].tolist()
+        if not self._is_as_listed(layout, first, end):
+            raise StoreError(
+                f"splits.csv and {self.shards[number].file} in {self.path} list different samples: "
+                'run the "clew preprocess" command again.'
+            )
+        return layout
 
-    def _open_layout(self, number: int) -> ShardLayout:
+    def _open_layout(self, number: int, let_go: Callable[[], None] | None = None) -> ShardLayout:
         if self.access == "ranges":
             return self._peek_layout(number)
         entry = self.shards[number]
-        return read_layout(self._store.open(entry, self.files.let_go), entry.rows, self._names)
+        return read_layout(self._store.open(entry, let_go), entry.rows, self._names)
 
     def _peek_layout(self, number: int) -> ShardLayout:
         return read_layout(self._store.peek(number), self.shards[number].rows, self._names)
@@ -291,19 +286,12 @@ class JoinedReader(SampleReader):
 
     def __init__(self, parts: Sequence[SampleReader]) -> None:
         self._parts, self.path, self.manifest = parts, parts[0].path, parts[0].manifest
-        self.shards = [shard for part in parts for shard in part.shards]
-        self.first_rows = np.cumsum([0, *(shard.rows for shard in self.shards)])
-        self.first_shards = np.cumsum([0, *(len(part.shards) for part in parts)])
-        self.bytes = sum(part.bytes for part in parts)
-        self._first_of_parts = np.cumsum([0, *(part.rows for part in parts)]).tolist()
         self.access = parts[0].access
-        self._ahead = None
-        self.files = _JoinedFiles([part.files for part in parts], self.first_shards)
-        self._known = [False] * len(self.shards)
-        self._first_rows = self.first_rows.tolist()
-        self._lock = threading.Lock()
+        located = [shard for part in parts for shard in part._located]
+        self._open(located, sum(part._max_open for part in parts))
+        self._part_of = [(part, number) for part in parts for number in range(len(part.shards))]
         self.columns = {
-            name: column.resized(self.rows) for name, column in parts[0].columns.items()
+            name: _Column(column, self.rows) for name, column in parts[0].columns.items()
         }
         for part in parts[1:]:
             self._refuse_other_shape(part)
@@ -326,50 +314,12 @@ class JoinedReader(SampleReader):
     def is_remote(self) -> bool:
         return any(part.is_remote for part in self.parts)
 
-    @property
-    def exceeds_cache(self) -> bool:
-        return exceeds_cache(self.path, self.bytes)
-
     def expect(self, rows: Rows) -> None:
-        for part, start, end in zip(
-            self.parts, self._first_of_parts[:-1], self._first_of_parts[1:], strict=True
-        ):
-            part.expect(rows[(rows >= start) & (rows < end)] - start)
+        first = 0
+        for part in self.parts:
+            part.expect(rows[(rows >= first) & (rows < first + part.rows)] - first)
+            first += part.rows
 
-    def _look_into(self, shard: int) -> None:
-        number = int(np.searchsorted(self.first_shards, shard, side="right")) - 1
-        part, inner = self.parts[number], shard - int(self.first_shards[number])
-        part.locate(part.first_rows[inner : inner + 1])
-        first, end = self.first_rows[shard : shard + 2].tolist()
-        before, after = part.first_rows[inner : inner + 2].tolist()
-        with self._lock:
-            for name, column in self.columns.items():
-                column.starts[first:end] = part.columns[name].starts[before:after]
-                column.counts[first:end] = part.columns[name].counts[before:after]
-            self._known[shard] = True
-
-
-class _JoinedFiles:
-    """The files of several stores, their shards numbered through all of them."""
-
-    def __init__(self, parts: Sequence[ShardFiles], first_shards: np.ndarray) -> None:
-        self._parts, self._firsts = parts, first_shards.tolist()
-        self._part_of = np.repeat(np.arange(len(parts)), np.diff(first_shards)).tolist()
-
-    def check(self, shards: Iterable[int]) -> None:
-        for part, some in groupby(shards, key=self._part_of.__getitem__):
-            self._parts[part].check([shard - self._firsts[part] for shard in some])
-
-    def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
-        for part, some in groupby(pieces, key=lambda piece: self._part_of[piece[0]]):
-            first = self._firsts[part]
-            inner = [(shard - first, start, place, size) for shard, start, place, size in some]
-            self._parts[part].copy(inner, out)
-
-    def view(self, shard: int, start: int, length: int) -> Bytes:
-        part = self._part_of[shard]
-        return self._parts[part].view(shard - self._firsts[part], start, length)
-
-    def let_go(self) -> None:
-        for part in self._parts:
-            part.let_go()
+    def _read_layout(self, number: int, let_go: Callable[[], None]) -> ShardLayout:
+        part, inner = self._part_of[number]
+        return part._read_layout(inner, let_go)

@@ -25,7 +25,7 @@ from clew.storage.arrow import is_list
 from clew.storage.manifest import ShardEntry
 from clew.storage.mirror import MirrorFolder
 from clew.storage.mirror_cache import Hold, connections, hold_shard
-from clew.storage.reader import ShardReader, check_size, too_many_files
+from clew.storage.reader import ShardReader, check_size, map_whole, too_many_files
 
 Bytes = UInt8[np.ndarray, " bytes"]
 Opened = TypeVar("Opened")
@@ -33,6 +33,8 @@ Opened = TypeVar("Opened")
 Piece = tuple[int, int, int, int]
 
 
+# The store of a shard, and what its manifest says about it.
+Located = tuple[Path, ShardEntry]
 # The first byte of each row, and its number of items.
 _Rows = tuple[np.ndarray, np.ndarray]
 
@@ -56,57 +58,24 @@ class ShardFiles(Protocol):
 
 
 class MappedFiles:
-    """Every shard that was touched stays mapped; no file stays open."""
+    """Every shard that was touched stays mapped, and no file stays open; with `max_open`, at most
+    as many, of which the least recently used is unmapped first.
 
-    def __init__(self, store: Path, shards: list[ShardEntry]) -> None:
-        self._paths = [str(store / shard.file) for shard in shards]
-        self._sizes = [shard.bytes for shard in shards]
-        self._store, self._shards = store, shards
-        self._maps: dict[int, Bytes] = {}
-        self._holds: dict[int, Hold | None] = {}
-
-    def check(self, shards: Iterable[int]) -> None:
-        for shard in shards:
-            if shard not in self._holds:
-                self._holds[shard] = hold_shard(self._store, self._shards[shard], self.let_go)
-            check_size(self._paths[shard], self._sizes[shard])
-            if shard not in self._maps:
-                self._map(shard)
-
-    def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
-        maps = self._maps
-        for shard, start, place, length in pieces:
-            out[place : place + length] = maps[shard][start : start + length]
-
-    def view(self, shard: int, start: int, length: int) -> Bytes:
-        return self._maps[shard][start : start + length]
-
-    def _map(self, shard: int) -> None:
-        self._maps[shard] = _as_writable(ShardReader(Path(self._paths[shard])).content)
-
-    def let_go(self) -> None:
-        """Nothing to do: no file stays open."""
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_maps": {}, "_holds": {}}
-
-
-class CachedFiles:
-    """At most `max_open` shards are mapped; the least recently used is unmapped first.
-
-    Arrays from `view` are writable; writing to them does not change the file.
+    With `max_open`, arrays from `view` are writable; writing to them does not change the file.
     """
 
-    def __init__(self, store: Path, shards: list[ShardEntry], max_open: int) -> None:
-        self._files = _Recent(store, shards, max_open, _map_privately)
+    def __init__(self, shards: Sequence[Located], max_open: int | None = None) -> None:
+        self._files = _Recent(shards, max_open, _map if max_open is None else _map_privately)
 
     def check(self, shards: Iterable[int]) -> None:
         for shard in shards:
             self._files.check(shard)
 
     def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
-        for shard, start, place, length in pieces:
-            out[place : place + length] = self.view(shard, start, length)
+        for shard, some in groupby(pieces, key=itemgetter(0)):
+            content = self._files[shard]
+            for _, start, place, length in some:
+                out[place : place + length] = content[start : start + length]
 
     def view(self, shard: int, start: int, length: int) -> Bytes:
         return self._files[shard][start : start + length]
@@ -118,8 +87,8 @@ class CachedFiles:
 class ReadFiles:
     """At most `max_open` files are open; the least recently used is closed first."""
 
-    def __init__(self, store: Path, shards: list[ShardEntry], max_open: int) -> None:
-        self._files = _Recent(store, shards, max_open, _Descriptor)
+    def __init__(self, shards: Sequence[Located], max_open: int) -> None:
+        self._files = _Recent(shards, max_open, _Descriptor)
 
     def check(self, shards: Iterable[int]) -> None:
         """Nothing to do: a short read is detected."""
@@ -150,27 +119,23 @@ class ReadFiles:
 
 
 class _Recent(Generic[Opened]):
-    """A thread-safe LRU cache of shards opened with `open_file`."""
+    """A thread-safe LRU cache of shards opened with `open_file`; None keeps them all."""
 
     def __init__(
-        self,
-        store: Path,
-        shards: list[ShardEntry],
-        max_open: int,
-        open_file: Callable[[str], Opened],
+        self, shards: Sequence[Located], max_open: int | None, open_file: Callable[[str], Opened]
     ) -> None:
-        self._paths = [str(store / shard.file) for shard in shards]
-        self._sizes = [shard.bytes for shard in shards]
-        self._store, self._shards = store, shards
+        self._shards = shards
+        self._paths = [str(store / entry.file) for store, entry in shards]
         self._first_seen: dict[int, tuple[int, int, int]] = {}
         self._max_open, self._open_file = max_open, open_file
         self._open: OrderedDict[int, tuple[Opened, Hold | None]] = OrderedDict()
         self._lock = threading.Lock()
 
     def check(self, shard: int) -> None:
-        if isinstance(self._store, MirrorFolder):
+        store, entry = self._shards[shard]
+        if self._max_open is None or isinstance(store, MirrorFolder):
             self[shard]  # it may have left the cache
-        check_size(self._paths[shard], self._sizes[shard])
+        check_size(self._paths[shard], entry.bytes)
 
     def unreadable(self, shard: int, reason: str) -> StoreError:
         path = Path(self._paths[shard])
@@ -182,16 +147,18 @@ class _Recent(Generic[Opened]):
         )
 
     def __getitem__(self, shard: int) -> Opened:
+        if self._max_open is None and (found := self._open.get(shard)) is not None:
+            return found[0]
         with self._lock:
             found = self._open.get(shard)
             if found is not None:
                 self._open.move_to_end(shard)
                 return found[0]
-        hold = hold_shard(self._store, self._shards[shard], self.let_go)
+        hold = hold_shard(*self._shards[shard], self.let_go)
         with self._lock:
             if hold is None:
                 self._check_same(shard)
-            while len(self._open) >= self._max_open:
+            while self._max_open is not None and len(self._open) >= self._max_open:
                 self._open.popitem(last=False)
             opened = self._try_to_open(self._paths[shard])
             self._open[shard] = (opened, hold)
@@ -203,12 +170,13 @@ class _Recent(Generic[Opened]):
 
     def _halve(self) -> None:
         """Keep half as many files open: the system's limit is lower than ours."""
-        self._max_open = max(1, len(self._open) // 2)
-        self._open.clear()
+        if self._max_open is not None:
+            self._max_open = max(1, len(self._open) // 2)
+            self._open.clear()
 
     def _check_same(self, shard: int) -> None:
         """Checks that a reopened shard is still the file whose layout was read."""
-        self.check(shard)
+        check_size(self._paths[shard], self._shards[shard][1].bytes)
         found = os.stat(self._paths[shard])
         seen = (found.st_dev, found.st_ino, found.st_mtime_ns)
         if self._first_seen.setdefault(shard, seen) != seen:
@@ -251,9 +219,10 @@ class _Descriptor:
             os.close(self.number)
 
 
-def _as_writable(buffer: pa.Buffer) -> Bytes:
-    """A view of the buffer by address, because PyTorch warns about read-only arrays. Treat it as
+def _map(path: str) -> Bytes:
+    """A view of the file by address, because PyTorch warns about read-only arrays. Treat it as
     read-only all the same."""
+    buffer = map_whole(Path(path))
     place = (ctypes.c_uint8 * buffer.size).from_address(buffer.address)
     place.owner = buffer  # keeps the buffer mapped as long as the array lives
     return np.frombuffer(place, np.uint8)
@@ -267,9 +236,8 @@ def _map_privately(path: str) -> Bytes:
 class RangeFiles:
     """The `ShardFiles` of a store at a URL, without a copy on this machine."""
 
-    def __init__(self, store: Path, shards: list[ShardEntry]) -> None:
-        assert isinstance(store, MirrorFolder)
-        self._store, self._names = store, [shard.file for shard in shards]
+    def __init__(self, shards: Sequence[Located]) -> None:
+        self._shards = shards
 
     def check(self, shards: Iterable[int]) -> None:
         """Nothing to do: a short answer is detected."""
@@ -290,15 +258,16 @@ class RangeFiles:
         """Nothing to do: no file is open."""
 
     def _copy(self, pieces: list[Piece], out: Bytes) -> None:
-        name = self._names[pieces[0][0]]
+        store, entry = self._shards[pieces[0][0]]
+        assert isinstance(store, MirrorFolder)
         ranges = [(start, length) for _, start, _, length in pieces]
         try:
-            found = self._store.place.read_ranges(name, ranges)
+            found = store.place.read_ranges(entry.file, ranges)
         except (FileNotFoundError, EOFError):
             raise StoreError(
-                f"shard {name} in {self._store} is missing or was truncated",
+                f"shard {entry.file} in {store} is missing or was truncated",
                 action="repair",
-                store=self._store,
+                store=store,
             ) from None
         for (_, _, place, length), content in zip(pieces, found, strict=True):
             out[place : place + length] = np.frombuffer(content, np.uint8)

@@ -52,7 +52,7 @@ class ShardReader:
     ) -> None:
         self.path, self._hold = path, hold
         try:
-            self.content = _map(path) if content is None else content
+            self.content = map_whole(path) if content is None else content
             self._file = pa.ipc.open_file(self.content)
             check_types(self._file.schema)
             self._headers = BatchHeaders(self.content)
@@ -348,7 +348,7 @@ def _check_shard(
         raise _wrong_columns(reader.path, error) from None
 
 
-def _map(path: Path) -> pa.Buffer:
+def map_whole(path: Path) -> pa.Buffer:
     """A file that stays mapped as long as the buffer, or a view of it, lives, but not open."""
     with map_file(path) as file:
         return file.read_buffer()

@@ -18,7 +18,8 @@ import numpy as np
 from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
-from clew.metrics import PlattScale, auroc, expected_calibration_error
+from clew.metrics.calibration import PlattScale, expected_calibration_error
+from clew.metrics.ranking import auroc
 
 BINS, SEEDS, DRAWS = 10, 5, 200
 

@@ -37,7 +37,8 @@ from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.splits import Splits, write_splits
 from clew.hallucination.traces.compact import BASIS_NAME, Reduced
 from clew.loading.splits import SPLIT_NAMES
-from clew.metrics import PlattScale, auroc
+from clew.metrics.calibration import PlattScale
+from clew.metrics.ranking import auroc
 from clew.storage.manifest import read_manifest
 
 ANSWERS, QUICK = 20_000, 1000

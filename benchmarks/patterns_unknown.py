@@ -18,7 +18,7 @@ import numpy as np
 
 from clew import patterns
 from clew.base.progress import ignore_event
-from clew.metrics import auroc, bootstrap_auroc
+from clew.metrics.ranking import auroc, bootstrap_auroc
 
 MARKED = 0.05
 

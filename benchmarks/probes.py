@@ -207,7 +207,7 @@ def run_child(job, folder, *names):
 def measure_probes(folder):
     from clew.hallucination.detectors.probes.registry import PROBES
     from clew.hallucination.samples.answers import AnswerFeatures
-    from clew.metrics import auroc
+    from clew.metrics.ranking import auroc
 
     data = AnswerFeatures(folder)
     for name, method in PROBES.items():

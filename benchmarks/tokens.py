@@ -29,7 +29,9 @@ from clew.hallucination.detectors.probes.tokens import (
 )
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.traces import TraceBatchLoader
-from clew.metrics import auroc, bootstrap_auroc, expected_calibration_error, measure_groups
+from clew.metrics.calibration import expected_calibration_error
+from clew.metrics.measures import measure_groups
+from clew.metrics.ranking import auroc, bootstrap_auroc
 
 TITLES = {"inherit": "labels inherited", "max": "max pooling", "attention": "attention pooling"}
 

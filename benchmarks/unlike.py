@@ -19,7 +19,8 @@ import clew
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
-from clew.metrics import auroc, expected_calibration_error
+from clew.metrics.calibration import expected_calibration_error
+from clew.metrics.ranking import auroc
 
 SENTENCES = {
     "another language": [

@@ -95,7 +95,7 @@ def test_python_is_started_in_one_place_only() -> None:
 _ASK_RAY = """
 import sys
 from pathlib import Path
-from clew.cluster import connected
+from clew.cluster.connection import connected
 
 def find_modules():
     import queue, clew

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.cluster import Cluster, connected
+from clew.cluster.connection import Cluster, connected
 from tests.cluster.forked import START_WORKER, worker_server
 from tests.object_server import ObjectServer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from clew.base.errors import InputError
-from clew.cluster import Cluster, plan_workers
+from clew.cluster.connection import Cluster, plan_workers
 
 GB = 1 << 30
 

@@ -14,7 +14,8 @@ import pytest
 
 from clew.base.errors import ClewError, InputError
 from clew.base.progress import Event, OthersAdvanced, WorkAdvanced, WorkersAdvanced, WorkStarted
-from clew.cluster import Cluster, Spread, WorkerPlan, connected, run_workers, spread
+from clew.cluster.connection import Cluster, WorkerPlan, connected
+from clew.cluster.workers import Spread, run_workers, spread
 from tests.cluster import working
 from tests.events import notes, pick
 from tests.forking import HANGS_SECONDS, fork

@@ -6,7 +6,8 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from clew.base.errors import InputError
-from clew.metrics import PlattScale, auroc, calibration_points, expected_calibration_error
+from clew.metrics.calibration import PlattScale, calibration_points, expected_calibration_error
+from clew.metrics.ranking import auroc
 from tests.metrics.scores import draw_scores
 
 

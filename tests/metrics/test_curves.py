@@ -5,7 +5,8 @@ import pytest
 from sklearn.metrics import auc, roc_curve
 
 from clew.base.errors import InputError
-from clew.metrics import area_under_risk_coverage, auroc, risk_coverage_points, roc_points
+from clew.metrics.measures import area_under_risk_coverage, risk_coverage_points, roc_points
+from clew.metrics.ranking import auroc
 from tests.metrics.scores import draw_scores, draw_tied
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from clew.base.errors import InputError
-from clew.metrics import auroc, measure_groups
+from clew.metrics.measures import measure_groups
+from clew.metrics.ranking import auroc
 
 
 def test_values_are_those_of_the_samples() -> None:

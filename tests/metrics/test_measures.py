@@ -8,20 +8,16 @@ import torch
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
 from clew.base.errors import InputError
-from clew.metrics import (
-    PlattScale,
+from clew.metrics.calibration import PlattScale, calibration_points, expected_calibration_error
+from clew.metrics.measures import (
     area_under_risk_coverage,
-    auroc,
     best_threshold,
-    bootstrap_auroc,
-    calibration_points,
-    compare_paired,
-    expected_calibration_error,
     measure_scores,
     risk_coverage_points,
     roc_points,
     threshold_for_rate,
 )
+from clew.metrics.ranking import auroc, bootstrap_auroc, compare_paired
 from tests.metrics.scores import draw_scores, draw_tied
 
 

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from clew.base.errors import InputError
-from clew.metrics import (
+from clew.metrics.ranking import (
     auroc,
     bootstrap_auroc,
     bootstrap_aurocs,

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from clew.base.cores import CoresBusy, CoreWatch, find_shortage, map_in_threads
-from clew.base.errors import InputError
 from clew.base.progress import Event, Note, Reporter
+from clew.base.settings import check_least
 from clew.base.texts import counted
 
 # Fewer threads are used if they are faster by this factor.
@@ -115,8 +115,7 @@ class Threads:
     def __init__(
         self, given: int | None, reporter: Reporter, watch: CoreWatch | None = None
     ) -> None:
-        if given is not None and given < 1:
-            raise InputError("it must be 1 or more.", setting="threads", value=given)
+        check_least("threads", given)
         self._before = torch.get_num_threads()
         if given is not None:
             torch.set_num_threads(given)

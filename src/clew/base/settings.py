@@ -60,11 +60,16 @@ def check_numbers(config: Any) -> None:
             raise InputError(f"it must be {wanted}.", setting=field.name, value=value)
 
 
+def check_least(setting: str, value: float | None, least: int = 1) -> None:
+    """Raises InputError for a number below `least`; None is accepted."""
+    if value is not None and value < least:
+        raise InputError(f"it must be {least} or more.", setting=setting, value=value)
+
+
 def check_positive(config: Any, *names: str, most: int | None = None) -> None:
     for name in names:
         value = getattr(config, name)
-        if value < 1:
-            raise InputError("it must be 1 or more.", setting=name, value=value)
+        check_least(name, value)
         if most is not None and value > most:
             raise InputError(f"it must be at most {most:,}.", setting=name, value=value)
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from clew.base.cores import count_cores
 from clew.base.errors import ClewError, InputError, without_settings
+from clew.base.settings import check_least
 from clew.base.texts import bytes_text, counted
 
 logger = logging.getLogger("clew.cluster")
@@ -81,8 +82,7 @@ def plan_workers(
 ) -> WorkerPlan:
     """Plan the workers for `units` pieces of work, called `noun`. `free_bytes` is the memory that
     they share, None if they are on several machines; `worker_bytes` is what each needs."""
-    if workers is not None and workers < 1:
-        raise InputError("it must be 1 or more.", setting="workers", value=workers)
+    check_least("workers", workers)
     if use_gpus:
         count, reason = workers or cluster.gpus, "one per GPU"
     else:

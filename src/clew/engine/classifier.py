@@ -18,7 +18,8 @@ from clew.engine.feed import Courier, count_samples, sample_names
 from clew.engine.plan import HardwarePlan
 from clew.engine.processes import gather
 from clew.engine.step import build_precision, restored_precision
-from clew.metrics import auroc, best_threshold
+from clew.metrics.measures import best_threshold
+from clew.metrics.ranking import auroc
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -13,18 +13,18 @@ import torch
 
 from clew.base.cores import map_ahead
 from clew.base.errors import InputError
+from clew.base.settings import check_least
 from clew.base.texts import shortened
 from clew.loading.buffers import BufferPool
 from clew.loading.order import (
     Order,
     Rank,
     buffered_order,
-    check_seed,
     current_rank,
     global_order,
 )
 from clew.loading.reader import Access, Rows, SampleReader
-from clew.loading.samples import LazyDataset, Samples, announce, check_cache
+from clew.loading.samples import LazyDataset, Samples, announce
 from clew.loading.stream import StreamDataset
 
 _TASK_BYTES, _LOW_MEMORY_TASK_BYTES = 16 << 20, 2 << 20
@@ -100,21 +100,16 @@ class Loader:
         rank: Rank | None = None,
         shuffle_buffer_size: int | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise InputError("it must be 1 or more.", setting="batch_size", value=batch_size)
-        if prefetch_factor < 1:
-            raise InputError(
-                "it must be 1 or more.", setting="prefetch_factor", value=prefetch_factor
-            )
-        if num_workers < 0:
-            raise InputError("it must be 0 or more.", setting="num_workers", value=num_workers)
+        check_least("batch_size", batch_size)
+        check_least("prefetch_factor", prefetch_factor)
+        check_least("num_workers", num_workers, 0)
+        check_least("seed", seed, 0)
         if shuffle_buffer_size is not None and (shuffle_buffer_size < 1 or not shuffle):
             raise InputError(
                 "it must be 1 or more, with `shuffle=True`.",
                 setting="shuffle_buffer_size",
                 value=shuffle_buffer_size,
             )
-        check_seed(seed)
         self._buffer = shuffle_buffer_size
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.num_workers, self.drop_last = num_workers, drop_last
@@ -302,8 +297,8 @@ def _open(
     """`everywhere`: a batch draws from the whole store, of which no part could be cached."""
     if not isinstance(dataset, StreamDataset | LazyDataset):
         return _check_source(dataset)
+    check_least("max_cache_batches", max_cache_batches)
     if max_cache_batches is not None:
-        check_cache(max_cache_batches)
         if low_memory:
             raise InputError(
                 "low_memory does not map files, and max_cache_batches limits how many are mapped: "

@@ -43,11 +43,6 @@ def buffered_order(shards: Shards, buffer: int, *, seed: int, epoch: int) -> Ord
     return by_shard[np.argsort(places, kind="stable")]
 
 
-def check_seed(seed: int) -> None:
-    if seed < 0:
-        raise InputError("it must be 0 or more.", setting="seed", value=seed)
-
-
 def _random(seed: int, epoch: int) -> np.random.Generator:
     return np.random.default_rng([seed, epoch])
 

@@ -10,6 +10,7 @@ from jaxtyping import Float32, Int64, UInt8
 from torch.utils.data import Dataset
 
 from clew.base.errors import InputError
+from clew.base.settings import check_least
 from clew.loading.buffers import BufferPool, prepare_worker
 from clew.loading.reader import Access, Rows, SampleReader
 from clew.loading.splits import SPLIT_NAMES
@@ -81,7 +82,7 @@ class LazyDataset(Dataset[Any]):
     def __init__(
         self, source: SampleSource, *, max_cache_batches: int = 2, copy: bool = True
     ) -> None:
-        check_cache(max_cache_batches)
+        check_least("max_cache_batches", max_cache_batches)
         self.source, self._copy = source, copy
         self.samples = source.open(access="cached", max_open=max_cache_batches)
         if self.samples.reader.exceeds_cache:
@@ -112,13 +113,6 @@ def announce(samples: Any, indices: Rows) -> None:
     for part in (samples, getattr(samples, "sequences", None)):
         if part is not None and part.reader.is_remote:
             part.reader.expect(samples.index.rows[indices])
-
-
-def check_cache(max_cache_batches: int) -> None:
-    if max_cache_batches < 1:
-        raise InputError(
-            "it must be 1 or more.", setting="max_cache_batches", value=max_cache_batches
-        )
 
 
 def check_index(index: int, count: int) -> int:

@@ -8,18 +8,18 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from clew.base.errors import InputError
+from clew.base.settings import check_least
 from clew.loading.buffers import BufferPool, prepare_worker
 from clew.loading.order import (
     EpochCounter,
     Order,
     Rank,
     buffered_order,
-    check_seed,
     current_rank,
     deal_batches,
     deal_shards,
 )
-from clew.loading.samples import SampleIndex, SampleSource, announce, check_cache, check_index
+from clew.loading.samples import SampleIndex, SampleSource, announce, check_index
 
 _READ_AT_ONCE = 32
 
@@ -49,14 +49,10 @@ class StreamDataset(IterableDataset[Any]):
         rank: Rank | None = None,
         batch_size: int | None = None,
     ) -> None:
-        check_cache(max_cache_batches)
-        check_seed(seed)
-        if shuffle_buffer_size < 0:
-            raise InputError(
-                "it must be 0 or more.", setting="shuffle_buffer_size", value=shuffle_buffer_size
-            )
-        if batch_size is not None and batch_size < 1:
-            raise InputError("it must be 1 or more.", setting="batch_size", value=batch_size)
+        check_least("max_cache_batches", max_cache_batches)
+        check_least("seed", seed, 0)
+        check_least("shuffle_buffer_size", shuffle_buffer_size, 0)
+        check_least("batch_size", batch_size)
         self.source = source
         self.samples = source.open(access="read", max_open=max_cache_batches)
         self.buffers = BufferPool()

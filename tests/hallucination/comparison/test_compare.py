@@ -19,7 +19,7 @@ from clew.base.errors import (
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.writing import COMPARISON_FILES
 from clew.hallucination.samples.answers import AnswerFeatures
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 from clew.storage.reading import read_json
 from tests.hallucination.comparison.making import Told, compare_config, write_data
 

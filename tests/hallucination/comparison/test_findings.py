@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clew.hallucination.comparison.findings import Labels, Measured, find_sentences
-from clew.metrics import PlattScale
+from clew.metrics.calibration import PlattScale
 
 BOTH = np.tile([0, 1], 40)
 LABELS = Labels(validation=BOTH, test=BOTH, kept=np.arange(80))

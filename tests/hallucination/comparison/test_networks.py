@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from clew.base.errors import SettingsMismatchError, TrainingStoppedError
-from clew.cluster import Cluster, Spread
+from clew.cluster.connection import Cluster
+from clew.cluster.workers import Spread
 from clew.hallucination.comparison import CompareConfig, compare_methods
 from clew.hallucination.comparison.fitting import split_by_hardware
 from clew.hallucination.detectors.registry import NetworkSettings

@@ -20,7 +20,7 @@ from clew.hallucination.detectors.detector_folder import load_detector
 from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 from tests import samples
 from tests.hallucination.comparison.making import (
     CAPTURE,

@@ -15,7 +15,8 @@ from clew.hallucination.comparison.findings import tell_contest, tell_graphs
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page
 from clew.hallucination.comparison.trial import Labels, Measured
-from clew.metrics import PlattScale, auroc
+from clew.metrics.calibration import PlattScale
+from clew.metrics.ranking import auroc
 from tests.hallucination.comparison.making import Told, compare_config, write_data
 
 GRAPHS = ("Networks on graphs", "method without graphs")

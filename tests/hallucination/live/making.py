@@ -27,7 +27,7 @@ from clew.hallucination.samples.source import PreprocessConfig, SampleShape, Tra
 from clew.hallucination.traces import TraceBatchLoader
 from clew.hallucination.traces.compact import load_basis
 from clew.loading.buffers import BufferPool
-from clew.metrics import PlattScale
+from clew.metrics.calibration import PlattScale
 from tests.builders import VOCABULARY, make_decoder, tiny_loaded
 
 SPLITS = ("train", "validation", "test")

@@ -10,7 +10,7 @@ import torch
 
 from clew.base.errors import StoreError
 from clew.engine.model_files import read_model, write_model
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 from clew.patterns.trained.model import load_classifier
 from clew.patterns.trained.unknown import (
     LEVELS,

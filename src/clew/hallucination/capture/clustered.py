@@ -12,7 +12,8 @@ import psutil
 from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, log_event
 from clew.base.urls import resolved
-from clew.cluster import Cluster, WorkerPlan, connected, plan_workers, run_workers
+from clew.cluster.connection import Cluster, WorkerPlan, connected, plan_workers
+from clew.cluster.workers import run_workers
 from clew.hallucination.capture.config import ExtractConfig, ExtractResult
 from clew.hallucination.llm.embedded import EMBEDDED_NAME, embedded_model_folder
 from clew.hallucination.questions import QuestionSet, load_questions

@@ -36,15 +36,9 @@ from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.samples.mixed import AnswerData, MixedAnswers
 from clew.hallucination.samples.splits import Balance
 from clew.loading.splits import SPLIT_NAMES
-from clew.metrics import (
-    PlattScale,
-    auroc,
-    best_threshold,
-    bootstrap_auroc,
-    compare_paired,
-    measure_groups,
-    measure_scores,
-)
+from clew.metrics.calibration import PlattScale
+from clew.metrics.measures import best_threshold, measure_groups, measure_scores
+from clew.metrics.ranking import auroc, bootstrap_auroc, compare_paired
 
 SIGNIFICANT = 0.05
 _BESIDE = ("auprc", "f1", "accuracy", "ece", "aurc")

@@ -13,7 +13,7 @@ from clew.hallucination.comparison.evaluation import (
     pick_best,
 )
 from clew.hallucination.comparison.trial import FEWEST, Labels, Measured, count_rarer
-from clew.metrics import compare_seeds
+from clew.metrics.ranking import compare_seeds
 
 # With fewer answers of a class, 95% intervals contain the true value in about 92% of cases or less.
 _FEW = 30

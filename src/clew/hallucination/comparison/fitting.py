@@ -13,7 +13,8 @@ from clew.base.errors import ClewError, TrainingStoppedError
 from clew.base.progress import Event, Reporter, WorkAdvanced, WorkStarted, ignore_event, report_work
 from clew.base.texts import duration_text
 from clew.base.urls import resolved
-from clew.cluster import Cluster, Spread, connected, spread
+from clew.cluster.connection import Cluster, connected
+from clew.cluster.workers import Spread, spread
 from clew.hallucination.comparison.evaluation import pick_median
 from clew.hallucination.comparison.methods import AnyMethod, NetworkMethod, find_methods
 from clew.hallucination.comparison.plan import Plan
@@ -26,7 +27,7 @@ from clew.hallucination.detectors.probes.registry import can_be_kept
 from clew.hallucination.detectors.training.samples import score_samples
 from clew.hallucination.detectors.training.settings import NetworkEnded, NetworkStarted
 from clew.hallucination.detectors.training.train import TrainedSeed, train_seeds
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 
 @dataclass(frozen=True, kw_only=True)

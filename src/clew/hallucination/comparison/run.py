@@ -11,7 +11,7 @@ import pyarrow as pa
 from clew.base.errors import InputError, TrainingStoppedError
 from clew.base.progress import Note, Reporter, log_event
 from clew.base.tables import Tabular
-from clew.cluster import Spread
+from clew.cluster.workers import Spread
 from clew.engine import plan_hardware
 from clew.engine.folders import make_folder, only_one
 from clew.engine.processes import count_processes
@@ -46,7 +46,7 @@ from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import KEPT, load_detector
 from clew.hallucination.detectors.probes.registry import list_package_methods
 from clew.hallucination.samples.answers import FieldMemory
-from clew.metrics import RESAMPLES
+from clew.metrics.ranking import RESAMPLES
 
 _REPORT_FILE = "report.html"
 

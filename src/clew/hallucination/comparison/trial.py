@@ -40,7 +40,7 @@ from clew.hallucination.detectors.probes.method import Features, Outcome, Scorer
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.probes.registry import find_scorer_class, kind_of
 from clew.hallucination.samples.mixed import is_of_nodes
-from clew.metrics import PlattScale
+from clew.metrics.calibration import PlattScale
 from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file, replace_json

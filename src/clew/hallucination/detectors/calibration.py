@@ -27,13 +27,9 @@ from clew.hallucination.traces.schema import TraceShape
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.loading.splits import SPLIT_NAMES
-from clew.metrics import (
-    PlattScale,
-    auroc,
-    best_threshold,
-    expected_calibration_error,
-    threshold_for_rate,
-)
+from clew.metrics.calibration import PlattScale, expected_calibration_error
+from clew.metrics.measures import best_threshold, threshold_for_rate
+from clew.metrics.ranking import auroc
 
 _NODES = ("graphs", "grids")
 

@@ -34,7 +34,7 @@ from clew.hallucination.traces.schema import (
     EvaluationShape,
     TraceShape,
 )
-from clew.metrics import PlattScale
+from clew.metrics.calibration import PlattScale
 
 TOKENS = "token_logprobs"
 Part = TypeVar("Part")

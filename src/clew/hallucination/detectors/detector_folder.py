@@ -50,7 +50,7 @@ from clew.hallucination.llm.prompts import Prompt, check_template
 from clew.hallucination.samples.source import SampleShape
 from clew.hallucination.traces.compact import Basis
 from clew.hallucination.traces.schema import TraceShape
-from clew.metrics import PlattScale
+from clew.metrics.calibration import PlattScale
 from clew.storage.manifest import Sha256
 from clew.storage.ownership import OWN_FILE, claim
 from clew.storage.reading import hash_file, hash_text, read_bounded, read_json

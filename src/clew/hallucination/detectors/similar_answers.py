@@ -15,7 +15,8 @@ from clew.base.typed_json import read_as
 from clew.hallucination.samples.answers import SEQUENCE
 from clew.hallucination.samples.mixed import AnswerData
 from clew.loading.splits import SPLIT_NAMES
-from clew.metrics import PlattScale, auroc
+from clew.metrics.calibration import PlattScale
+from clew.metrics.ranking import auroc
 
 if TYPE_CHECKING:
     from clew.engine.model_files import ModelFile

@@ -16,7 +16,7 @@ from typing import Any
 
 from clew.base.cores import map_ahead
 from clew.base.progress import Reporter, ignore_event
-from clew.cluster import Spread, spread
+from clew.cluster.workers import Spread, spread
 from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
 from clew.storage.reading import hash_text, open_regular, parse_json

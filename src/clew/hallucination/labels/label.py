@@ -15,7 +15,7 @@ from clew.base.errors import InputError
 from clew.base.progress import Reporter, ignore_event
 from clew.base.tables import Tabular
 from clew.base.urls import as_path, local_path
-from clew.cluster import Spread
+from clew.cluster.workers import Spread
 from clew.hallucination.labels.answers import (
     JUDGED,
     REFUSED,

@@ -15,7 +15,7 @@ import torch
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Reporter, WorkAdvanced, ignore_event
 from clew.base.urls import as_path
-from clew.cluster import Spread, spread
+from clew.cluster.workers import Spread, spread
 from clew.hallucination.detectors import Detector, load_detector
 from clew.hallucination.labels.answers import open_traces
 from clew.hallucination.labels.methods import match_answer

@@ -19,7 +19,8 @@ import pyarrow as pa
 from clew.base.errors import InputError, SettingsMismatchError, StoreError, StoreLockedError
 from clew.base.settings import find_differences
 from clew.base.typed_json import read_as, to_json
-from clew.metrics import auroc, expected_calibration_error
+from clew.metrics.calibration import expected_calibration_error
+from clew.metrics.ranking import auroc
 from clew.storage.reading import hash_file, open_regular, parse_json, read_json
 from clew.storage.text_files import csv_text
 from clew.storage.writing import append_to_file, disk_errors, lock_file, replace_json, replacing

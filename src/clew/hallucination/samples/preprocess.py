@@ -14,7 +14,7 @@ from jaxtyping import Int
 from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, WorkAdvanced, log_event, report_work
 from clew.base.urls import resolved
-from clew.cluster import Spread, spread
+from clew.cluster.workers import Spread, spread
 from clew.hallucination.labels import (
     Scores,
     SpanLabels,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-    from clew.cluster import Spread
+    from clew.cluster.workers import Spread
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.traces import TraceBatchLoader
 
@@ -100,7 +100,7 @@ class OnCluster:
 
     def spread(self, *, threads: int | None = None, device: str | None = None) -> "Spread | None":
         """None without a cluster. Raises InputError for workers without one."""
-        from clew.cluster import Spread
+        from clew.cluster.workers import Spread
 
         if self.cluster is not None:
             return select(Spread, self, threads=threads, device=device)

@@ -19,7 +19,7 @@ from clew.storage.run_file import UrlNeverFromFile, repeatable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from clew.cluster import Spread
+    from clew.cluster.workers import Spread
     from clew.engine import HardwarePlan
     from clew.engine.plan import Machine
     from clew.hallucination.comparison import CompareConfig, ComparisonResult

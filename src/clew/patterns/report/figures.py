@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from clew.base.texts import counted
-from clew.metrics import calibration_points
+from clew.metrics.calibration import calibration_points
 from clew.pages.figures import Dot, Guide, Line, Panel, draw_panels, padded_range
 from clew.pages.markup import Html, rect, tag
 from clew.pages.numbers import decimals, percent

@@ -15,7 +15,8 @@ from jaxtyping import Float, Float32, Int64
 from clew.base.cores import count_cores
 from clew.base.cpu import map_on_cores
 from clew.base.typed_json import to_json
-from clew.metrics import auroc, expected_calibration_error
+from clew.metrics.calibration import expected_calibration_error
+from clew.metrics.ranking import auroc
 from clew.patterns.cache.samples import ImageSamples
 from clew.patterns.photo_map.block import MOST_THUMBNAILS, draw_sheet
 from clew.patterns.photo_map.layout import choose_shown, lay_out

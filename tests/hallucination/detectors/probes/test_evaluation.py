@@ -5,7 +5,7 @@ import pytest
 
 from clew.hallucination.detectors.probes.evaluation import cluster_by_entailment
 from clew.hallucination.detectors.probes.registry import PROBES
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 

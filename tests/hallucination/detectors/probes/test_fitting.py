@@ -11,7 +11,7 @@ from clew.hallucination.detectors.probes.fitting import (
     fit_path,
     standardize,
 )
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 
 @pytest.fixture

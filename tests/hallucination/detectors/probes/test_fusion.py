@@ -6,7 +6,7 @@ import pytest
 from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.fusion import read_confidence
 from clew.hallucination.detectors.probes.registry import PROBES
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 

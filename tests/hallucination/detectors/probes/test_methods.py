@@ -11,7 +11,7 @@ from clew.base.errors import InputError, StoreError
 from clew.hallucination.detectors.probes.method import METHODS
 from clew.hallucination.detectors.probes.registry import PROBES
 from clew.hallucination.samples.answers import AnswerFeatures
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states
 from tests.hallucination.detectors.training.making import write_learnable
 

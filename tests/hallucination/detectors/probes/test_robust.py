@@ -4,7 +4,7 @@ the questions that were seen counts for those, and for no others."""
 import numpy as np
 
 from clew.hallucination.detectors.probes.registry import PROBES
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 

@@ -12,7 +12,7 @@ from clew.hallucination.detectors.probes.baselines import (
     split_entropies,
 )
 from clew.hallucination.detectors.probes.registry import PROBES
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states
 
 

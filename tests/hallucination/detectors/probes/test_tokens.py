@@ -15,7 +15,8 @@ from clew.hallucination.detectors.probes.tokens import (
     read_inputs,
 )
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.metrics import auroc, expected_calibration_error
+from clew.metrics.calibration import expected_calibration_error
+from clew.metrics.ranking import auroc
 
 LAYERS, DIM = 4, 6
 

@@ -20,7 +20,7 @@ from clew.hallucination.detectors.similar_answers import (
 from clew.hallucination.detectors.similar_answers import gather_known as gather_from_samples
 from clew.hallucination.live.page.stored import BrowsedStore, gather_known, open_page_files
 from clew.hallucination.samples.answers import AnswerFeatures
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 from tests.hallucination.live.making import preprocess_tiny, read_traces
 from tests.hallucination.live.page.conftest import Folders
 

@@ -14,7 +14,8 @@ from clew.hallucination.comparison.report.comparison import (
     color_of,
     report_section,
 )
-from clew.metrics import calibration_points, risk_coverage_points, roc_points
+from clew.metrics.calibration import calibration_points
+from clew.metrics.measures import risk_coverage_points, roc_points
 from clew.pages.figures import (
     DASHES,
     Dot,

@@ -19,7 +19,7 @@ from clew.hallucination.comparison.report.comparison import (
     color_of,
     report_section,
 )
-from clew.metrics import auroc, bootstrap_auroc
+from clew.metrics.ranking import auroc, bootstrap_auroc
 from clew.pages.figures import IntervalRow, draw_forest, print_forest
 from clew.pages.markup import Child, Html, Section, join, tag
 from clew.pages.numbers import (

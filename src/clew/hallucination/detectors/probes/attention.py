@@ -27,7 +27,7 @@ from clew.hallucination.detectors.probes.fitting import (
     where,
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 DIAGONAL = "log_diagonal_answer"
 DIAGONALS = (DIAGONAL, "token_logprobs")

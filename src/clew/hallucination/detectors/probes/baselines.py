@@ -22,7 +22,7 @@ from clew.hallucination.detectors.probes.fitting import (
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores, method
 from clew.hallucination.detectors.probes.states import STATES, choose_layer, fit_layers
 from clew.hallucination.labels.normalize import answer_words
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

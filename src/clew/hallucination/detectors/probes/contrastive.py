@@ -20,7 +20,7 @@ from clew.hallucination.detectors.probes.fusion import (
     project,
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method, shared
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.networks.contrastive import ContrastiveAutoencoder

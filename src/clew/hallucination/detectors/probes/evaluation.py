@@ -27,7 +27,7 @@ from clew.hallucination.detectors.probes.fitting import (
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores, method
 from clew.hallucination.traces.schema import CONTRAST_FALSE, CONTRAST_TRUE, ENTAILMENT, P_TRUE
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 CONTRAST = (CONTRAST_TRUE, CONTRAST_FALSE)
 # Without labels, a start may end in a poor minimum: the best of several is kept.

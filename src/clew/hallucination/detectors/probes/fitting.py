@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from clew.base.errors import InputError, StoreError
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 # A NumPy array or a tensor.
 Array = Any

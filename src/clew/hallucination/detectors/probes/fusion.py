@@ -27,7 +27,7 @@ from clew.hallucination.detectors.probes.fitting import (
     standardize,
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 if TYPE_CHECKING:
     from sklearn.svm import SVC

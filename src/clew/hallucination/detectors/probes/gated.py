@@ -30,7 +30,7 @@ from clew.hallucination.detectors.probes.robust import (
     read_categories,
     unit,
 )
-from clew.metrics import PlattScale
+from clew.metrics.calibration import PlattScale
 
 _COMPONENTS = 64
 _ROWS_AT_ONCE = 4096

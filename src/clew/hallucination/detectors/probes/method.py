@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from clew.base.errors import InputError, StoreError
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 Family = Literal["baseline", "no training", "probe", "network"]
 Scores = Float[np.ndarray, " answers"]

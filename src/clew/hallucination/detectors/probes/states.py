@@ -22,7 +22,7 @@ from clew.hallucination.detectors.probes.fitting import (
     standardize,
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method, shared
-from clew.metrics import auroc
+from clew.metrics.ranking import auroc
 
 STATES = "sequence"
 # Layers fitted, and in memory, at a time.

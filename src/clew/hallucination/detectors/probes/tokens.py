@@ -23,7 +23,8 @@ from clew.hallucination.detectors.probes.fitting import (
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method, shared
 from clew.hallucination.detectors.tokens import Pooling, TokenProbe, gate
-from clew.metrics import PlattScale, auroc
+from clew.metrics.calibration import PlattScale
+from clew.metrics.ranking import auroc
 
 NODES, SPANS = "node_tokens", "token_labels"
 NEEDS = (NODES, "token_logprobs", "token_entropies")

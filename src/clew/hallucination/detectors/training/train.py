@@ -61,7 +61,8 @@ from clew.hallucination.detectors.training.settings import (
 )
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.order import Rank
-from clew.metrics import PlattScale, best_threshold, measure_scores
+from clew.metrics.calibration import PlattScale
+from clew.metrics.measures import best_threshold, measure_scores
 from clew.storage.place import ChangedError
 from clew.storage.reading import read_json
 from clew.storage.working_copy import working_copy

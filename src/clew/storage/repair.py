@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from clew.base.errors import OtherVersionError, StoreError
+from clew.base.texts import counted
 from clew.base.urls import UrlPath
 from clew.storage.lock import Part, writer_lock
 from clew.storage.manifest import (
@@ -31,7 +32,6 @@ from clew.storage.verify import (
     Problem,
     batch_number_of,
     count_intact,
-    rows_text,
     shard_files,
     verify_store,
 )
@@ -80,19 +80,12 @@ def _can_replace(manifest: Path) -> bool:
 
 def _rebuild(store: Path, origins: Sequence[Manifest]) -> Manifest:
     manifest = _join_origins(_largest_group(origins))
-    names = [name for name in _arrow_files(store) if not name.startswith("batch_")]
     found: dict[str, str] = {}
-    for name in names:
-        with fetched(store, name) as side:
-            if describe_irregular(side) is None:
+    for name in open_place(store).names():
+        if name.endswith(".arrow") and not name.startswith("batch_"):
+            with fetched(store, name) as side:
                 found[name] = hash_file(side)
     return replace(manifest, files={**found, **manifest.files})
-
-
-def _arrow_files(store: Path) -> list[str]:
-    if isinstance(store, UrlPath):
-        return [name for name in open_place(store).names() if name.endswith(".arrow")]
-    return sorted(path.name for path in store.glob("*.arrow"))
 
 
 def _largest_group(origins: Sequence[Manifest]) -> list[Manifest]:
@@ -155,9 +148,8 @@ def repair_store(store: Path, problems: list[Problem] | None = None) -> list[str
 
 
 def _repair_one(store: Path, problem: Problem) -> list[str]:
-    lost = "none lost"
-    if problem.lost_rows:
-        lost = f"{rows_text(problem.lost_rows)} lost, to be re-created"
+    rows = counted(problem.lost_rows, "row")
+    lost = f"{rows} lost, to be re-created" if problem.lost_rows else "none lost"
     if problem.kind == "missing":
         _forget_shard(store, problem.batch_number)
         return [f"removed {problem.file} from the manifest; {lost}"]
@@ -175,7 +167,7 @@ def _repair_one(store: Path, problem: Problem) -> list[str]:
 def _move_aside(store: Path, file: str) -> str:
     """Rename what is not this store's, under a name that clew does not look at. A link is renamed,
     not followed."""
-    number = batch_number_of(store / file)
+    number = batch_number_of(file)
     entry = None if number is None else read_manifest(store).shard(number)
     if entry is not None and entry.file == file:
         _forget_shard(store, number)
@@ -200,10 +192,10 @@ def _move_object(store: Path, file: str, names: Iterator[str]) -> str:
 def _keep_intact_rows(store: Path, path: Path) -> str:
     """Turn a damaged shard back into a `.part` file, or rewrite it if no run resumes from `.part`
     files. A link is rewritten too: nothing is ever written through one."""
-    number = batch_number_of(path)
+    number = batch_number_of(path.name)
     assert number is not None  # files with other names are not looked at
     first = next(read_intact_batches(path), None)
-    kept = rows_text(count_intact(path), "intact")
+    kept = counted(count_intact(path), "intact row")
     rewrite = read_manifest(store).planned_rows is None or path.is_symlink()
     if rewrite and first is not None:
         # The writer takes over the intact rows of the old file, then replaces it.
@@ -255,7 +247,7 @@ def _adopt_shard(store: Path, path: Path) -> str:
         sha256=hash_file(path),
     )
     add_shard(store, entry)
-    return f"added {path.name} with {rows_text(rows)} to the manifest"
+    return f"added {path.name} with {counted(rows, 'row')} to the manifest"
 
 
 def add_shard(store: Path, entry: ShardEntry) -> Manifest:

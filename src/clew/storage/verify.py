@@ -57,25 +57,12 @@ class Problem:
         return self.kind in ("part", "gap")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gap:
-    """A shard that lacks `missing` of its `rows`."""
-
-    batch_number: int
-    missing: int
-    rows: int
-
-
 def find_stores(folder: Path) -> list[Path]:
     """The store itself, or the stores that "clew preprocess" and "clew convert" put in a folder;
     the folder itself if it has none, so that opening it raises the error."""
     if has_manifest(folder):
         return [folder]
-    inner: list[Path]
-    if isinstance(folder, UrlPath):
-        inner = [folder / name for name in open_place(folder).folders()]
-    else:
-        inner = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}"))
+    inner = (folder / name for name in open_place(folder).folders())
     return [path for path in inner if has_manifest(path)] or [folder]
 
 
@@ -93,16 +80,14 @@ def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
         if on_shard is not None:
             on_shard(shard.file, number, len(shards))
         with fetched(store, shard.file) as path:
-            problem = _check_shard(path, shard, manifest)
-        if problem:
-            problems.append(problem)
+            found = _check_shard(path, shard, manifest)
+        if found is not None:
+            problems.append(_problem(shard, *found))
     if not problems and not has_fixed_ids(manifest):
         problems += _check_shared_ids(store, shards)
-    extra = _check_extra_files(store, manifest, {problem.batch_number for problem in problems})
-    problems += extra
-    problems += _check_side_files(store, manifest)
-    problems += _list_gaps(manifest, reported={problem.batch_number for problem in extra})
-    return problems
+    extra = [*_check_extra_files(store, manifest, {problem.batch_number for problem in problems})]
+    gaps = _list_gaps(manifest, reported={problem.batch_number for problem in extra})
+    return [*problems, *extra, *_check_side_files(store, manifest), *gaps]
 
 
 def way_on(manifest: Manifest) -> str:
@@ -114,65 +99,54 @@ def way_on(manifest: Manifest) -> str:
     return f'run "clew {command}" again'
 
 
-def _check_shard(path: Path, shard: ShardEntry, manifest: Manifest) -> Problem | None:
-    reason = describe_irregular(path)
-    if reason is not None:
-        return _foreign(shard, reason)
-    if not path.exists():
-        message = f"shard {shard.file} is missing; the manifest says it has {rows_text(shard.rows)}"
-        return _problem("missing", shard, message, lost_rows=shard.rows)
-    found_bytes = path.stat().st_size
-    if found_bytes != shard.bytes:
-        what = f"has {found_bytes:,} bytes instead of {shard.bytes:,}"
-        return _check_damaged(path, shard, manifest, what)
-    if hash_file(path) != shard.sha256:
-        what = "has changed content (SHA-256 mismatch)"
-        return _check_damaged(path, shard, manifest, what)
-    return _check_rows(path, shard, manifest)
-
-
-def _check_rows(path: Path, shard: ShardEntry, manifest: Manifest) -> Problem | None:
-    """Check the rows of a shard whose hash is right."""
-    number = shard.batch_number
-    try:
-        reader = ShardReader(path)
-        reason = find_foreign(reader.schema, manifest, number, listed=True)
-        ids = reader.read_ids()
-    except StoreError as error:
-        return _check_damaged(path, shard, manifest, f"cannot be used ({error.text})")
-    reason = reason or find_foreign_ids(ids, manifest, number)
-    if reason is not None:
-        return _foreign(shard, reason)
-    if len(ids) == shard.rows:
-        return None
-    message = f"shard {shard.file} has {rows_text(len(ids))}, but the manifest says {shard.rows}"
-    return _problem("rows", shard, message)
-
-
-def _check_damaged(path: Path, shard: ShardEntry, manifest: Manifest, what: str) -> Problem:
-    number = shard.batch_number
-    reason = find_foreign_file(path, manifest, number, listed=True)
-    reason = reason or _find_foreign_rows(path, manifest, number)
-    if reason is not None:
-        return _foreign(shard, reason)
-    intact = count_intact(path)
-    message = f"shard {shard.file} {what}; {intact} of its {rows_text(shard.rows)} are intact"
-    return _problem("damaged", shard, message, lost_rows=max(0, shard.rows - intact))
-
-
-def _foreign(shard: ShardEntry, reason: str) -> Problem:
-    message = f"shard {shard.file} {reason}: it is not part of this store"
-    return _problem("foreign", shard, message, lost_rows=shard.rows)
-
-
-def _problem(kind: ProblemKind, shard: ShardEntry, message: str, lost_rows: int = 0) -> Problem:
+def _problem(shard: ShardEntry, kind: ProblemKind, state: str, lost_rows: int) -> Problem:
     return Problem(
         kind=kind,
         file=shard.file,
         batch_number=shard.batch_number,
         lost_rows=lost_rows,
-        message=message,
+        message=f"shard {shard.file} {state}",
     )
+
+
+def _check_shard(
+    path: Path, shard: ShardEntry, manifest: Manifest
+) -> tuple[ProblemKind, str, int] | None:
+    """The kind of the problem, the state of the shard and the rows that are lost."""
+    number, rows = shard.batch_number, counted(shard.rows, "row")
+    reason, damage = describe_irregular(path), None
+    if reason is None and not path.exists():
+        return "missing", f"is missing; the manifest says it has {rows}", shard.rows
+    if reason is None:
+        damage = _find_damage(path, shard)
+    if reason is None and damage is None:
+        try:
+            reader = ShardReader(path)
+            reason = find_foreign(reader.schema, manifest, number, listed=True)
+            ids = reader.read_ids()
+            reason = reason or find_foreign_ids(ids, manifest, number)
+            if reason is None and len(ids) == shard.rows:
+                return None
+            found = counted(len(ids), "row")
+        except StoreError as error:
+            damage = f"cannot be used ({error.text})"
+    if damage is not None:
+        reason = find_foreign_file(path, manifest, number, listed=True)
+        reason = reason or _find_foreign_rows(path, manifest, number)
+    if reason is not None:
+        return "foreign", f"{reason}: it is not part of this store", shard.rows
+    if damage is None:
+        return "rows", f"has {found}, but the manifest says {shard.rows}", 0
+    intact = count_intact(path)
+    state = f"{damage}; {intact} of its {rows} are intact"
+    return "damaged", state, max(0, shard.rows - intact)
+
+
+def _find_damage(path: Path, shard: ShardEntry) -> str | None:
+    if (found := path.stat().st_size) != shard.bytes:
+        return f"has {found:,} bytes instead of {shard.bytes:,}"
+    changed = hash_file(path) != shard.sha256
+    return "has changed content (SHA-256 mismatch)" if changed else None
 
 
 def _find_foreign_rows(path: Path, manifest: Manifest, number: int) -> str | None:
@@ -186,9 +160,8 @@ def _find_foreign_rows(path: Path, manifest: Manifest, number: int) -> str | Non
     return None
 
 
-def _check_shared_ids(store: Path, shards: list[ShardEntry]) -> list[Problem]:
+def _check_shared_ids(store: Path, shards: list[ShardEntry]) -> Iterator[Problem]:
     """Rows that two shards have. Only shards whose ids overlap are compared row by row."""
-    problems: list[Problem] = []
     seen: list[tuple[int, int, ShardEntry]] = []
     for shard in shards:
         ids = _read_ids(store, shard)
@@ -199,11 +172,12 @@ def _check_shared_ids(store: Path, shards: list[ShardEntry]) -> list[Problem]:
             if other_first <= last and first <= other_last:
                 shared = np.intersect1d(ids, _read_ids(store, other))
                 if len(shared):
-                    reason = f"has {counted(len(shared), 'row')} that {other.file} has too"
-                    problems.append(_foreign(shard, reason))
+                    state = f"has {counted(len(shared), 'row')} that {other.file} has too"
+                    yield _problem(
+                        shard, "foreign", f"{state}: it is not part of this store", shard.rows
+                    )
                     break
         seen.append((first, last, shard))
-    return problems
 
 
 def _read_ids(store: Path, shard: ShardEntry) -> np.ndarray:
@@ -213,7 +187,7 @@ def _read_ids(store: Path, shard: ShardEntry) -> np.ndarray:
 
 def _check_extra_files(
     store: Path, manifest: Manifest, damaged: Collection[int | None]
-) -> list[Problem]:
+) -> Iterator[Problem]:
     listed = {shard.file for shard in manifest.shards}
     complete = {
         shard.batch_number
@@ -222,46 +196,40 @@ def _check_extra_files(
         and shard.batch_number not in damaged
         and shard.rows >= expected_rows(manifest, shard.batch_number)
     }
-    to_do = "to finish it" if manifest.planned_rows is not None else "to re-create it"
-    problems = []
+    known = {*complete}
     for name in shard_files(store):
-        number = batch_number_of(store / name)
-        if number is None or name in listed:
-            continue
-        kind: ProblemKind = "unlisted" if name.endswith(".arrow") else "part"
-        state = "is not in the manifest"
-        with fetched(store, name) as path:
-            reason = _find_foreign_extra(path, manifest, number)
-            is_part = reason is None and kind == "part"
-            rows = rows_text(count_intact(path), "complete") if is_part else ""
-        if reason is not None:
-            kind, state = "foreign", f"{reason}: it is not part of this store"
-        elif number in complete:  # no extraction would ever finish it
-            kind, state = "foreign", f"is left over: shard {shard_name(number)} is complete"
-        elif kind == "part":
-            state = f"is half-written, with {rows}: {way_on(manifest)} {to_do}"
-        message = f"{name} {state}"
-        problems.append(Problem(kind=kind, file=name, batch_number=number, message=message))
-    known = {*complete, *(problem.batch_number for problem in problems)}
-    return [*problems, *_list_pieces(store, manifest, known)]
+        number = batch_number_of(name)
+        if number is not None and name not in listed:
+            known.add(number)
+            with fetched(store, name) as path:
+                kind, state = _check_extra(path, manifest, number, is_over=number in complete)
+            message = f"{name} {state}"
+            yield Problem(kind=kind, file=name, batch_number=number, message=message)
+    for number in numbers_with_pieces(store):  # at a URL, only record batches of them are there
+        if number not in known:
+            count = len(unfinished_pieces(store, number).names())
+            kept = f"{counted(count, 'record batch', 'record batches')} kept"
+            message = f"{shard_name(number)} is half-written, with {kept}: {way_on(manifest)}"
+            message += " to finish it"
+            yield Problem(
+                kind="part", file=shard_name(number), batch_number=number, message=message
+            )
 
 
-def _list_pieces(
-    store: Path, manifest: Manifest, known: Collection[int | None]
-) -> Iterator[Problem]:
-    """Shards at a URL of which only record batches are there."""
-    for number in numbers_with_pieces(store):
-        if number in known:
-            continue
-        count = len(unfinished_pieces(store, number).names())
-        kept = f"{counted(count, 'record batch', 'record batches')} kept"
-        message = f"{shard_name(number)} is half-written, with {kept}: {way_on(manifest)}"
-        yield Problem(
-            kind="part",
-            file=shard_name(number),
-            batch_number=number,
-            message=f"{message} to finish it",
-        )
+def _check_extra(
+    path: Path, manifest: Manifest, number: int, *, is_over: bool
+) -> tuple[ProblemKind, str]:
+    reason = describe_irregular(path) or find_foreign_file(path, manifest, number)
+    reason = reason or _find_foreign_rows(path, manifest, number)
+    if reason is not None:
+        return "foreign", f"{reason}: it is not part of this store"
+    if is_over:  # no extraction would ever finish it
+        return "foreign", f"is left over: shard {shard_name(number)} is complete"
+    if path.suffix == ".arrow":
+        return "unlisted", "is not in the manifest"
+    rows = counted(count_intact(path), "complete row")
+    to_do = "to finish it" if manifest.planned_rows is not None else "to re-create it"
+    return "part", f"is half-written, with {rows}: {way_on(manifest)} {to_do}"
 
 
 def shard_files(store: Path) -> list[str]:
@@ -271,16 +239,7 @@ def shard_files(store: Path) -> list[str]:
     return sorted(path.name for path in store.glob("batch_*.arrow*"))
 
 
-def _find_foreign_extra(path: Path, manifest: Manifest, number: int) -> str | None:
-    reason = describe_irregular(path)
-    if reason is not None:
-        return reason
-    reason = find_foreign_file(path, manifest, number)
-    return reason or _find_foreign_rows(path, manifest, number)
-
-
-def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
-    problems = []
+def _check_side_files(store: Path, manifest: Manifest) -> Iterator[Problem]:
     for name, sha256 in manifest.files.items():
         with fetched(store, name) as path:
             state = describe_irregular(path)
@@ -289,50 +248,53 @@ def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
             if state is None and hash_file(path) != sha256:
                 state = "has changed since it was written"
         if state is not None:
-            problems.append(
-                Problem(
-                    kind="file",
-                    file=name,
-                    message=(
-                        f"{name} {state}: restore it from a backup of the store; traces created "
-                        "with a different one would not match those in this store"
-                    ),
-                )
+            message = (
+                f"{name} {state}: restore it from a backup of the store; traces created with a "
+                "different one would not match those in this store"
             )
-    return problems
+            yield Problem(kind="file", file=name, message=message)
 
 
-def _list_gaps(manifest: Manifest, reported: Collection[int | None]) -> list[Problem]:
-    """Rows that no file has; batches in `reported` have a file with a problem of its own."""
-    listed, more = find_gaps(manifest, reported)
-    problems = [
-        Problem(
+def _list_gaps(manifest: Manifest, reported: Collection[int | None]) -> Iterator[Problem]:
+    """The first shards with missing rows, and the number of missing rows beyond them. Shards in
+    `reported` have a file with a problem of its own."""
+    planned, again = manifest.planned_rows, way_on(manifest)
+    made = {shard.batch_number: shard.rows for shard in manifest.shards}
+    expected = _rows_of_sources(manifest)
+    if planned is not None:
+        numbers = {*made, *_first_unmade(manifest, {*made, *reported})}
+        expected = {n: expected_rows(manifest, n) for n in numbers}
+    gaps = {
+        number: rows - made.get(number, 0)
+        for number, rows in sorted(expected.items())
+        if rows > made.get(number, 0) and number not in reported
+    }
+    for number, missing in itertools.islice(gaps.items(), _MAX_GAPS):
+        state = f"({counted(missing, 'row')}) has not been created yet"
+        if planned is None:
+            rows = counted(expected[number], "row")
+            state = f"is missing {missing} of the {rows} in its source file"
+        yield Problem(
             kind="gap",
-            file=shard_name(gap.batch_number),
-            batch_number=gap.batch_number,
-            lost_rows=gap.missing,
-            message=f"{_describe_gap(manifest, gap)}: {way_on(manifest)}",
+            file=shard_name(number),
+            batch_number=number,
+            lost_rows=missing,
+            message=f"shard {number} {state}: {again}",
         )
-        for gap in listed
-    ]
-    if more:
-        message = f"{more:,} more rows have not been created yet: {way_on(manifest)}"
-        problems.append(Problem(kind="gap", file=MANIFEST_NAME, lost_rows=more, message=message))
-    return problems
+    if planned is None or len(gaps) < _MAX_GAPS:
+        return
+    here = sum(min(rows, expected_rows(manifest, n)) for n, rows in made.items())
+    in_part = {n for n in reported if n is not None and n not in made}
+    here += sum(expected_rows(manifest, n) for n in in_part)
+    more = planned - here - sum(itertools.islice(gaps.values(), _MAX_GAPS))
+    if more > 0:
+        message = f"{more:,} more rows have not been created yet: {again}"
+        yield Problem(kind="gap", file=MANIFEST_NAME, lost_rows=more, message=message)
 
 
-def _describe_gap(manifest: Manifest, gap: Gap) -> str:
-    number, missing = gap.batch_number, gap.missing
-    if manifest.planned_rows is None:
-        return (
-            f"shard {number} is missing {missing} of the {rows_text(gap.rows)} in its source file"
-        )
-    return f"shard {number} ({rows_text(missing)}) has not been created yet"
-
-
-def batch_number_of(path: Path) -> int | None:
+def batch_number_of(name: str) -> int | None:
     """The number of a shard or a half-written one; None for any other file."""
-    match = _SHARD_NAME.fullmatch(path.name)
+    match = _SHARD_NAME.fullmatch(name)
     if match is None or match[1] != shard_name(int(match[2])):
         return None
     return int(match[2])
@@ -340,11 +302,6 @@ def batch_number_of(path: Path) -> int | None:
 
 def count_intact(path: Path) -> int:
     return sum(batch.num_rows for batch in read_intact_batches(path))
-
-
-def rows_text(count: int, state: str = "") -> str:
-    noun = "row" if count == 1 else "rows"
-    return " ".join(filter(None, (str(count), state, noun)))
 
 
 def expected_rows(manifest: Manifest, batch_number: int) -> int:
@@ -362,28 +319,6 @@ def _rows_of_sources(manifest: Manifest) -> dict[int, int]:
         for number, source in manifest.sources.items()
         if "records" in source
     }
-
-
-def find_gaps(manifest: Manifest, reported: Collection[int | None]) -> tuple[list[Gap], int]:
-    """The first shards with missing rows, and the number of missing rows beyond them. Shards in
-    `reported` are not gaps, even if the manifest does not list them."""
-    made = {shard.batch_number: shard.rows for shard in manifest.shards}
-    expected = _rows_of_sources(manifest)
-    if manifest.planned_rows is not None:
-        numbers = {*made, *_first_unmade(manifest, {*made, *reported})}
-        expected = {n: expected_rows(manifest, n) for n in numbers}
-    gaps = [
-        Gap(batch_number=n, missing=rows - made.get(n, 0), rows=rows)
-        for n, rows in sorted(expected.items())
-        if rows > made.get(n, 0) and n not in reported
-    ][:_MAX_GAPS]
-    if manifest.planned_rows is None or len(gaps) < _MAX_GAPS:
-        return gaps, 0
-    here = sum(min(rows, expected_rows(manifest, n)) for n, rows in made.items())
-    in_part = {n for n in reported if n is not None and n not in made}
-    here += sum(expected_rows(manifest, n) for n in in_part)
-    listed = sum(gap.missing for gap in gaps)
-    return gaps, max(0, manifest.planned_rows - here - listed)
 
 
 def _first_unmade(manifest: Manifest, known: Collection[int | None]) -> Iterator[int]:

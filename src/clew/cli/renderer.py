@@ -280,15 +280,7 @@ class MethodLine:
         self._finish(f"excluded: {with_flags(event.reason)}")
 
     def show_MethodEnded(self, event: "MethodEnded") -> None:
-        row, took = event.row, "already done"
-        if event.is_new:
-            short = event.seconds < 10
-            took = f"in {event.seconds:.1f} s" if short else f"in {duration_text(event.seconds)}"
-        low, high = row["test_auroc_ci"]
-        self._finish(
-            f"validation AUROC {row['val_auroc']:.3f}, "
-            f"test {row['test_auroc']:.3f} [{low:.3f}, {high:.3f}], {took}"
-        )
+        self._finish(event.reached)
 
     def stop(self) -> None:
         """Removes the bar."""

@@ -79,8 +79,18 @@ class MethodEnded(Event):
     is_new: bool
 
     def __str__(self) -> str:
-        done = f"in {self.seconds:.1f} s" if self.is_new else "already done"
-        return f"{self.row['method']}: validation AUROC {self.row['val_auroc']:.3f}, {done}"
+        return f"{self.row['method']}: {self.reached}"
+
+    @property
+    def reached(self) -> str:
+        took, (low, high) = "already done", self.row["test_auroc_ci"]
+        if self.is_new:
+            short = self.seconds < 10
+            took = f"in {self.seconds:.1f} s" if short else f"in {duration_text(self.seconds)}"
+        return (
+            f"validation AUROC {self.row['val_auroc']:.3f}, "
+            f"test {self.row['test_auroc']:.3f} [{low:.3f}, {high:.3f}], {took}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

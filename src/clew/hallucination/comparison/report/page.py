@@ -159,10 +159,8 @@ def tell_where(comparison: Comparison) -> str:
 
 def _draw_tiles(comparison: Comparison) -> Html:
     """The best method, and beside it what it must beat."""
-    best, rivals = (
-        comparison.best,
-        [(comparison.find(name), told) for name, told in _RIVALS.items()],
-    )
+    best = comparison.best
+    rivals = [(comparison.find(name), told) for name, told in _RIVALS.items()]
     words = f"best on {comparison.chosen_on}" if comparison.has_best else "highest on validation"
     tiles = [_tile(best, words, " best")]
     tiles += [_tile(rival, told) for rival, told in rivals if rival and rival is not best]

@@ -13,6 +13,9 @@ from scipy.special import softmax
 from torch.nn import functional as F
 
 Arrays = TypeVar("Arrays", bound=tuple[Any, ...])
+Features = Float32[np.ndarray, "photos features"]
+Labels = Int64[np.ndarray, " photos"]
+Chances = Float[np.ndarray, "photos classes"]  # probabilities, or scores before they are calibrated
 # A label is suspect if another class is more likely and the label's own probability is below this,
 # and what labels that are wrong by chance give every class. Measured with 5% and 20% of the labels
 # swapped: benchmarks/patterns_clean.py.
@@ -33,9 +36,7 @@ class ClassOverlap(NamedTuple):
     places: list[int]
 
 
-def find_suspects(
-    chances: Float[np.ndarray, "photos classes"], labels: Int64[np.ndarray, " photos"]
-) -> list[int]:
+def find_suspects(chances: Chances, labels: Labels) -> list[int]:
     """Photos whose label is probably wrong (another class is the most likely one), the least likely
     label first."""
     own = chances[np.arange(len(labels)), labels]
@@ -45,9 +46,7 @@ def find_suspects(
     return places[np.argsort(own[places], kind="stable")].tolist()
 
 
-def find_overlaps(
-    chances: Float[np.ndarray, "photos classes"], labels: Int64[np.ndarray, " photos"]
-) -> list[ClassOverlap]:
+def find_overlaps(chances: Chances, labels: Labels) -> list[ClassOverlap]:
     """Pairs of classes that are often mistaken for each other, the worst first. Photos with a
     suspect label do not count: they are wrong, not alike."""
     own = chances[np.arange(len(labels)), labels]
@@ -67,9 +66,7 @@ def find_overlaps(
     return sorted(found, key=lambda overlap: -overlap.share)
 
 
-def _limit(
-    chances: Float[np.ndarray, "photos classes"], labels: Int64[np.ndarray, " photos"]
-) -> float:
+def _limit(chances: Chances, labels: Labels) -> float:
     """The probability below which a label is suspect."""
     disagreement = float(np.mean(chances.argmax(1) != labels))
     return _SUSPECT_BELOW + disagreement / max(1, chances.shape[1] - 1)
@@ -82,9 +79,7 @@ _SHARPNESS = (-1.0, 5.0)
 _EPSILON = 1e-9
 
 
-def join_features(
-    *blocks: Float32[np.ndarray, "photos _"],
-) -> Float32[np.ndarray, "photos features"]:
+def join_features(*blocks: Float32[np.ndarray, "photos _"]) -> Features:
     """Standardized features; each block counts as much as any other, however wide it is."""
     return np.concatenate([_standardize(block) for block in blocks], axis=1)
 
@@ -95,11 +90,7 @@ def _standardize(block: Float32[np.ndarray, "photos _"]) -> Float32[np.ndarray, 
     return values / max(float(length), _LEAST_DEVIATION)
 
 
-def predict_left_out(
-    features: Float32[np.ndarray, "photos features"],
-    labels: Int64[np.ndarray, " photos"],
-    classes: int,
-) -> Float[np.ndarray, "photos classes"]:
+def predict_left_out(features: Features, labels: Labels, classes: int) -> Chances:
     """The probability of each class for each photo, according to all other photos.
 
     The strength of the ridge is the one whose predictions agree most often with the labels.
@@ -120,7 +111,7 @@ def predict_left_out(
 
 
 def _find_directions(
-    features: Float32[np.ndarray, "photos features"],
+    features: Features,
 ) -> tuple[Float[np.ndarray, "photos directions"], Float[np.ndarray, " directions"]]:
     """The features' singular vectors, one column each, and their squared lengths."""
     centered = features - features.mean(0)
@@ -134,9 +125,7 @@ def _find_directions(
     return columns[:, is_used], squares[is_used]
 
 
-def _calibrate(
-    scores: Float[np.ndarray, "photos classes"], labels: Int64[np.ndarray, " photos"]
-) -> Float[np.ndarray, "photos classes"]:
+def _calibrate(scores: Chances, labels: Labels) -> Chances:
     """Probabilities from scores, as sharp as the labels agree with them."""
     own = np.arange(len(labels)), labels
 
@@ -163,19 +152,14 @@ class Neighbors(NamedTuple):
     similarity: Float32[np.ndarray, "photos neighbors"]
 
 
-def unit_rows(
-    features: Float32[np.ndarray, "photos features"],
-    mean: Float32[np.ndarray, " features"] | None = None,
-) -> Float32[np.ndarray, "photos features"]:
+def unit_rows(features: Features, mean: Float32[np.ndarray, " features"] | None = None) -> Features:
     """Rows of length 1 around the mean of all photos: their products are cosine similarities."""
     centered = features - (features.mean(0) if mean is None else mean)
     return centered / np.maximum(np.linalg.norm(centered, axis=1, keepdims=True), 1e-9)
 
 
 def find_neighbors(
-    features: Float32[np.ndarray, "photos features"],
-    count: int,
-    queries: Float32[np.ndarray, "queries features"] | None = None,
+    features: Features, count: int, queries: Float32[np.ndarray, "queries features"] | None = None
 ) -> Neighbors:
     """The `count` nearest rows of each row of `features`, or of each of `queries` among them. Rows
     have length 1. Memory stays bounded: the products are computed a block at a time."""
@@ -198,7 +182,7 @@ def join_arrays(parts: Sequence[Arrays]) -> Arrays:
     return type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def find_outliers(features: Float32[np.ndarray, "photos features"]) -> list[tuple[int, float]]:
+def find_outliers(features: Features) -> list[tuple[int, float]]:
     """Photos that are far from all others, the farthest first, each with a score from 0 to 1.
 
     In a large set, the others are a sample. Distances are compared as logarithms: in how many
@@ -215,9 +199,7 @@ def find_outliers(features: Float32[np.ndarray, "photos features"]) -> list[tupl
     return [(int(place), float(1 - np.exp(-far[place] / 10))) for place in order]
 
 
-def _mean_distance(
-    features: Float32[np.ndarray, "photos features"],
-) -> Float32[np.ndarray, " photos"]:
+def _mean_distance(features: Features) -> Float32[np.ndarray, " photos"]:
     """The mean distance of each photo to its nearest neighbors."""
     chosen = np.sort(np.random.default_rng(0).permutation(len(features))[:_MOST_COMPARED])
     rows = torch.from_numpy(np.ascontiguousarray(features))

@@ -13,6 +13,15 @@ from torch.nn import functional as F
 
 from clew.patterns.cleaning.checks import Neighbors, find_neighbors, unit_rows
 
+Pairs = Int64[np.ndarray, "pairs 2"]  # places of two photos each
+GrayBytes = UInt8[np.ndarray, "photos 48 48"]
+Pictures = Float[Tensor, "pairs channels side side"]
+Grays = Float[Tensor, "pairs 1 side side"]
+Colors = Float[Tensor, "pairs 3 side side"]
+Hues = Float[Tensor, "pairs 2 pixels"]
+Shapes = Float[Tensor, "pairs 4"]  # a shift and a scale along x, then along y
+Scores = Float[Tensor, " pairs"]
+
 SIDE = 48  # of the gray images that are compared
 COLOR_SIDE = 16  # of those in color
 _SMALL = 24  # of those that are aligned first, and of those that propose pairs
@@ -42,7 +51,7 @@ class DuplicatePair(NamedTuple):
 class SmallImages(NamedTuple):
     """Photos as they are compared."""
 
-    gray: UInt8[np.ndarray, "photos 48 48"]
+    gray: GrayBytes
     color: UInt8[np.ndarray, "photos 16 16 3"]
 
     def mirrored(self) -> "SmallImages":
@@ -70,9 +79,7 @@ def find_duplicates(photos: SmallImages, *likely: Neighbors) -> list[DuplicatePa
 
 
 def compare_pairs(
-    photos: SmallImages,
-    plain: Int64[np.ndarray, "pairs 2"],
-    mirrored: Int64[np.ndarray, "pairs 2"] | None = None,
+    photos: SmallImages, plain: Pairs, mirrored: Pairs | None = None
 ) -> list[DuplicatePair]:
     """Those of the pairs that show the same image, the most alike first. The second photos of
     `mirrored` (the same pairs, if None) are compared mirrored."""
@@ -87,11 +94,7 @@ def compare_pairs(
     return sorted(best.values(), key=lambda pair: (-pair.likeness, pair.first, pair.second))
 
 
-def _propose(
-    gray: UInt8[np.ndarray, "photos 48 48"],
-    others: UInt8[np.ndarray, "photos 48 48"],
-    likely: Sequence[Neighbors],
-) -> Int64[np.ndarray, "pairs 2"]:
+def _propose(gray: GrayBytes, others: GrayBytes, likely: Sequence[Neighbors]) -> Pairs:
     """Pairs that are alike at a glance, every pair once; the second is one of `others`."""
     rows, asked = _glance(gray), _glance(others)
     seen = find_neighbors(rows, _PROPOSED + 1, asked)  # one of these is the photo itself
@@ -105,7 +108,7 @@ def _propose(
     return joined[np.einsum("pf,pf->p", rows[joined[:, 0]], asked[joined[:, 1]]) >= _ALIKE]
 
 
-def _glance(gray: UInt8[np.ndarray, "photos 48 48"]) -> Float32[np.ndarray, "photos 64"]:
+def _glance(gray: GrayBytes) -> Float32[np.ndarray, "photos 64"]:
     """Images of 8 x 8 pixels as rows of length 1, whatever their brightness and contrast."""
     step = SIDE // _TINY
     small = gray.reshape(len(gray), _TINY, step, _TINY, step).mean((2, 4), dtype=np.float32)
@@ -114,11 +117,7 @@ def _glance(gray: UInt8[np.ndarray, "photos 48 48"]) -> Float32[np.ndarray, "pho
 
 
 def _compare_all(
-    photos: SmallImages,
-    others: SmallImages,
-    pairs: Int64[np.ndarray, "pairs 2"],
-    *,
-    mirrored: bool,
+    photos: SmallImages, others: SmallImages, pairs: Pairs, *, mirrored: bool
 ) -> Iterator[DuplicatePair]:
     for first in range(0, len(pairs), _AT_ONCE):
         some = pairs[first : first + _AT_ONCE]
@@ -139,28 +138,22 @@ def _compare_all(
             yield DuplicatePair(one, other, float(likeness[place]), mirrored)
 
 
-def _as_colors(
-    photos: SmallImages, places: Int64[np.ndarray, " pairs"]
-) -> Float[Tensor, "pairs 3 side side"]:
+def _as_colors(photos: SmallImages, places: Int64[np.ndarray, " pairs"]) -> Colors:
     return torch.from_numpy(np.ascontiguousarray(photos.color[places])).permute(0, 3, 1, 2).float()
 
 
-def _are_close(
-    ones: Float[Tensor, "pairs 1 side side"], others: Float[Tensor, "pairs 1 side side"]
-) -> Bool[Tensor, " pairs"]:
+def _are_close(ones: Grays, others: Grays) -> Bool[Tensor, " pairs"]:
     """Whether two images share some detail even before they are aligned: most pairs do not."""
     small = [F.avg_pool2d(images, SIDE // _ROUGH) for images in (ones, others)]
     return _correlate(small[0], small[1], coarse=5) >= _ROUGHLY
 
 
-def _as_tensor(images: UInt8[np.ndarray, "pairs side side"]) -> Float[Tensor, "pairs 1 side side"]:
+def _as_tensor(images: UInt8[np.ndarray, "pairs side side"]) -> Grays:
     return torch.from_numpy(np.ascontiguousarray(images))[:, None].float()
 
 
 @torch.inference_mode()
-def compare_images(
-    ones: Float[Tensor, "pairs 1 side side"], others: Float[Tensor, "pairs 1 side side"]
-) -> tuple[Float[Tensor, " pairs"], Float[Tensor, "pairs 4"]]:
+def compare_images(ones: Grays, others: Grays) -> tuple[Scores, Shapes]:
     """The correlation of the details of two images (up to 1), the second aligned with the first by
     a shift and a scale in each direction (Lucas and Kanade's method), which are returned too."""
     best = _correlate(ones, others), torch.zeros(len(ones), 4)
@@ -182,12 +175,7 @@ def _better(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[T
     return torch.maximum(one[0], other[0]), torch.where(is_better[:, None], other[1], one[1])
 
 
-def _align(
-    ones: Float[Tensor, "pairs 1 side side"],
-    others: Float[Tensor, "pairs 1 side side"],
-    shape: Float[Tensor, "pairs 4"],
-    steps: int,
-) -> Float[Tensor, "pairs 4"]:
+def _align(ones: Grays, others: Grays, shape: Shapes, steps: int) -> Shapes:
     """Shift and scale along x, then along y, that map the first images onto the second."""
     fixed, moving = (_normalize(_blur(images, 3)) for images in (ones, others))
     for _ in range(steps):
@@ -200,9 +188,7 @@ def _grid(side: int) -> Float[Tensor, " side"]:
     return (torch.arange(side) + 0.5) * 2 / side - 1
 
 
-def _warp(
-    images: Float[Tensor, "pairs channels side side"], shape: Float[Tensor, "pairs 4"]
-) -> Float[Tensor, "pairs channels side side"]:
+def _warp(images: Pictures, shape: Shapes) -> Pictures:
     line = _grid(images.shape[-1])
     across = shape[:, :1] + (1 + shape[:, 1:2]) * line
     down = shape[:, 2:3] + (1 + shape[:, 3:]) * line
@@ -216,9 +202,7 @@ def _warp(
     return F.grid_sample(images, places, padding_mode="border", align_corners=False)
 
 
-def _improve(
-    ones: Float[Tensor, "pairs 1 side side"], warped: Float[Tensor, "pairs 1 side side"]
-) -> Float[Tensor, "pairs 4"]:
+def _improve(ones: Grays, warped: Grays) -> Shapes:
     """The step that brings the warped images closer, by least squares on their slopes."""
     inside = _inside(ones.shape[-1])
     line = _grid(ones.shape[-1])
@@ -236,12 +220,7 @@ def _improve(
     return torch.linalg.solve(square, columns.mT @ missing)[..., 0]
 
 
-def _correlate(
-    ones: Float[Tensor, "pairs 1 side side"],
-    others: Float[Tensor, "pairs 1 side side"],
-    *,
-    coarse: int = _COARSE,
-) -> Float[Tensor, " pairs"]:
+def _correlate(ones: Grays, others: Grays, *, coarse: int = _COARSE) -> Scores:
     inside = _inside(ones.shape[-1])
     details = [
         (image - _blur(image, coarse))[:, 0, inside, inside].flatten(1) for image in (ones, others)
@@ -257,13 +236,13 @@ def _inside(side: int) -> slice:
     return slice(edge, side - edge)
 
 
-def _blur(images: Float[Tensor, "pairs 1 side side"], width: int) -> Tensor:
+def _blur(images: Grays, width: int) -> Tensor:
     """Each pixel averaged with those around it: along one side, then along the other."""
     padded = F.pad(images, [width // 2] * 4, mode="replicate")
     return F.avg_pool2d(F.avg_pool2d(padded, (width, 1), stride=1), (1, width), stride=1)
 
 
-def _normalize(images: Float[Tensor, "pairs 1 side side"]) -> Tensor:
+def _normalize(images: Grays) -> Tensor:
     mean, spread = images.mean((2, 3), keepdim=True), images.std((2, 3), keepdim=True)
     return (images - mean) / (spread + 1e-3)
 
@@ -277,9 +256,6 @@ _GRAY = 0.02
 # Of two images the worst pixels, by their share, may be this far apart: at all, since photos are
 # recompressed, and relative to the most colorful pixels. Measured: benchmarks/patterns_clean.py.
 _WORST, _APART, _OF_COLORS = 0.05, 0.2, 0.5
-
-Colors = Float[Tensor, "pairs 3 side side"]
-Hues = Float[Tensor, "pairs 2 pixels"]
 
 
 def have_same_colors(ones: Colors, others: Colors) -> Bool[Tensor, " pairs"]:
@@ -314,7 +290,7 @@ def _centered(hues: Hues) -> Hues:
     return hues - hues.mean(2, keepdim=True)
 
 
-def _worst(hues: Hues) -> Float[Tensor, " pairs"]:
+def _worst(hues: Hues) -> Scores:
     """The mean length of the longest few percent."""
     lengths = hues.norm(dim=1)
     count = max(1, round(_WORST * lengths.shape[1]))

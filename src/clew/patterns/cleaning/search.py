@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64, UInt8
+from jaxtyping import Float32, UInt8
 
 from clew.base.cores import count_cores
 from clew.base.errors import InputError
@@ -20,7 +20,10 @@ from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
 from clew.patterns.cache.samples import ImageSamples
 from clew.patterns.cleaning.checks import (
     FEWEST_PHOTOS,
+    Chances,
     ClassOverlap,
+    Features,
+    Labels,
     Light,
     find_issues,
     find_neighbors,
@@ -65,7 +68,7 @@ class LookedAt:
     features: PhotoFeatures
     small: SmallImages
     light: Light
-    labels: Int64[np.ndarray, " photos"]
+    labels: Labels
 
     @property
     def photos(self) -> tuple[Photo, ...]:
@@ -81,7 +84,8 @@ def look_at(data: Path, cache: Path, given: OfPhotos) -> LookedAt:
     """
     folder = find_classes(data, at_least=1)
     cached, features = _compute_features(folder, cache, given)
-    small, light = _look_at_pixels(cached)
+    pixels = [(make_small(images), measure_light(images)) for images in read_images(cached)]
+    small, light = (join_arrays(parts) for parts in zip(*pixels, strict=True))
     places = {name: place for place, name in enumerate(folder.classes)}
     labels = np.array([places[photo.label or ""] for photo in cached.photos], np.int64)
     return LookedAt(
@@ -124,14 +128,6 @@ def choose_features(cached: CachedPhotos) -> FeatureSettings:
     return FeatureSettings(size=_TINY_SIZE if cached.size <= _TINY_PHOTO else _FEATURE_SIZE)
 
 
-def _look_at_pixels(cached: CachedPhotos) -> tuple[SmallImages, Light]:
-    small, light = [], []
-    for images in read_images(cached):
-        small.append(make_small(images))
-        light.append(measure_light(images))
-    return join_arrays(small), join_arrays(light)
-
-
 def read_images(
     cached: CachedPhotos, places: Sequence[int] | None = None
 ) -> Iterator[UInt8[np.ndarray, "photos size size 3"]]:
@@ -146,7 +142,10 @@ def read_images(
 def find_problems(looked: LookedAt) -> Findings:
     """Every check on the photos."""
     features, classes = join_all(looked.features), looked.folder.classes
-    chances = _predict(looked, features)
+    # The probability of every class for every photo, according to the others.
+    chances = np.ones((len(looked.labels), len(classes)))
+    if len(classes) > 1:
+        chances = predict_left_out(features, looked.labels, len(classes))
     overlaps = find_overlaps(chances, looked.labels)
     issues = find_issues(looked.light, looked.cached.sizes)
     quality = [_finding(looked, "quality", *issue) for issue in issues]
@@ -182,24 +181,12 @@ def find_problems(looked: LookedAt) -> Findings:
     )
 
 
-def join_all(features: PhotoFeatures) -> Float32[np.ndarray, "photos features"]:
+def join_all(features: PhotoFeatures) -> Features:
     stages = np.split(features.stages, np.cumsum(STAGE_CHANNELS[:-2]), axis=1)
     return join_features(*stages, features.embedding)
 
 
-def _predict(
-    looked: LookedAt, features: Float32[np.ndarray, "photos features"]
-) -> Float[np.ndarray, "photos classes"]:
-    """The probability of every class for every photo, according to the others."""
-    classes = len(looked.folder.classes)
-    if classes < 2:
-        return np.ones((len(looked.labels), classes))
-    return predict_left_out(features, looked.labels, classes)
-
-
-def _label_findings(
-    looked: LookedAt, chances: Float[np.ndarray, "photos classes"]
-) -> Iterator[Finding]:
+def _label_findings(looked: LookedAt, chances: Chances) -> Iterator[Finding]:
     classes = looked.folder.classes
     for place in find_suspects(chances, looked.labels):
         label, suggested = int(looked.labels[place]), int(chances[place].argmax())
@@ -213,9 +200,7 @@ def _label_findings(
 
 
 def _overlap_findings(
-    looked: LookedAt,
-    chances: Float[np.ndarray, "photos classes"],
-    overlaps: Sequence[ClassOverlap],
+    looked: LookedAt, chances: Chances, overlaps: Sequence[ClassOverlap]
 ) -> Iterator[Finding]:
     classes = looked.folder.classes
     for overlap in overlaps:

@@ -3,13 +3,13 @@
 Nothing is overwritten, and nothing copied twice: the same call resumes a killed import.
 """
 
+import itertools
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from clew.base.cores import map_in_threads
 from clew.base.errors import InputError
@@ -17,9 +17,7 @@ from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, r
 from clew.base.texts import counted
 from clew.patterns.library.journal import (
     Journal,
-    Picture,
     Source,
-    describe_picture,
     digest_picture,
     write_listing,
 )
@@ -80,16 +78,14 @@ def import_photos(
     found, other_files = _find_sources(pattern_set, sources, label)
     with set_lock(pattern_set):
         remove_parts(pattern_set.photos)
-        journal = Journal(pattern_set.folder)
-        photos = pattern_set.photos
+        run = _Import(Journal(pattern_set.folder), reporter, should_stop)
         try:
-            looked = _look_at_photos(journal, photos, found, reporter, should_stop)
-            decided = _decide_all(journal, looked or [])
+            looked = run.look_at(found)
             own = [root.expanduser().resolve() for root in sources] if move else []
-            done = _carry_out(pattern_set, journal, decided, own, reporter, should_stop)
+            done = run.carry_out(run.decide(looked or []), own)
         finally:
-            remove_parts(photos)
-            listing = write_listing(pattern_set.folder, journal)
+            remove_parts(pattern_set.photos)
+            listing = write_listing(pattern_set.folder, run.journal)
     return ImportResult(
         results=tuple(done),
         other_files=other_files,
@@ -98,77 +94,127 @@ def import_photos(
     )
 
 
-def _decide_all(journal: Journal, looked: Sequence[Source]) -> list[Source]:
-    """Decide what to do with each file; an empty `result` means that it will be added."""
-    groups: dict[str, list[Source]] = defaultdict(list)
-    for source in looked:
-        if source.digest:
+class _Import:
+    """A running import: files are examined, then decided about, then copied."""
+
+    def __init__(
+        self, journal: Journal, reporter: Reporter, should_stop: Callable[[], bool]
+    ) -> None:
+        self.journal, self._report, self._should_stop = journal, reporter, should_stop
+
+    def look_at(self, sources: Sequence[Source]) -> list[Source] | None:
+        """The sources with their digests or faults; None when it was stopped.
+
+        What the journal knows is not opened again. Photos that were put into the set by hand are
+        examined too, so that none is imported twice.
+        """
+        journal, photos = self.journal, self.journal.photos
+        known = [_recall(journal, source) for source in sources]
+        unknown = [i for i, source in enumerate(known) if not (source.digest or source.kind)]
+        names = walk(photos).photos if photos.is_dir() else []
+        by_hand = [
+            photos / name
+            for name in names
+            if not ((picture := journal.pictures.get(name)) and journal.is_there(picture))
+        ]
+        own = (Source(source=str(path), label="") for path in by_hand)
+        looked = map_in_threads(_look, itertools.chain(own, (known[i] for i in unknown)))
+        with self._working("examine", "examined", len(by_hand) + len(unknown)), closing(looked):
+            for place, source in enumerate(looked, -len(by_hand)):
+                if self._should_stop():
+                    return None
+                if place >= 0:
+                    known[unknown[place]] = source
+                    journal.note(source)
+                elif source.digest:  # training reports those that cannot be used
+                    journal.add(Path(source.source), source.digest)
+                self._report(WorkAdvanced())
+        return known
+
+    def decide(self, looked: Sequence[Source]) -> list[Source]:
+        """What to do with each file; an empty `result` means that it will be added."""
+        groups: dict[str, list[Source]] = defaultdict(list)
+        for source in looked:
             groups[source.digest].append(source)
-    return [_decide(journal, source, groups.get(source.digest, [])) for source in looked]
+        return [self._decide(source, groups[source.digest]) for source in looked]
 
+    def _decide(self, source: Source, same: Sequence[Source]) -> Source:
+        if not source.digest:
+            return replace(source, result="excluded")
+        other = next((one for one in same if one.label != source.label), None)
+        if other is not None:
+            return _contradict(source, other.source, other.label)
+        if same[0] is not source:
+            reason = f'the same image as "{same[0].source}"'
+            return replace(source, result="excluded", kind="duplicate", reason=reason)
+        there = self.journal.find(source.digest)
+        if there is None and source.digest in self.journal.removed:
+            reason = "it was removed from the set when that was cleaned"
+            return replace(source, result="excluded", kind="removed", reason=reason)
+        if there is None:
+            return replace(source, result="")
+        if there.label != source.label:
+            return _contradict(source, f"photos/{there.photo}", there.label)
+        return replace(source, result="already there", photo=there.photo)
 
-def _decide(journal: Journal, source: Source, same: Sequence[Source]) -> Source:
-    if not source.digest:
-        return replace(source, result="excluded")
-    other = next((one for one in same if one.label != source.label), None)
-    if other is not None:
-        return _contradict(source, other.source, other.label)
-    if same[0] is not source:
-        reason = f'the same image as "{same[0].source}"'
-        return replace(source, result="excluded", kind="duplicate", reason=reason)
-    there = journal.find(source.digest)
-    if there is None and source.digest in journal.removed:
-        reason = "it was removed from the set when that was cleaned"
-        return replace(source, result="excluded", kind="removed", reason=reason)
-    if there is None:
-        return replace(source, result="")
-    if there.label != source.label:
-        return _contradict(source, f"photos/{there.photo}", there.label)
-    return replace(source, result="already there", photo=there.photo)
+    def carry_out(self, decided: Sequence[Source], emptied: Sequence[Path]) -> list[Source]:
+        """Copy the photos, and delete those that lie in the folders `emptied`; returns those that
+        were done before the import ended or was stopped."""
+        photos = self.journal.photos
+        to_add = [source for source in decided if not source.result]
+        if not emptied:  # moving frees the space again
+            refuse_full_disk(
+                photos.parent,
+                sum(source.bytes for source in to_add),
+                what="the photos require",
+                advice="Nothing was copied: free some space, or put the library on another disk "
+                "(`library`).",
+            )
+        # Threads wait for the disk; names are assigned one by one, so that they are the same every
+        # time.
+        copies = map_in_threads(lambda source: _copy(photos, source), to_add, _COPYING)
+        done = []
+        step, verb = ("move", "moved") if emptied else ("copy", "copied")
+        with self._working(step, verb, len(to_add)), closing(copies):
+            for source in decided:
+                if self._should_stop():
+                    break
+                if not source.result:
+                    source = self._add(source, next(copies), emptied)
+                    self._report(WorkAdvanced(written_bytes=source.bytes))
+                self._note(source)
+                done.append(source)
+        return done
+
+    def _add(self, source: Source, copy: Path | str, emptied: Sequence[Path]) -> Source:
+        if isinstance(copy, str):
+            return replace(source, result="excluded", kind="unreadable", reason=copy)
+        path = Path(source.source)
+        photo = self.journal.add(name_copy(copy, path.name), source.digest)
+        # One that a linked folder leads to stays: nobody asked for that folder to be emptied.
+        real = path.parent.resolve()
+        if any(real.is_relative_to(folder) or path.resolve() == folder for folder in emptied):
+            sync_folder(copy.parent)
+            remove_source(path)
+        return replace(source, result="added", photo=photo)
+
+    def _note(self, source: Source) -> None:
+        """Record the result of a source, once: if a photo is imported again, the listing still says
+        that it was added."""
+        before = self.journal.sources.get(source.source)
+        was_added = before is not None and before.result == "added" and before.photo == source.photo
+        if before != source and not (was_added and source.result == "already there"):
+            self.journal.note(source)
+
+    def _working(self, step: str, done: str, count: int) -> AbstractContextManager[None]:
+        estimate = f"{counted(count, 'photo')} to {step}"
+        started = WorkStarted(noun="photos", planned=count, verb=done, estimate=estimate)
+        return report_work(self._report, started)
 
 
 def _contradict(source: Source, other: str, label: str) -> Source:
     reason = f'the same image is in the class "{label}", as "{other}": it cannot be in both classes'
     return replace(source, result="excluded", kind="contradiction", reason=reason)
-
-
-def _carry_out(
-    pattern_set: PatternSet,
-    journal: Journal,
-    decided: Sequence[Source],
-    emptied: Sequence[Path],
-    reporter: Reporter,
-    should_stop: Callable[[], bool],
-) -> list[Source]:
-    """Copy the photos, and delete those that lie in the folders `emptied`; returns those that were
-    done before the import ended or was stopped."""
-    move = bool(emptied)
-    to_add = [source for source in decided if not source.result]
-    if not move:  # moving frees the space again
-        refuse_full_disk(
-            pattern_set.folder,
-            sum(source.bytes for source in to_add),
-            what="the photos require",
-            advice=(
-                "Nothing was copied: free some space, or put the library on another disk "
-                "(`library`)."
-            ),
-        )
-    # Threads wait for the disk; names are assigned one by one, so that they are the same every
-    # time.
-    copies = map_in_threads(lambda source: _copy(pattern_set.photos, source), to_add, _COPYING)
-    done = []
-    work = _start("move" if move else "copy", len(to_add))
-    with report_work(reporter, work), closing(copies):
-        for source in decided:
-            if should_stop():
-                break
-            if not source.result:
-                source = _add(pattern_set.photos, journal, source, next(copies), emptied)
-                reporter(WorkAdvanced(written_bytes=source.bytes))
-            _note(journal, source)
-            done.append(source)
-    return done
 
 
 def _copy(photos: Path, source: Source) -> Path | str:
@@ -179,38 +225,6 @@ def _copy(photos: Path, source: Source) -> Path | str:
         if error.filename != source.source:
             raise
         return f"it could be read but not copied ({error.strerror})"
-
-
-def _add(
-    photos: Path, journal: Journal, source: Source, copy: Path | str, emptied: Sequence[Path]
-) -> Source:
-    if isinstance(copy, str):
-        return replace(source, result="excluded", kind="unreadable", reason=copy)
-    path = Path(source.source)
-    photo = describe_picture(photos, name_copy(copy, path.name), source.digest)
-    journal.note(photo)
-    if _lies_in(path, emptied):
-        sync_folder(copy.parent)
-        remove_source(path)
-    return replace(source, result="added", photo=photo.photo)
-
-
-def _lies_in(path: Path, folders: Sequence[Path]) -> bool:
-    """Whether a photo is in one of the given folders, or is one of the given files. One that a
-    linked folder leads to is not: nobody asked for that folder to be emptied."""
-    real = path.parent.resolve()
-    return any(real.is_relative_to(folder) or path.resolve() == folder for folder in folders)
-
-
-def _note(journal: Journal, source: Source) -> None:
-    """Record the result of a source, once: if a photo is imported again, the listing still says
-    that it was added."""
-    before = journal.sources.get(source.source)
-    if before == source:
-        return
-    was_added = before is not None and before.result == "added" and before.photo == source.photo
-    if not (was_added and source.result == "already there"):
-        journal.note(source)
 
 
 def _find_sources(
@@ -290,50 +304,6 @@ def _describe(path: Path, label: str) -> Source:
     return replace(source, bytes=found.st_size, modified_ns=found.st_mtime_ns)
 
 
-def _look_at_photos(
-    journal: Journal,
-    photos: Path,
-    sources: Iterable[Source],
-    reporter: Reporter,
-    should_stop: Callable[[], bool],
-) -> list[Source] | None:
-    """The sources with their digests or faults; None when it was stopped.
-
-    What the journal knows is not opened again. Photos that were put into the set by hand are
-    examined too, so that none is imported twice.
-    """
-    known = [_recall(journal, source) for source in sources]
-    unknown = [i for i, source in enumerate(known) if not (source.digest or source.kind)]
-    names = walk(photos).photos if photos.is_dir() else []
-    by_hand = [
-        photos / name
-        for name in names
-        if not ((picture := journal.pictures.get(name)) and journal.is_there(picture))
-    ]
-    with report_work(reporter, _start("examine", len(unknown) + len(by_hand))):
-        for picture in map_in_threads(lambda path: _look_at_own(photos, path), by_hand):
-            if should_stop():
-                return None
-            if picture is not None:
-                journal.note(picture)
-            reporter(WorkAdvanced())
-        looked = map_in_threads(_look, (known[i] for i in unknown))
-        for index, source in zip(unknown, looked, strict=True):
-            if should_stop():
-                return None
-            journal.note(source)
-            known[index] = source
-            reporter(WorkAdvanced())
-    return known
-
-
-def _start(step: Literal["examine", "copy", "move"], count: int) -> WorkStarted:
-    """The event that starts a step of an import: photos are examined, then copied or moved."""
-    done = {"examine": "examined", "copy": "copied", "move": "moved"}[step]
-    estimate = f"{counted(count, 'photo')} to {step}"
-    return WorkStarted(noun="photos", planned=count, verb=done, estimate=estimate)
-
-
 def _recall(journal: Journal, source: Source) -> Source:
     """What an earlier import found about the same file, if it has not changed since."""
     before = journal.sources.get(source.source)
@@ -351,11 +321,3 @@ def _look(source: Source) -> Source:
         return replace(source, digest=digest_picture(Path(source.source)))
     except PhotoError as error:
         return replace(source, result="excluded", kind=error.kind, reason=error.reason)
-
-
-def _look_at_own(photos: Path, path: Path) -> Picture | None:
-    """Examine a photo of the set itself; None if it cannot be used, which training reports."""
-    try:
-        return describe_picture(photos, path, digest_picture(path))
-    except PhotoError:
-        return None

@@ -69,7 +69,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / JOURNAL
-        self._photos = folder / "photos"
+        self.photos = folder / "photos"
         self.pictures: dict[str, Picture] = {}
         self.sources: dict[str, Source] = {}
         self._by_digest: dict[str, list[str]] = defaultdict(list)
@@ -99,6 +99,13 @@ class Journal:
                 line = "\n" + line
             file.write(line.encode("ascii"))
 
+    def add(self, path: Path, digest: str) -> str:
+        """Record a photo of the set; returns its path in the folder of photos."""
+        name, found = path.relative_to(self.photos).as_posix(), path.stat()
+        stamps = {"bytes": found.st_size, "modified_ns": found.st_mtime_ns}
+        self.note(Picture(photo=name, digest=digest, **stamps))
+        return name
+
     def find(self, digest: str) -> Picture | None:
         """A photo of the set with that image, if it is still there unchanged."""
         for name in self._by_digest[digest]:
@@ -117,7 +124,7 @@ class Journal:
 
     def is_there(self, picture: Picture) -> bool:
         try:
-            found = os.stat(self._photos / picture.photo)
+            found = os.stat(self.photos / picture.photo)
         except OSError:
             return False
         return (found.st_size, found.st_mtime_ns) == (picture.bytes, picture.modified_ns)
@@ -149,16 +156,6 @@ def _ends_in_a_cut_line(file: Any) -> bool:
         return False
     file.seek(-1, os.SEEK_END)
     return file.read(1) != b"\n"
-
-
-def describe_picture(photos: Path, path: Path, digest: str) -> Picture:
-    found = path.stat()
-    return Picture(
-        photo=path.relative_to(photos).as_posix(),
-        bytes=found.st_size,
-        modified_ns=found.st_mtime_ns,
-        digest=digest,
-    )
 
 
 def digest_picture(path: Path) -> str:

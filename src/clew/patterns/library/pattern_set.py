@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from clew.base.errors import Call, InputError, StoreError
 from clew.base.typed_json import Bounds, read_as, to_json
-from clew.patterns.library.journal import Journal, describe_picture, digest_picture
+from clew.patterns.library.journal import Journal, digest_picture
 from clew.patterns.library.placing import (
     check_class_name,
     check_photo_name,
@@ -208,7 +208,7 @@ class PatternSet:
             same = self._journal.find(digest)
             if same is None:
                 target = put_photo(path, class_folder(self.photos, label), move=move)
-                self._journal.note(describe_picture(self.photos, target, digest))
+                self._journal.add(target, digest)
                 return target
         if same.label != label:
             raise InputError(

@@ -1,7 +1,6 @@
 """The settings of the commands for photos, one class each: signatures, flags, help, checks and
 run.toml come from these. Imports nothing heavy."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from clew.base.commands import Cached, TrainingHardware, Watched
 from clew.base.errors import InputError
 from clew.base.progress import Reporter
-from clew.base.settings import check_numbers, check_positive
+from clew.base.settings import check_numbers, check_positive, check_weight
 from clew.patterns.results_file import USUAL_UNKNOWN
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile
 
@@ -71,26 +70,25 @@ class Judging:
     unknown: float = USUAL_UNKNOWN
 
     def __post_init__(self) -> None:
-        if self.top_k < 1:
-            raise InputError(
+        rules = {
+            "top_k": (
+                self.top_k >= 1,
                 "it must be 1 or more: the number of top predictions to report per photo.",
-                setting="top_k",
-                value=self.top_k,
-            )
-        if not 0 <= self.threshold <= 1:
-            raise InputError(
+            ),
+            "threshold": (
+                0 <= self.threshold <= 1,
                 "it must be a probability from 0 to 1. Photos with a lower confidence are marked "
                 "as doubtful.",
-                setting="threshold",
-                value=self.threshold,
-            )
-        if not 0 <= self.unknown < 1:
-            raise InputError(
+            ),
+            "unknown": (
+                0 <= self.unknown < 1,
                 "it must be 0 (no photo is unknown) or more, and less than 1: about this share of "
                 "the photos that do show a known class is marked as unknown too.",
-                setting="unknown",
-                value=self.unknown,
-            )
+            ),
+        }
+        for name, (is_valid, rule) in rules.items():
+            if not is_valid:
+                raise InputError(rule, setting=name, value=getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,8 +234,7 @@ class IdentifySettings(OfModel, Judging, OnDevice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.thumbnails < 0:
-            raise InputError("it must be 0 or more.", setting="thumbnails", value=self.thumbnails)
+        check_weight(self, "thumbnails")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,12 +375,7 @@ class ServeSettings(OfModel, Judging, OnDevice):
         check_numbers(self)
         super().__post_init__()
         check_positive(self, "max_waiting", "max_body_bytes", "max_corrections")
-        if not 0 <= self.drain_seconds < math.inf:
-            raise InputError(
-                "give a number of seconds, 0 or more.",
-                setting="drain_seconds",
-                value=self.drain_seconds,
-            )
+        check_weight(self, "drain_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,10 @@ class Cleaning(Session):
         self.data = findings.data
         self._decided = {decision.key for decision in decisions.journal}
         self.findings = tuple(one for one in findings if self._is_asked(one))
-        self.splits = _find_splits(self.data) if findings.split_folders else {}
+        self.splits: dict[str, str] = {}  # the folder of each split
+        for folder in sorted(self.data.iterdir()) if findings.split_folders else ():
+            if folder.is_dir() and (split := SPLIT_FOLDERS.get(folder.name.casefold())):
+                self.splits[split] = folder.name
         self._moved: dict[str, Path] = {}  # where photos went in this session, by their names
         self._later: list[int] = []
 
@@ -226,6 +229,7 @@ class Cleaning(Session):
         photos = [(finding.name, finding.label)]
         if finding.other is not None:
             photos.append((finding.other, finding.other_label or ""))
+        splits = SPLIT_FOLDERS if self.splits else {}
         return {
             "number": number,
             "reason": for_terminal(finding.reason),
@@ -235,9 +239,7 @@ class Cleaning(Session):
                 {
                     "name": for_terminal(name),
                     "label": for_terminal(label),
-                    "split": SPLIT_FOLDERS.get(Path(name).parts[0].casefold())
-                    if self.splits
-                    else None,
+                    "split": splits.get(Path(name).parts[0].casefold()),
                 }
                 for name, label in photos
             ],
@@ -311,13 +313,6 @@ class Cleaning(Session):
         if name is None:
             raise InputError("this finding is about one photo only.")
         return name
-
-
-def _find_splits(data: Path) -> dict[str, str]:
-    """The split folders of the data, by split."""
-    names = [entry.name for entry in sorted(data.iterdir()) if entry.is_dir()]
-    splits = ((SPLIT_FOLDERS.get(name.casefold()), name) for name in names)
-    return {split: name for split, name in splits if split is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

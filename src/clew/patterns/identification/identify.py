@@ -116,16 +116,10 @@ class IdentifyResult(Tabular):
     @property
     def table(self) -> pa.Table:
         """One row per photo: name, label, confidence, doubtful, unknown, typicality, fault."""
+        names = ("name", "label", "confidence", "doubtful", "unknown", "typicality")
         rows = [
-            {
-                "name": photo.name,
-                "label": photo.label,
-                "confidence": photo.confidence,
-                "doubtful": photo.doubtful,
-                "unknown": photo.unknown,
-                "typicality": photo.typicality,
-                "fault": photo.fault and photo.fault.reason,
-            }
+            {name: getattr(photo, name) for name in names}
+            | {"fault": photo.fault and photo.fault.reason}
             for photo in self
         ]
         return pa.Table.from_pylist(rows)

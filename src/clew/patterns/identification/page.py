@@ -40,16 +40,11 @@ def describe_counts(counts: dict[str, int]) -> str:
         text = f"{counted(usable, 'photo')} identified, {'none' if usable > 1 else 'not'} doubtful"
     else:
         text = f"{counts['identified']:,} of {counted(usable, 'photo')} identified, "
-        text += f"{counts['doubtful']:,} doubtful{_describe_unknown(counts)}"
+        unknown = f" ({counts['unknown']:,} of them unknown)" if counts["unknown"] else ""
+        is_all = counts["unknown"] == counts["doubtful"]
+        text += f"{counts['doubtful']:,} doubtful{' and unknown' if is_all else unknown}"
     faulty = f", {counts['faulty']:,} cannot be read" if counts["faulty"] else ""
     return text + faulty
-
-
-def _describe_unknown(counts: dict[str, int]) -> str:
-    unknown = counts["unknown"]
-    if not unknown:
-        return ""
-    return " and unknown" if unknown == counts["doubtful"] else f" ({unknown:,} of them unknown)"
 
 
 def draw_group(

@@ -101,9 +101,11 @@ def _of_folder(model: Path) -> Chosen:
         return _of_set(PatternSet.at(model))
     if not is_finished(model):
         raise InputError(_explain(model))
-    pattern_set = _set_around(model)
-    folder = pattern_set.photos if pattern_set is not None else _trained_on(model)
-    return Chosen(model=model, pattern_set=pattern_set, classes_folder=folder)
+    runs = model.resolve().parent
+    if runs.name == "runs" and (runs.parent / SET_FILE).is_file():
+        own = PatternSet.at(runs.parent)
+        return Chosen(model=model, pattern_set=own, classes_folder=own.photos)
+    return Chosen(model=model, pattern_set=None, classes_folder=_trained_on(model))
 
 
 def _at_url(model: UrlPath) -> Chosen:
@@ -113,14 +115,6 @@ def _at_url(model: UrlPath) -> Chosen:
         if not is_finished(here):
             raise InputError(_explain(here))
         return Chosen(model=model, pattern_set=None, classes_folder=_trained_on(here))
-
-
-def _set_around(model: Path) -> PatternSet | None:
-    """A run of a set, given by its folder."""
-    runs = model.resolve().parent
-    if runs.name == "runs" and (runs.parent / SET_FILE).is_file():
-        return PatternSet.at(runs.parent)
-    return None
 
 
 def _trained_on(model: Path) -> Path | None:
@@ -143,12 +137,9 @@ def find_classes_folder(folder: Path) -> Path:
 
 
 def _find_training_folder(folder: Path) -> Path | None:
-    parts = [part for part in sorted(folder.iterdir()) if _is_training_folder(part)]
-    return parts[0] if parts else None
-
-
-def _is_training_folder(part: Path) -> bool:
-    return part.is_dir() and SPLIT_FOLDERS.get(part.name.casefold()) == SPLITS[0]
+    parts = (part for part in sorted(folder.iterdir()) if part.is_dir())
+    names = ((SPLIT_FOLDERS.get(part.name.casefold()), part) for part in parts)
+    return next((part for split, part in names if split == SPLITS[0]), None)
 
 
 def _explain(model: Path) -> str:

@@ -102,8 +102,8 @@ class Journal:
     def add(self, path: Path, digest: str) -> str:
         """Record a photo of the set; returns its path in the folder of photos."""
         name, found = path.relative_to(self.photos).as_posix(), path.stat()
-        stamps = {"bytes": found.st_size, "modified_ns": found.st_mtime_ns}
-        self.note(Picture(photo=name, digest=digest, **stamps))
+        size, modified = found.st_size, found.st_mtime_ns
+        self.note(Picture(photo=name, bytes=size, modified_ns=modified, digest=digest))
         return name
 
     def find(self, digest: str) -> Picture | None:

@@ -6,8 +6,9 @@ import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 import numpy as np
 from PIL import Image
@@ -24,7 +25,7 @@ from clew.patterns.identification.results import Identified
 from clew.patterns.library.placing import check_class_name
 from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.patterns.review.journal import Decision
-from clew.patterns.review.session import Choice, Review, find_alike, find_label, title_of
+from clew.patterns.review.session import Review, find_alike, find_label, title_of
 
 _BAR = 24
 _MOST_CHOICES = 12
@@ -41,20 +42,10 @@ _HELP = (
 )
 
 
-class Keys(Protocol):
-    """A source of a person's answers."""
-
-    def read(self) -> str | None:
-        """Read the next answer: a key or a line; "" for Enter, None at the end of input."""
-
-    def ask(self, prompt: str, words: Sequence[str] = ()) -> str | None:
-        """A line that answers `prompt`; `words` may be completed with Tab."""
-
-
 class Dialogue:
     """Asks the questions of a review until they are answered, or a person quits."""
 
-    def __init__(self, console: Console, review: Review, keys: Keys) -> None:
+    def __init__(self, console: Console, review: Review, keys: "Keys") -> None:
         self._console, self._review, self._keys = console, review, keys
 
     def run(self) -> None:
@@ -175,32 +166,24 @@ class Dialogue:
     def _table(self) -> Table:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         choices = self._review.choices()
-        shown = self._most_useful(choices)
+        shown = choices
+        if len(choices) > _MOST_CHOICES:  # those that the model guessed or that have a key
+            shown = [one for one in choices if len(one.key) == 1 or one.probability is not None]
         best = self._review.current.label if self._review.current else None
         for choice in shown:
             key = Text(choice.key, style="bold" if len(choice.key) == 1 else "dim")
             style = "bold" if choice.label == best else ""
-            table.add_row(key, Text(for_terminal(choice.label), style=style), *_confidence(choice))
+            label, chance = Text(for_terminal(choice.label), style=style), choice.probability
+            bar = "" if chance is None else "\N{FULL BLOCK}" * max(1, round(_BAR * chance))
+            percent = "" if chance is None else whole_percent(chance)
+            table.add_row(key, label, Text(bar, style="cyan"), Text(percent, style="dim"))
         if len(shown) < len(choices):
             more = f"and {len(choices) - len(shown):,} more: press c and type the name"
             table.add_row("", Text(more, style="dim"))
         return table
 
-    def _most_useful(self, choices: list[Choice]) -> list[Choice]:
-        """All, or if there are many: those that the model guessed or that have a key."""
-        if len(choices) <= _MOST_CHOICES:
-            return choices
-        return [one for one in choices if len(one.key) == 1 or one.probability is not None]
-
     def _say(self, text: str, style: str | None = None) -> None:
         print_line(self._console, text, style)
-
-
-def _confidence(choice: Choice) -> tuple[Text, Text]:
-    if choice.probability is None:
-        return Text(), Text()
-    bar = "\N{FULL BLOCK}" * max(1, round(_BAR * choice.probability))
-    return Text(bar, style="cyan"), Text(whole_percent(choice.probability), style="dim")
 
 
 def draw_blocks(path: Path, *, columns: int, rows: int) -> Text:
@@ -214,14 +197,11 @@ def draw_blocks(path: Path, *, columns: int, rows: int) -> Text:
     text = Text(no_wrap=True)
     for upper, lower in pixels:
         for above, below in zip(upper, lower, strict=True):
-            text.append(_HALF, _two_colors(above, below))
+            style = Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
+            text.append(_HALF, style)
         text.append("\n")
     text.right_crop()
     return text
-
-
-def _two_colors(above: list[int], below: list[int]) -> Style:
-    return Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
 
 
 _END = "\x04"  # Ctrl-D
@@ -231,7 +211,8 @@ _REST_SECONDS = 0.02
 
 
 class LineKeys:
-    """Answers from a pipe or a file, one per line."""
+    """A person's answers from a pipe or a file, one per line. `read` returns a key or a line, ""
+    for Enter, None at the end of input; `ask` a line that answers a prompt."""
 
     def __init__(self, stream: TextIO, show: Callable[[str], None]) -> None:
         self._stream, self._show = stream, show
@@ -280,19 +261,14 @@ class TerminalKeys:
         return os.read(self._descriptor, 1) if is_there else b""
 
 
+Keys = LineKeys | TerminalKeys
+
+
 def open_keys(stream: TextIO, show: Callable[[str], None]) -> Keys:
     """Single keys if `stream` is a terminal that supports them; `show` prints a prompt."""
-    if stream.isatty() and _has_termios():
+    if stream.isatty() and find_spec("termios"):  # Windows has none
         return TerminalKeys(stream.fileno())
     return LineKeys(stream, show)
-
-
-def _has_termios() -> bool:
-    try:
-        import termios  # noqa: F401
-    except ImportError:  # Windows
-        return False
-    return True
 
 
 @contextmanager

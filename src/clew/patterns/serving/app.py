@@ -53,23 +53,16 @@ class PhotoMetrics(RequestMetrics):
 
 
 _SIDE = 480
+_TOLD = ("typicality", "best", "width", "height")
 
 
 def describe(found: Recognition) -> dict[str, Any]:
     """The response to a request, as plain data."""
     record = found.to_record()
     label, confidence = found.best[0]
-    return {
-        "photo": record["photo"],
-        "label": label,
-        "confidence": round(confidence, 6),
-        "doubtful": found.is_doubtful,
-        "unknown": found.is_unknown,
-        "typicality": record["typicality"],
-        "best": record["best"],
-        "width": record["width"],
-        "height": record["height"],
-    }
+    answer = {"photo": record["photo"], "label": label, "confidence": round(confidence, 6)}
+    answer |= {"doubtful": found.is_doubtful, "unknown": found.is_unknown}
+    return answer | {name: record[name] for name in _TOLD}
 
 
 def _unusable(error: PhotoError) -> ApiError:
@@ -101,9 +94,9 @@ class PhotoService:
     ) -> None:
         self.name, self.settings, self.corrections = name, settings, corrections
         self.model = model
+        self.has_heat_maps = True
         try:
             check_maps(model)
-            self.has_heat_maps = True
         except InputError:
             self.has_heat_maps = False
         self.lifecycle = lifecycle or Lifecycle(settings.drain_seconds)

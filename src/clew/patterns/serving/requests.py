@@ -39,14 +39,13 @@ async def read_photo_request(request: "Request") -> tuple[bytes, PhotoOptions]:
     kind = request.headers.get("content-type", _JSON).partition(";")[0].strip().lower()
     body = await request.body()
     if kind == _FORM:
-        raise ApiError(
-            415,
-            "Send the photo itself as the body of the request, not a form.",
-        )
+        raise ApiError(415, "Send the photo itself as the body of the request, not a form.")
     if kind != _JSON:
         given = _from_query(request.query_params)
     else:
-        given = _read_object(json.loads(body or b"null"))
+        given = json.loads(body or b"null")
+        if not isinstance(given, dict):
+            raise invalid(_IMAGE, f'Send an object: {{"{_IMAGE}": "the photo in Base64"}}.')
         body = _decode(given.pop(_IMAGE, None))
     if not body:
         raise invalid(_IMAGE, "The request contains no photo.")
@@ -61,12 +60,6 @@ def _from_query(query: Mapping[str, str]) -> dict[str, Any]:
         if given.get(name, "-").lower() in (*_TRUE, *_FALSE):
             given[name] = given[name].lower() in _TRUE
     return given
-
-
-def _read_object(content: Any) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise invalid(_IMAGE, f'Send an object: {{"{_IMAGE}": "the photo in Base64"}}.')
-    return dict(content)
 
 
 def _decode(text: Any) -> bytes:
@@ -84,14 +77,10 @@ def _read_options(given: dict[str, Any]) -> PhotoOptions:
     if unknown is not None:
         known = ", ".join(_NAMES)
         raise invalid(unknown[:100], f"'{unknown[:100]}' is unknown: choose from: {known}.")
-    for name in _NAMES:
-        try:
-            read_as(PhotoOptions, {name: given[name]} if name in given else {})
-        except ValueError as error:
-            raise invalid(name, f"{_sentence(str(error))}.") from None
-    options: PhotoOptions = read_as(PhotoOptions, given)
+    try:
+        options: PhotoOptions = read_as(PhotoOptions, given)
+    except ValueError as error:
+        text = str(error)  # it begins with the name
+        sentence = f"{text[:1].upper()}{text[1:]}".rstrip(".")
+        raise invalid(text.partition(" ")[0], f"{sentence}.") from None
     return options
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".rstrip(".")

@@ -21,7 +21,7 @@ from clew.patterns.cleaning.session import (
 )
 from clew.patterns.library.importing import import_photos
 from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.review.page import open_page
+from clew.patterns.review.review import open_page
 from tests.patterns.cleaning.making import list_files, make_finding, make_findings, write_set
 from tests.patterns.review.test_app import fetch
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clew.pages.server import LocalServer
 from clew.patterns.review import Review
-from clew.patterns.review.page import open_page
+from clew.patterns.review.review import open_page
 
 
 @dataclass(frozen=True)

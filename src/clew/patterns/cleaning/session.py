@@ -42,7 +42,7 @@ from clew.patterns.review.journal import (
     Decisions,
     read_journal,
 )
-from clew.patterns.review.page import open_page
+from clew.patterns.review.review import open_page
 from clew.patterns.review.session import Say, Session
 from clew.patterns.settings import CleanSettings, OfPhotos
 from clew.storage.ownership import claim

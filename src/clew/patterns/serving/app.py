@@ -1,29 +1,33 @@
-"""A served classifier: its settings, what it counts, and its routes."""
+"""A served classifier: what it counts, what a request contains (a photo as its body, with options
+in the URL, or both in JSON), and its routes."""
 
 import asyncio
+import base64
+import binascii
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from clew.base.errors import ClewError, InputError, QueueFullError
+from clew.base.typed_json import Bounds, read_as
 from clew.pages.api import ApiError, Counter, Histogram, Lifecycle, RequestMetrics, busy, invalid
 from clew.pages.service import StaticPage, add_state, new_app, reply
 from clew.patterns.identification.recognize import Recognition, look_at_whole
 from clew.patterns.photos.decode import PhotoError, open_photo, read_square
 from clew.patterns.report.gallery import as_data_url, lay_over
 from clew.patterns.serving.corrections import Correction, Corrections
-from clew.patterns.serving.requests import PhotoOptions, read_photo_request
 from clew.patterns.settings import ServeSettings
 from clew.patterns.trained.model import PatternModel, check_maps, heat_maps
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI, Response
+    from fastapi import FastAPI, Request, Response
 
 
 # A photo of 20 MB from each of them fits in memory, whatever they do.
@@ -69,6 +73,79 @@ def _unusable(error: PhotoError) -> ApiError:
     """A photo that cannot be read: too large, truncated, not an image, ..."""
     code = error.kind.replace(" ", "_")
     return ApiError(422, f"The photo cannot be used: {error.reason}.", param="image", code=code)
+
+
+_TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no", "")
+_JSON, _FORM = "application/json", "multipart/form-data"
+_IMAGE = "image"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotoOptions:
+    """What a request asks besides the photo. `name` is that of its file; `label` the class that a
+    person gives it. `preview` and `heat_map` ask for pictures in the response."""
+
+    name: Annotated[str, Bounds(most=255)] = "photo"
+    label: Annotated[str, Bounds(most=200)] = ""
+    top_k: Annotated[int, Bounds(least=1, most=1000)] | None = None
+    heat_map: bool = False
+    preview: bool = False
+
+
+_NAMES = tuple(field.name for field in fields(PhotoOptions))
+_SWITCHES = ("heat_map", "preview")
+
+
+async def read_photo_request(request: "Request") -> tuple[bytes, PhotoOptions]:
+    """The photo and its options. Raises ApiError, which names what is wrong."""
+    kind = request.headers.get("content-type", _JSON).partition(";")[0].strip().lower()
+    body = await request.body()
+    if kind == _FORM:
+        raise ApiError(415, "Send the photo itself as the body of the request, not a form.")
+    if kind != _JSON:
+        given = _from_query(request.query_params)
+    else:
+        given = json.loads(body or b"null")
+        if not isinstance(given, dict):
+            raise invalid(_IMAGE, f'Send an object: {{"{_IMAGE}": "the photo in Base64"}}.')
+        body = _decode(given.pop(_IMAGE, None))
+    if not body:
+        raise invalid(_IMAGE, "The request contains no photo.")
+    return body, _read_options(given)
+
+
+def _from_query(query: Mapping[str, str]) -> dict[str, Any]:
+    given: dict[str, Any] = dict(query)
+    if "top_k" in given and given["top_k"].isascii() and given["top_k"].isdigit():
+        given["top_k"] = int(given["top_k"][:10])
+    for name in _SWITCHES:
+        if given.get(name, "-").lower() in (*_TRUE, *_FALSE):
+            given[name] = given[name].lower() in _TRUE
+    return given
+
+
+def _decode(text: Any) -> bytes:
+    """The photo in Base64, or as a "data:" address."""
+    if not isinstance(text, str):
+        raise invalid(_IMAGE, f"'{_IMAGE}' must be a text: the photo in Base64.")
+    try:
+        return base64.b64decode(text.rpartition("base64,")[2], validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(_IMAGE, f"'{_IMAGE}' is not valid Base64.") from None
+
+
+def _read_options(given: dict[str, Any]) -> PhotoOptions:
+    unknown = next((name for name in given if name not in _NAMES), None)
+    if unknown is not None:
+        known = ", ".join(_NAMES)
+        raise invalid(unknown[:100], f"'{unknown[:100]}' is unknown: choose from: {known}.")
+    try:
+        options: PhotoOptions = read_as(PhotoOptions, given)
+    except ValueError as error:
+        text = str(error)  # it begins with the name
+        sentence = f"{text[:1].upper()}{text[1:]}".rstrip(".")
+        raise invalid(text.partition(" ")[0], f"{sentence}.") from None
+    return options
 
 
 logger = logging.getLogger(__name__)

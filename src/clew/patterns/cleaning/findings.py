@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from clew.base.texts import counted
+from clew.pages.markup import section_texts
 from clew.storage.text_files import write_csv
 from clew.storage.writing import replace_json
 from clew.version import __version__
@@ -16,14 +17,8 @@ FINDINGS, LISTING = "findings.json", "findings.csv"
 
 Kind = Literal["label", "leak", "duplicate", "overlap", "outlier", "quality"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-TITLES: dict[Kind, str] = {
-    "label": "Wrong labels",
-    "leak": "Leaks between splits",
-    "duplicate": "Near duplicates",
-    "overlap": "Overlapping classes",
-    "outlier": "Outliers",
-    "quality": "Poor quality",
-}
+PACKAGE = "clew.patterns.cleaning"  # its sections.toml has the texts of the report
+TITLES = {kind: section_texts(PACKAGE, kind, count="")["short"] for kind in KINDS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from clew.base.texts import counted, whole_percent
-from clew.pages.markup import Html, Section, tag, wrap_page
-from clew.patterns.cleaning.findings import KINDS, TITLES, Finding, Findings, Kind
+from clew.pages.markup import Html, Section, make_section, tag, wrap_page
+from clew.patterns.cleaning.findings import KINDS, PACKAGE, TITLES, Finding, Findings
 from clew.patterns.cleaning.search import LookedAt, read_images
 from clew.patterns.photo_map.block import MOST_THUMBNAILS, Coloring, draw_map, draw_sheet, map_style
 from clew.patterns.photo_map.layout import choose_shown, lay_out
@@ -21,14 +21,6 @@ from clew.version import __version__
 REPORT = "report.html"
 _MOST_CARDS, _MOST_MAPPED = 48, 2_000
 _SIDE = 176
-_LEADS: dict[Kind, str] = {
-    "label": "Photos that look like another class, according to all other photos.",
-    "leak": "The same photo in training and evaluation: the test accuracy would be too high.",
-    "duplicate": "The same photo twice: resized, recompressed, cropped, mirrored or copied.",
-    "overlap": "Pairs of classes that are often taken for each other, and photos between them.",
-    "outlier": "Photos that are unlike all others.",
-    "quality": "Blurred, dark, overexposed or oddly sized photos.",
-}
 
 
 def write_clean_report(folder: Path, looked: LookedAt, findings: Findings) -> Path:
@@ -67,18 +59,11 @@ def _header(findings: Findings) -> Html:
 
 
 def _sections(findings: Findings) -> list[Section]:
-    sections = []
-    for kind in KINDS:
-        found = [finding for finding in findings if finding.kind == kind]
-        section = Section(
-            name=kind,
-            short=TITLES[kind],
-            title=f"{TITLES[kind]}: {len(found):,}",
-            lead=_LEADS[kind],
-            content=_cards(findings, found),
-        )
-        sections.append(section.if_there(found, "nothing was found"))
-    return sections
+    found = {kind: [one for one in findings if one.kind == kind] for kind in KINDS}
+    return [
+        make_section(PACKAGE, kind, _cards(findings, some), figure=some, count=f"{len(some):,}")
+        for kind, some in found.items()
+    ]
 
 
 def _cards(findings: Findings, found: Sequence[Finding]) -> Html:
@@ -157,10 +142,4 @@ def _map_section(looked: LookedAt, findings: Findings) -> Section:
         notes=["" if one is None else one.reason for one in found],
         sheet=draw_sheet(images, len(chosen)),
     )
-    return Section(
-        name="map",
-        short="Map",
-        title="Map of the photos",
-        lead=f"{counted(len(shown), 'photo')}: similar ones are close to each other.",
-        content=drawn,
-    )
+    return make_section(PACKAGE, "map", drawn, count=counted(len(shown), "photo"))

@@ -30,7 +30,7 @@ from clew.cli import (
     verify,
 )
 from clew.cli import inspect as inspect_command
-from clew.cli.commands import Command
+from clew.cli.commands import Command, read_command
 from clew.cli.options import read_docstring
 from clew.hallucination import workflow
 from clew.storage.run_file import WATCHING
@@ -45,11 +45,12 @@ OF_PATTERNS = [
     import_module(f"clew.cli.patterns.{name}") for name in ("photos", "review", "sets", "training")
 ]
 COMMANDS: dict[str, Command] = {
-    command.words: command
-    for command in (
-        *(module.COMMAND for module in MODULES),
-        *(command for module in OF_PATTERNS for command, _ in module.COMMANDS),
-    )
+    **{module.COMMAND.words: module.COMMAND for module in MODULES},
+    **{
+        f"patterns {name}": read_command(function, f"patterns {name}")
+        for module in OF_PATTERNS
+        for name, (function, _) in module.COMMANDS.items()
+    },
 }
 FUNCTIONS = [
     getattr(steps, name)

@@ -2,13 +2,9 @@
 
 import typer
 
+from clew.cli.commands import read_command
+from clew.cli.errors import read_texts
 from clew.cli.help import HelpGroup
-
-# In which people need them.
-_ORDER = (
-    *("flow", "create", "import", "list", "info", "clean", "similar", "train", "evaluate"),
-    *("identify", "recognize", "review", "serve", "export"),
-)
 
 
 def build_group() -> typer.Typer:
@@ -22,7 +18,9 @@ def build_group() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    known = [one for module in (sets, review, training, photos) for one in module.COMMANDS]
-    for command, run in sorted(known, key=lambda one: _ORDER.index(one[0].words.split()[1])):
-        command.register(group, run)
+    known = photos.COMMANDS | review.COMMANDS | sets.COMMANDS | training.COMMANDS
+    for words in read_texts():  # in the order in which people need them
+        if (name := words.removeprefix("patterns ")) in known and name != words:
+            function, run = known[name]
+            read_command(function, words).register(group, run)
     return group

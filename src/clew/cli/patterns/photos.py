@@ -10,7 +10,7 @@ from rich.console import Console
 
 from clew.base.commands import select
 from clew.base.texts import bytes_text, counted, for_shell, whole_percent
-from clew.cli.commands import Call, read_command
+from clew.cli.commands import Call
 from clew.cli.errors import with_flags
 from clew.cli.patterns.review import review_and_print, say_how_to_review
 from clew.cli.printing import print_line, print_table
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from clew.patterns.trained.export import ExportedModel
 
 
-_IDENTIFY = read_command(identify, "patterns identify")
 _FEW_PHOTOS = 20
 
 
@@ -118,7 +117,6 @@ def _print_places(console: Console, result: "IdentifyResult") -> None:
         print_line(console, f"{copied}{''.join(where)}")
 
 
-_RECOGNIZE = read_command(recognize, "patterns recognize")
 _BAR = 24
 
 
@@ -163,12 +161,6 @@ def _describe_window(found: "Recognition") -> str:
         where = "in the whole photo"
     chance = whole_percent(best.probability)
     return f"most confident: {best.label} ({chance}) {where}, out of {found.views} windows"
-
-
-_SERVE = read_command(serve, "patterns serve")
-
-
-_EXPORT = read_command(export, "patterns export")
 
 
 def _run_export(call: Call) -> None:
@@ -217,9 +209,9 @@ def _list_classes(classes: tuple[str, ...]) -> str:
     return names if len(classes) <= 6 else f"{names}, ... ({len(classes)} in total)"
 
 
-COMMANDS = (
-    (_IDENTIFY, _run_identify),
-    (_RECOGNIZE, _run_recognize),
-    (_SERVE, partial(run_api, serve=serve)),
-    (_EXPORT, _run_export),
-)
+COMMANDS = {
+    "identify": (identify, _run_identify),
+    "recognize": (recognize, _run_recognize),
+    "serve": (serve, partial(run_api, serve=serve)),
+    "export": (export, _run_export),
+}

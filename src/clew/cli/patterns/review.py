@@ -7,7 +7,7 @@ from rich.console import Console
 
 from clew.base.errors import Call as HintedCall
 from clew.base.texts import counted
-from clew.cli.commands import Call, read_command
+from clew.cli.commands import Call
 from clew.cli.errors import call_text, with_flags
 from clew.cli.printing import print_line, print_table
 from clew.cli.serve import can_open_browser, check_web, until_ctrl_c
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 def say(part: HintedCall | str) -> str:
     """The command for a call, the flag for a setting in backticks."""
     return with_flags(part) if isinstance(part, str) else call_text(part)
-
-
-_REVIEW = read_command(review_photos, "patterns review")
 
 
 def _run_review(call: Call) -> None:
@@ -49,7 +46,6 @@ def say_how_to_review(console: Console, given: ReviewSettings) -> None:
     print_line(console, f"review doubtful photos with: {say(call_to_review(chosen, given))}")
 
 
-_CLEAN = read_command(clean_photos, "patterns clean")
 _SHOWN = 3  # findings of each kind
 
 
@@ -110,9 +106,6 @@ def _print_findings(console: Console, result: "CleanResult") -> None:
         print_line(console, f"note: {note}")
 
 
-_SIMILAR = read_command(find_similar, "patterns similar")
-
-
 def _run_similar(call: Call) -> None:
     found = call.run(find_similar)
     if call.as_json:
@@ -122,4 +115,8 @@ def _run_similar(call: Call) -> None:
     print_table(call.console, ("photo", "class", "similarity"), rows, numbers=(2,))
 
 
-COMMANDS = ((_REVIEW, _run_review), (_CLEAN, _run_clean), (_SIMILAR, _run_similar))
+COMMANDS = {
+    "review": (review_photos, _run_review),
+    "clean": (clean_photos, _run_clean),
+    "similar": (find_similar, _run_similar),
+}

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from clew.base.terminal import TextConsole
 from clew.base.texts import bytes_text, counted, for_shell, for_terminal, tenth_percent
-from clew.cli.commands import Call, read_command
+from clew.cli.commands import Call
 from clew.cli.errors import error_text
 from clew.cli.printing import print_line, print_table
 from clew.cli.renderer import Renderer
@@ -30,9 +30,6 @@ def command_text(command: str, *words: object, library: Path = LIBRARY) -> str:
     return for_shell(["clew", "patterns", command, *words, *where])
 
 
-_CREATE = read_command(create_set, "patterns create")
-
-
 def _run_create(call: Call) -> None:
     created = create_set(**call.settings)
     import_them = command_text("import", created.name, "DIR", library=created.library)
@@ -42,7 +39,6 @@ def _run_create(call: Call) -> None:
     print_line(call.progress, f"or run all steps at once: {all_at_once}")
 
 
-_IMPORT = read_command(import_photos, "patterns import")
 _MOST_NAMED = 10
 _RESULTS = ("added", "already there", "excluded")
 
@@ -124,9 +120,6 @@ def _print_result(console: Console, result: "ImportResult") -> None:
     print_line(console, f"result for every file: {result.listing}")
 
 
-_LIST = read_command(list_sets, "patterns list")
-
-
 def _run_list(call: Call) -> None:
     from clew.patterns.library.pattern_set import summarize_library
 
@@ -150,7 +143,6 @@ def _run_list(call: Call) -> None:
     print_table(call.console, heads, rows, numbers=range(1, 5))
 
 
-_INFO = read_command(describe_set, "patterns info")
 _LAST_RUNS = 5
 
 
@@ -237,4 +229,9 @@ def _print_places(console: Console, summary: "SetSummary") -> None:
         print_line(console, f"since the last training run: {counted(new, 'new photo')}{removed}")
 
 
-COMMANDS = ((_CREATE, _run_create), (_IMPORT, _run_import), (_LIST, _run_list), (_INFO, _run_info))
+COMMANDS = {
+    "create": (create_set, _run_create),
+    "import": (import_photos, _run_import),
+    "list": (list_sets, _run_list),
+    "info": (describe_set, _run_info),
+}

@@ -11,7 +11,7 @@ from rich.text import Text
 from clew.base.commands import select
 from clew.base.errors import SettingsMismatchError
 from clew.base.texts import counted, duration_text, tenth_percent
-from clew.cli.commands import Call, read_command
+from clew.cli.commands import Call
 from clew.cli.patterns.photos import describe_identification, print_identified
 from clew.cli.patterns.review import review_and_print, say_how_to_review
 from clew.cli.patterns.sets import command_text, import_and_print, say_next
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clew.patterns.training import PatternsConfig
 
 
-_TRAIN = read_command(train, "patterns train")
 STOP_MESSAGE = "everything is saved after this step"
 
 
@@ -158,9 +157,6 @@ def _taken_for(results: dict[str, Any], name: str) -> str:
     return f"{most} ({wrong[most]:,})"
 
 
-_EVALUATE = read_command(evaluate, "patterns evaluate")
-
-
 def _run_evaluate(call: Call) -> None:
     result = call.run(evaluate)
     if call.as_json:
@@ -189,9 +185,6 @@ def _print_photos(console: Console, result: "ClassifierResult") -> None:
         )
     for line in lines:
         print_line(console, line)
-
-
-_FLOW = read_command(run_flow, "patterns flow")
 
 
 def _run_flow(call: Call) -> None:
@@ -262,4 +255,8 @@ def _shown_steps(console: Console, progress: Console, *, is_reviewed: bool) -> "
     return Shown()
 
 
-COMMANDS = ((_TRAIN, _run_train), (_EVALUATE, _run_evaluate), (_FLOW, _run_flow))
+COMMANDS = {
+    "train": (train, _run_train),
+    "evaluate": (evaluate, _run_evaluate),
+    "flow": (run_flow, _run_flow),
+}

@@ -1,5 +1,7 @@
 """The group `clew patterns`."""
 
+from typing import Any
+
 import typer
 
 from clew.cli.commands import read_command
@@ -18,7 +20,9 @@ def build_group() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    known = photos.COMMANDS | review.COMMANDS | sets.COMMANDS | training.COMMANDS
+    known: dict[str, Any] = {}
+    for module in (photos, review, sets, training):
+        known |= module.COMMANDS
     for words in read_texts():  # in the order in which people need them
         if (name := words.removeprefix("patterns ")) in known and name != words:
             function, run = known[name]

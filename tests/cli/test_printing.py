@@ -12,7 +12,7 @@ from rich.progress import Progress, TextColumn
 import clew
 from clew.base.terminal import TextConsole, as_text
 from clew.base.texts import for_json, for_terminal
-from clew.cli.printing import make_table, print_line
+from clew.cli.printing import PlainTable, print_line, print_table
 from tests.base.test_foreign_text import UNSAFE, hostile
 
 
@@ -36,12 +36,10 @@ def test_json_stays_json() -> None:
 
 
 def test_table_lines_have_no_trailing_spaces() -> None:
-    table = make_table("name", "figure")
-    table.add_column("why")
-    table.add_row("a long name", "1", "short")
-    table.add_row("b", "1,000", "", style="bold")
     shown = io.StringIO()
-    TextConsole(file=shown, width=60, force_terminal=True, color_system=None).print(table)
+    console = TextConsole(file=shown, width=60, force_terminal=True, color_system=None)
+    rows = [("a long name", "1", "short"), ("b", "1,000", "")]
+    print_table(console, ("name", "figure", "why"), rows, numbers=(1,))
     assert shown.getvalue() == (
         "name         figure  why\na long name       1  short\nb             1,000\n"
     )
@@ -51,7 +49,8 @@ def test_table_lines_have_no_trailing_spaces() -> None:
 def test_console_shows_a_text_as_it_is(text: str) -> None:
     shown = io.StringIO()
     console = TextConsole(file=shown, width=200, force_terminal=True, color_system=None)
-    table = make_table("name")
+    table = PlainTable()
+    table.add_column("name")
     table.add_row(text)
     for one in (text, table, as_text(text)):
         console.print(one)

@@ -7,22 +7,20 @@ import pytest
 import torch
 
 from clew.base.cpu import fast_convolutions
-from clew.base.errors import InputError, TrainingStoppedError
-from clew.base.progress import Event, WorkAdvanced
+from clew.base.errors import TrainingStoppedError
+from clew.base.progress import Event, WorkAdvanced, ignore_event
 from clew.base.urls import as_path
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.features.compute import (
-    FeatureSettings,
     PhotoFeatures,
     compute_features,
+    compute_maps,
     pooled_stages,
 )
-from clew.patterns.features.store import FORMS, Views
+from clew.patterns.features.store import FORMS, PhotoSource, Views
 from clew.patterns.networks.lite0 import load_lite0
 from clew.storage.mirror import open_folder
 from tests.patterns.cache.pictures import cache, make_folder, make_photo
-
-VIEWS = FeatureSettings(views=1, flip=True)
 
 pytestmark = pytest.mark.usefixtures("random_lite0")
 
@@ -64,19 +62,18 @@ def test_stopped_features_resume_with_the_same_bits(
     tmp_path: Path, request: pytest.FixtureRequest, at_url: bool
 ) -> None:
     folder = as_path(request.getfixturevalue("s3_url")) if at_url else tmp_path / "resumed"
-    cached = cache(make_folder(tmp_path / "photos", 11), tmp_path / "cache")
-    whole = compute_features(cached, tmp_path / "whole", settings=VIEWS, threads=2)
+    cached = cache(make_folder(tmp_path / "photos", 22), tmp_path / "cache")
+    whole = compute_features(cached, tmp_path / "whole", threads=2)
     stopped = Counter(stop_after=8)
     with pytest.raises(TrainingStoppedError, match="8 of 22"):
         compute_features(
             cached,
             folder,
-            settings=VIEWS,
             reporter=stopped,
             should_stop=stopped.should_stop,
         )
     rest = Counter()
-    resumed = compute_features(cached, folder, settings=VIEWS, threads=1, reporter=rest)
+    resumed = compute_features(cached, folder, threads=1, reporter=rest)
     assert rest.images == 22 - 8
     assert equal(resumed, whole)
 
@@ -105,13 +102,28 @@ def test_only_new_photos_are_looked_at_and_rows_follow_the_photos(tmp_path: Path
     assert equal(alone, after)
 
 
-def test_features_have_one_row_per_photo_and_view(tmp_path: Path) -> None:
+def test_features_have_one_row_per_photo(tmp_path: Path) -> None:
     cached = cache(make_folder(tmp_path / "photos", 3), tmp_path / "cache")
-    found = compute_features(cached, tmp_path / "features", settings=FeatureSettings(views=2))
+    found = compute_features(cached, tmp_path / "features")
     assert found.embedding.shape == (3, 1280)
     assert found.stages.shape == (3, 24 + 40 + 112 + 320)
-    assert found.view_embedding.shape == (3, 2, 1280)
-    assert not np.array_equal(found.view_embedding[:, 0], found.view_embedding[:, 1])
+
+
+def test_every_view_has_a_map_of_its_own(tmp_path: Path) -> None:
+    cached = cache(make_folder(tmp_path / "photos", 3), tmp_path / "cache")
+    source = PhotoSource(cached=cached, size=cached.size, views=Views(AugmentConfig(flip=True)))
+    keys = [(digest, view) for view in range(3) for digest in cached.digests]
+    maps = compute_maps(
+        load_lite0(classes=1),
+        source,
+        tmp_path / "features",
+        keys,
+        threads=1,
+        reporter=ignore_event,
+        should_stop=lambda: False,
+    )
+    plain, first, second = maps.split(3)
+    assert not first.equal(plain) and not first.equal(second)
 
 
 def test_view_follows_from_the_photo_and_its_number() -> None:
@@ -121,9 +133,3 @@ def test_view_follows_from_the_photo_and_its_number() -> None:
     assert views[0].equal(photo[0])
     assert views[1].equal(views[2])
     assert not views[1].equal(views[0]) and not views[1].equal(views[3])
-
-
-@pytest.mark.parametrize("wrong", [{"size": 8}, {"views": -1}])
-def test_impossible_settings_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="it must be from"):
-        FeatureSettings(**wrong)  # type: ignore[arg-type]

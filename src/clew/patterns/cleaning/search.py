@@ -43,7 +43,7 @@ from clew.patterns.cleaning.duplicates import (
     make_small,
 )
 from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind, Overlap
-from clew.patterns.features.compute import FeatureSettings, PhotoFeatures, compute_features
+from clew.patterns.features.compute import PhotoFeatures, compute_features
 from clew.patterns.networks.lite0 import STAGE_CHANNELS
 from clew.patterns.photos import Photo, PhotoFolder, assign_splits, find_classes, find_photos
 from clew.patterns.photos.photo import first_kept
@@ -114,7 +114,7 @@ def _compute_features(
     features = compute_features(
         cached,
         cache / "features",
-        settings=choose_features(cached),
+        size=choose_features(cached),
         device=usual_device(given.device),
         threads=threads,
         reporter=reporter,
@@ -123,9 +123,9 @@ def _compute_features(
     return cached, features
 
 
-def choose_features(cached: CachedPhotos) -> FeatureSettings:
-    """The features that photos are compared by."""
-    return FeatureSettings(size=_TINY_SIZE if cached.size <= _TINY_PHOTO else _FEATURE_SIZE)
+def choose_features(cached: CachedPhotos) -> int:
+    """The side of the images whose features photos are compared by."""
+    return _TINY_SIZE if cached.size <= _TINY_PHOTO else _FEATURE_SIZE
 
 
 def read_images(
@@ -375,7 +375,7 @@ def _look_at_one(
         return compute_features(
             cached,
             Path(scratch) / "features",
-            settings=choose_features(others),
+            size=choose_features(others),
             device=usual_device(given.device),
             threads=given.num_workers,
             reporter=lambda _: None,

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from clew.base.cores import count_cores
 from clew.base.cpu import fast_convolutions, time_on_core
-from clew.base.errors import InputError
 from clew.base.progress import Reporter, log_event
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache.build import CachedPhotos
@@ -42,8 +41,8 @@ from clew.patterns.networks.lite0 import (
     load_lite0,
 )
 
-_SIZES = range(32, 513)
-_MOST_VIEWS, _CROP = 64, 0.35
+# Part of the name of a store, since earlier versions could add views to it.
+_NO_VIEWS = Views(AugmentConfig(crop=0.35, flip=False))
 _STAGES = sum(STAGE_CHANNELS[:-1])
 _FLOAT = np.dtype(np.float32)
 # Change when features are computed differently: old ones would not match new ones.
@@ -54,38 +53,12 @@ _HASH_LETTERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureSettings:
-    """`size` is the side in pixels of the images that the network sees (None: that of the cached
-    photos), `views` the number of augmented views of every photo besides itself, and `flip` whether
-    these may be mirrored."""
-
-    size: int | None = None
-    views: int = 0
-    flip: bool = False
-
-    def __post_init__(self) -> None:
-        if self.size is not None and self.size not in _SIZES:
-            raise InputError(
-                f"it must be from {_SIZES[0]} to {_SIZES[-1]} pixels.",
-                setting="size",
-                value=self.size,
-            )
-        if not 0 <= self.views <= _MOST_VIEWS:
-            raise InputError(
-                f"it must be from 0 to {_MOST_VIEWS}.", setting="views", value=self.views
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class PhotoFeatures:
     """The features of photos, in their order: `embedding` is the mean of the last feature map,
-    `stages` are those of the maps before it (24, 40, 112 and 320 channels). The same of augmented
-    views."""
+    `stages` are those of the maps before it (24, 40, 112 and 320 channels)."""
 
     embedding: Float32[np.ndarray, "photos 1280"]
     stages: Float32[np.ndarray, "photos 496"]
-    view_embedding: Float32[np.ndarray, "photos views 1280"]
-    view_stages: Float32[np.ndarray, "photos views 496"]
 
     def __len__(self) -> int:
         return len(self.embedding)
@@ -95,30 +68,24 @@ def compute_features(
     cached: CachedPhotos,
     folder: Path,
     *,
-    settings: FeatureSettings | None = None,
+    size: int | None = None,
     device: str | torch.device = "cpu",
     threads: int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> PhotoFeatures:
     """Computes the features of the photos in `cached` that `folder` does not hold yet, and returns
-    those of all, in the order of `cached.photos`.
+    those of all, in the order of `cached.photos`. `size` is the side in pixels of the images that
+    the network sees [default: that of the cached photos].
 
     Every size, and every version of the weights, has its own store in `folder`. The same call
     resumes after a kill, and ends with the same bits. Raises InputError if the weights cannot be
     downloaded, DiskFullError, StoreLockedError, StoreError, and TrainingStoppedError when
     `should_stop` returns true.
     """
-    settings = settings or FeatureSettings()
-    source = PhotoSource(
-        cached=cached,
-        size=settings.size or cached.size,
-        views=Views(AugmentConfig(crop=_CROP, flip=settings.flip and settings.views > 0)),
-    )
-    keys = [(digest, view) for view in range(settings.views + 1) for digest in cached.digests]
-    rows = _compute_rows(
-        keys,
-        source,
+    embedding, stages = _compute_rows(
+        [(digest, 0) for digest in cached.digests],
+        PhotoSource(cached=cached, size=size or cached.size, views=_NO_VIEWS),
         folder / f"lite0-{LITE0_DIGEST[:8]}",
         partial(_pool, device),
         kind="features",
@@ -130,13 +97,7 @@ def compute_features(
         reporter=reporter or log_event,
         should_stop=should_stop,
     )
-    by_view = [values.reshape(-1, len(cached.photos), values.shape[1]) for values in rows]
-    return PhotoFeatures(
-        embedding=by_view[0][0],
-        stages=by_view[1][0],
-        view_embedding=by_view[0][1:].swapaxes(0, 1),
-        view_stages=by_view[1][1:].swapaxes(0, 1),
-    )
+    return PhotoFeatures(embedding=embedding, stages=stages)
 
 
 def _pool(device: str | torch.device, form: Form) -> Look:

@@ -34,23 +34,6 @@ class SplitRow:
     digest: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunTables:
-    """The tables written at the start of a run, for readers and for later evaluations.
-
-    `earlier` are splits by digest, of photos that only earlier runs had.
-    """
-
-    splits: list[SplitRow]
-    excluded: tuple[Fault, ...]
-    earlier: dict[str, str]
-
-    def write(self, folder: Path) -> None:
-        write_excluded(folder, self.excluded)
-        write_splits(folder, self.splits)
-        write_earlier_splits(folder, self.earlier)
-
-
 def write_splits(folder: Path, rows: Iterable[SplitRow]) -> None:
     lines = ((row.name, row.label, row.split, row.digest) for row in rows)
     write_csv(folder / SPLITS_FILE, ("name", "class", "split", "digest"), lines)

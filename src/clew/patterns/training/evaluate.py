@@ -34,7 +34,6 @@ from clew.patterns.trained.tables import (
     write_predictions,
 )
 from clew.patterns.training.measuring import (
-    describe_classes,
     describe_test,
     measure,
     write_results,
@@ -204,10 +203,7 @@ def _describe(model: PatternModel, folder: PhotoFolder, judged: _Judged) -> dict
     trained = read_results(model.folder)
     return {
         "model": f"{model.folder.absolute()}",
-        **describe_test(measures),
-        "classes": list(model.classes),
-        "per_class": describe_classes(model.classes, measures, counts),
-        "confusion": measures.confusion.tolist(),
+        **describe_test(measures, model.classes, counts),
         "temperature": model.temperature,
         "image_size": model.image_size,
         "network": trained.get("network"),

@@ -245,8 +245,11 @@ def _macro_f1(confusion: Int64[np.ndarray, "classes classes"]) -> float:
     return float((2 * np.diag(confusion)[there] / (photos + called)[there]).mean())
 
 
-def describe_test(measures: PhotoMeasures) -> dict[str, Any]:
-    """The metrics of a test or an evaluation, by their names in results.json."""
+def describe_test(
+    measures: PhotoMeasures, classes: Sequence[str], counts: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """The metrics of a test or an evaluation, by their names in results.json; `counts` are the
+    photos of each class, by split."""
     return {
         "test_accuracy": measures.accuracy,
         "test_accuracy_ci": list(measures.interval),
@@ -254,21 +257,17 @@ def describe_test(measures: PhotoMeasures) -> dict[str, Any]:
         "test_loss": measures.loss,
         "test_ece": measures.calibration_error,
         "test_photos": measures.photos,
+        "classes": list(classes),
+        "per_class": [
+            {
+                "class": name,
+                **measures.describe_class(place),
+                **{split: of[place] for split, of in counts.items()},
+            }
+            for place, name in enumerate(classes)
+        ],
+        "confusion": measures.confusion.tolist(),
     }
-
-
-def describe_classes(
-    classes: Sequence[str], measures: PhotoMeasures, counts: Mapping[str, Sequence[int]]
-) -> list[dict[str, Any]]:
-    """One row per class; `counts` are its photos, by split."""
-    return [
-        {
-            "class": name,
-            **measures.describe_class(place),
-            **{split: of[place] for split, of in counts.items()},
-        }
-        for place, name in enumerate(classes)
-    ]
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,11 +37,13 @@ from clew.patterns.trained.tables import (
     PREDICTIONS_FILE,
     SPLITS_FILE,
     THUMBNAILS_FILE,
-    RunTables,
     SplitRow,
     describe_changes,
     read_known_splits,
     read_splits,
+    write_earlier_splits,
+    write_excluded,
+    write_splits,
 )
 from clew.patterns.trained.unknown import UNKNOWN_FILE
 from clew.patterns.training.config import USUAL_MINUTES, PatternsConfig, TrainingChoice
@@ -122,13 +124,13 @@ class RunFolder:
                 f"`out`. {START_OVER}"
             )
 
-    def begin(self, tables: RunTables, data: Path) -> None:
+    def begin(self, photos: "TrainingPhotos", data: Path) -> None:
         """Writes the tables of a new run, so that what was found can be seen before training ends.
         Raises SettingsMismatchError if a run was started with other photos."""
         with only_one(self.path):  # a run in progress keeps its tables
             if self._overwrite:
                 clear_run(self.path, *_FOLLOWS, *_TABLES, _OLD_TUNING_FILE)
-            self._refuse_other_photos(tables, data)
+            self._refuse_other_photos(photos, data)
             if self.is_started and (self.path / SPLITS_FILE).exists():
                 return
             if (
@@ -136,7 +138,7 @@ class RunFolder:
             ):  # of a run that no longer exists
                 for name in _FOLLOWS:
                     (self.path / name).unlink(missing_ok=True)
-            tables.write(self.path)
+            photos.write_tables(self.path)
 
     def _refuse_lost_run(self) -> None:
         """Refuse to overwrite a model whose checkpoint was deleted."""
@@ -147,10 +149,10 @@ class RunFolder:
                 f"to start from its weights). {START_OVER}"
             )
 
-    def _refuse_other_photos(self, tables: RunTables, data: Path) -> None:
+    def _refuse_other_photos(self, photos: "TrainingPhotos", data: Path) -> None:
         if not self.is_started or not (self.path / SPLITS_FILE).exists():
             return
-        changes = describe_changes(read_splits(self.path), tables.splits)
+        changes = describe_changes(read_splits(self.path), photos.split_rows())
         if changes:
             raise SettingsMismatchError(
                 f'the photos in "{data}" differ from those that "{self.path}" was started with: '
@@ -329,14 +331,19 @@ class TrainingPhotos:
     def faults(self) -> tuple[Fault, ...]:
         return (*self.folder.faults, *self.cached.faults)
 
-    def tables(self) -> RunTables:
-        """What was found, for people and for later evaluation."""
+    def split_rows(self) -> list[SplitRow]:
+        """The split of every photo, as in splits.csv."""
         found = zip(self.cached.photos, self.splits.tolist(), self.cached.digests, strict=True)
-        rows = [
+        return [
             SplitRow(name=photo.name, label=photo.label or "", split=SPLITS[split], digest=digest)
             for photo, split, digest in found
         ]
-        return RunTables(splits=rows, excluded=self.faults, earlier=self.earlier)
+
+    def write_tables(self, folder: Path) -> None:
+        """Write what was found, for people and for later evaluation."""
+        write_excluded(folder, self.faults)
+        write_splits(folder, self.split_rows())
+        write_earlier_splits(folder, self.earlier)
 
     def count_seen_before(self) -> int:
         """Test photos, according to their folders, that the starting weights were trained on: they

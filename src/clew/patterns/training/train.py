@@ -40,7 +40,6 @@ from clew.patterns.training.config import (
 )
 from clew.patterns.training.measuring import (
     PhotoMeasures,
-    describe_classes,
     describe_test,
     draw_photo_map,
     fit_temperature,
@@ -151,7 +150,7 @@ def _prepare(
         reporter=reporter,
         should_stop=should_stop,
     )
-    folder.begin(photos.tables(), config.data)
+    folder.begin(photos, config.data)
     if count := photos.count_seen_before():
         reporter(
             Note(
@@ -353,7 +352,7 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     if unknown is not None:
         unknown.write(folder)
     draw_photo_map(folder, photos, task.samples, outputs)
-    photos.tables().write(folder)  # names may have changed since the run was started
+    photos.write_tables(folder)  # names may have changed since the run was started
     tested = [photos.cached.photos[place] for place in photos.places("test")]
     named = [(photo.name, photo.label or "") for photo in tested]
     write_predictions(folder, named, photos.classes, found["test"])
@@ -374,7 +373,7 @@ def _describe(
     photos, test = task.photos, reached["test"]
     counts = {split: photos.count_classes(split) for split in SPLITS}
     return {
-        **describe_test(test),
+        **describe_test(test, photos.classes, counts),
         "val_accuracy": reached["validation"].accuracy,
         "best_epoch": fitted.best_epoch,
         "epochs_run": len(fitted.history),
@@ -384,9 +383,6 @@ def _describe(
         "peak_memory_bytes": fitted.peak_memory_bytes,
         "parameters": fitted.parameters,
         "plan": fitted.plan.to_dict(),
-        "classes": list(photos.classes),
-        "per_class": describe_classes(photos.classes, test, counts),
-        "confusion": test.confusion.tolist(),
         "temperature": temperature,
         "image_size": photos.size.value,
         "network": task.network.name,

@@ -17,12 +17,13 @@ from clew.base.errors import TrainingStoppedError
 from clew.base.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.base.texts import bytes_text, counted
 from clew.patterns.cache.store import (
+    GONE,
     Contents,
     ImageStore,
     OtherFile,
-    Stamps,
     image_bytes,
     image_schema,
+    make_keys,
     stamp_photos,
 )
 from clew.patterns.photos.decode import DecodingProcesses, Squares, photo_size
@@ -103,17 +104,19 @@ def cache_photos(
     return replace(cached, cache_dir=cache_dir)
 
 
-def find_new(contents: Contents, stamps: Stamps) -> Int64[np.ndarray, " new"]:
+def find_new(contents: Contents, stamps: pa.RecordBatch) -> Int64[np.ndarray, " new"]:
     """The indices of files that must be opened."""
-    keys = stamps.keys()
+    keys = make_keys(stamps)
     unknown = contents.find(keys) < 0
-    return np.flatnonzero(unknown & ~contents.are_faulty(keys) & ~stamps.are_gone())
+    return np.flatnonzero(
+        unknown & ~contents.are_faulty(keys) & (stamps["file_bytes"].to_numpy() != GONE)
+    )
 
 
 def _fill(
     store: ImageStore,
     photos: Sequence[Photo],
-    stamps: Stamps,
+    stamps: pa.RecordBatch,
     workers: int,
     reporter: Reporter,
     should_stop: Callable[[], bool],
@@ -145,7 +148,7 @@ def _fill(
     with report_work(reporter, started), store.adding_rows() as writer, closing(decoded) as found:
         for squares in found:
             count = len(squares.digests)
-            files = stamps.take(new[read : read + count])
+            files = stamps.take(pa.array(new[read : read + count]))
             rows = _build_rows(squares, files, digests, next_id, size)
             written = writer.write(rows)
             # After the rows that duplicates refer to.
@@ -164,7 +167,7 @@ def _fill(
 
 
 def _build_rows(
-    squares: Squares, files: Stamps, digests: set[str], first_id: int, size: int
+    squares: Squares, files: pa.RecordBatch, digests: set[str], first_id: int, size: int
 ) -> pa.RecordBatch:
     """The rows for images that are not in `digests`, with the size and date of their files."""
     places = []
@@ -172,12 +175,10 @@ def _build_rows(
         if digest is not None and digest not in digests:
             places.append(place)
             digests.add(digest)
-    files = files.take(places)
+    files = files.take(pa.array(places, pa.int64()))
     columns = [
         pa.array(np.arange(first_id, first_id + len(places))),
-        files.names,
-        pa.array(files.file_bytes),
-        pa.array(files.modified_ns),
+        *files.columns,
         pa.array([squares.digests[place] for place in places], pa.string()),
         *(pa.array(np.ascontiguousarray(side)) for side in squares.sizes[places].T),
         pa.FixedSizeListArray.from_arrays(
@@ -188,14 +189,14 @@ def _build_rows(
 
 
 def _find_others(
-    squares: Squares, files: Stamps, rows: pa.RecordBatch, temporary: dict[str, Fault]
+    squares: Squares, files: pa.RecordBatch, rows: pa.RecordBatch, temporary: dict[str, Fault]
 ) -> Iterator[OtherFile]:
     """Duplicates and unreadable photos, for the ledger. Faults that may be gone next time are added
     to `temporary` instead."""
     if rows.num_rows == len(squares.digests):
         return
     with_row = set(rows.column("name").to_pylist())
-    named = zip(files.keys().to_pylist(), files.names.to_pylist(), strict=True)
+    named = zip(make_keys(files).to_pylist(), files["name"].to_pylist(), strict=True)
     for place, (key, name) in enumerate(named):
         fault = squares.faults.get(place)
         if fault is None and name not in with_row:
@@ -210,13 +211,13 @@ def judge_photos(
     store: Path,
     size: int,
     photos: Sequence[Photo],
-    stamps: Stamps,
+    stamps: pa.RecordBatch,
     contents: Contents,
     temporary: Mapping[str, Fault],
 ) -> CachedPhotos:
     """Determine which photos are usable. `temporary` are faults that the cache does not
     remember, by the photo's name."""
-    keys = stamps.keys()
+    keys = make_keys(stamps)
     rows = contents.find(keys)
     without = np.flatnonzero(rows < 0)
     faults: dict[int, Fault] = {}

@@ -54,7 +54,7 @@ CHANNELS = 3
 _ADVICE = "Free some space and run the same command again, or choose a smaller `image_size`."
 # Changes when photos are turned into squares differently: old squares would not match new ones.
 _METHOD = "whole photo, squashed"
-_GONE = -1
+GONE = -1
 LEDGER_NAME = "other_files.jsonl"
 # Another clew or Pillow version may be able to read what these could not.
 _READ_BY = f"clew {__version__}, Pillow {PIL.__version__}"
@@ -74,58 +74,32 @@ def image_schema(size: int) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stamps:
-    """Size and modification time of each photo's file. A missing or unreadable file has size -1:
-    getting permission to read it would change neither its size nor its date."""
+def stamp_photos(photos: Sequence[Photo]) -> pa.RecordBatch:
+    """Name, size and modification time of every photo's file. A missing or unreadable file has size
+    -1: getting permission to read it would change neither its size nor its date.
 
-    names: pa.StringArray
-    file_bytes: Int64[np.ndarray, " photos"]
-    modified_ns: Int64[np.ndarray, " photos"]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def keys(self) -> pa.StringArray:
-        """One key per file; files with the same key are considered the same, unchanged file."""
-        return join_keys(self.names, pa.array(self.file_bytes), pa.array(self.modified_ns))
-
-    def are_gone(self) -> Bool[np.ndarray, " photos"]:
-        return self.file_bytes == _GONE
-
-    def take(self, places: Sequence[int] | np.ndarray) -> "Stamps":
-        chosen = np.asarray(places, np.int64)
-        return Stamps(
-            names=self.names.take(pa.array(chosen)),
-            file_bytes=self.file_bytes[chosen],
-            modified_ns=self.modified_ns[chosen],
-        )
-
-
-def stamp_photos(photos: Sequence[Photo]) -> Stamps:
-    """Get the size and date of every photo from the file system. Call this before reading the
-    files, so that one that changes in between is read again next time."""
+    Call this before reading the files, so that one that changes in between is read again next time.
+    """
     found = np.fromiter(map(_ask, photos), np.dtype((np.int64, 2)), count=len(photos))
-    return Stamps(
-        names=pa.array([photo.name for photo in photos], pa.string()),
-        file_bytes=np.ascontiguousarray(found[:, 0]),
-        modified_ns=np.ascontiguousarray(found[:, 1]),
-    )
+    names = pa.array([photo.name for photo in photos], pa.string())
+    columns = (names, *(pa.array(np.ascontiguousarray(one)) for one in found.T))
+    return pa.record_batch(dict(zip(_STAMP, columns, strict=True)))
 
 
-def join_keys(names: pa.Array, file_bytes: pa.Array, modified_ns: pa.Array) -> pa.StringArray:
+def make_keys(stamps: pa.RecordBatch) -> pa.StringArray:
+    """One key per file; files with the same key are considered the same, unchanged file."""
     # The numbers come first: no name can be mistaken for one with other numbers.
-    numbers = (file_bytes.cast(pa.string()), modified_ns.cast(pa.string()))
-    return pc.binary_join_element_wise(*numbers, names, " ")
+    name, *numbers = (stamps.column(one) for one in _STAMP)
+    return pc.binary_join_element_wise(*(one.cast(pa.string()) for one in numbers), name, " ")
 
 
 def _ask(photo: Photo) -> tuple[int, int]:
     try:
         found = os.stat(photo.path)
     except OSError:
-        return _GONE, _GONE
+        return GONE, GONE
     if not os.access(photo.path, os.R_OK):
-        return _GONE, _GONE
+        return GONE, GONE
     return found.st_size, found.st_mtime_ns
 
 
@@ -236,11 +210,12 @@ class Contents:
 def read_contents(reader: StoreReader | None, others: Iterable[OtherFile]) -> Contents:
     """Read the contents of a store shard by shard, so that no shard stays mapped. `reader` is None
     for a store that does not exist yet."""
-    keys, digests, sizes, next_id = [], [], [np.zeros((0, 2), np.int32)], 0
+    keys: list[pa.StringArray] = []
+    digests, sizes, next_id = [], [np.zeros((0, 2), np.int32)], 0
     for number in range(0 if reader is None else len(reader.shards)):
         assert reader is not None
         table = reader.peek(number).read_columns((*_STAMP, "digest", "width", "height", ID))
-        keys += [join_keys(*of) for of in zip(*(table[n].chunks for n in _STAMP), strict=True)]
+        keys += map(make_keys, table.select(_STAMP).to_batches())
         # A copy: a view would keep the shard mapped, and the pages around it count as ours.
         digests.append(pa.array(table["digest"].to_pylist(), pa.string()))
         sizes.append(np.stack([table[name].to_numpy() for name in ("width", "height")], axis=1))

@@ -126,7 +126,7 @@ def test_failed_run_keeps_the_earlier_results(
 ) -> None:
     photos = make_folder(tmp_path / "photos")
     before = identify(photos).list_file.read_bytes()
-    monkeypatch.setattr(PatternModel, "probabilities", _fail)
+    monkeypatch.setattr(PatternModel, "outputs", _fail)
     with pytest.raises(KeyboardInterrupt):
         identify(photos)
     assert (tmp_path / "out" / "identified.json").read_bytes() == before

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clew.base.errors import ClewError, InputError
 from clew.patterns.photos.decode import read_square
 from clew.patterns.trained.export import ExportedModel, export_onnx, sample_images
-from clew.patterns.trained.model import PatternModel, load_classifier
+from clew.patterns.trained.model import Judged, PatternModel, load_classifier
 from tests.patterns.report.making import SIZE, draw_photo, make_run
 
 onnx = pytest.importorskip("onnx", reason='no onnx here: pip install "clew[onnx]"')
@@ -115,8 +115,9 @@ def test_export_is_quiet_and_independent_of_the_memory_format(
 class OtherAnswers(PatternModel):
     """As if torch and onnxruntime disagreed."""
 
-    def probabilities(self, images: Any) -> np.ndarray:
-        return super().probabilities(images)[::-1]
+    def judge(self, images: Any) -> Judged:
+        probabilities, typicality = super().judge(images)
+        return Judged(probabilities[::-1], typicality)
 
 
 def test_file_with_different_predictions_is_never_written(

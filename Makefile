@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := demo
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 MINUTES ?= 30
 
@@ -42,13 +43,13 @@ test: $(READY)  # mypy beside the tests: both cores work from the start
 	@if command -v nvidia-smi > /dev/null; then CLEW_TEST_GPU=1 $(BIN)/python -m pytest -k cuda; fi
 
 tests: $(READY)
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not benchmark"
+	$(PYTEST) -m "not sweep and not benchmark"
 
-test-all: test  # every benchmark at its smallest size too
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m benchmark
+test-all: test  # also kills at many moments, hostile files, browsers, clusters, every benchmark
+	$(PYTEST) -m "sweep or benchmark"
 
-test-fast: $(READY)  # no slow test: under a minute, for while you work
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"
+test-fast: $(READY)  # under a minute, for while you work
+	$(PYTEST) -m "not slow and not sweep and not benchmark"
 
 fuzz: $(READY)  # hostile files and requests, then 100 kills per command: make fuzz MINUTES=5
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)

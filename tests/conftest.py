@@ -48,6 +48,16 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever needs a browser or a cluster, and all fuzzing, is part of `make test-all` only."""
+    here = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(here).parts[0]
+        needs_browser = {"browser", "chromium"} & {*getattr(item, "fixturenames", ())}
+        if folder in ("cluster", "fuzz") or needs_browser:
+            item.add_marker("sweep")
+
+
 _frozen_modules = 0
 
 

@@ -30,21 +30,23 @@ def choose_plainly(request: PlanRequest, machine: Machine, processes: int) -> Ha
         {
             "device": _choose_device(request.device, machine),
             "processes": (processes, together),
-            "gradient_checkpointing": _asked(request, "gradient_checkpointing")
+            "gradient_checkpointing": _requested(request, "gradient_checkpointing")
             if request.gradient_checkpointing
             else (False, checkpointing),
         }
     )
     _refuse_impossible(request, plan, machine)
     plain = _plain_choices(plan, machine)
-    fixed = {name: _asked(request, name) for name in plain if getattr(request, name) is not None}
+    fixed = {
+        name: _requested(request, name) for name in plain if getattr(request, name) is not None
+    }
     loading = choose_loading(request, plan, machine)
     precision = _precision(request, plan, machine)
     plan = plan.change_all({"precision": precision, **plain, **fixed, **loading})
     return replace(plan, reasons={**plan.reasons, **request.reasons})
 
 
-def _asked(request: PlanRequest, name: str) -> Choice:
+def _requested(request: PlanRequest, name: str) -> Choice:
     value = getattr(request, name)
     return value, f"requested with `{name}={value}`"
 

@@ -101,7 +101,7 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         check_numbers(self)
 
-    def given(self) -> dict[str, int | float]:
+    def chosen(self) -> dict[str, int | float]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -126,7 +126,7 @@ def run_setting(name: str, *, on: bool = True) -> str:
 
 def configure(kind: NetworkKind, sizes: dict[str, int], settings: NetworkSettings) -> Any:
     """The network's config from the sizes of the data and the settings that apply to it."""
-    given = {**sizes, **settings.given()}
+    given = {**sizes, **settings.chosen()}
     return kind.config(**{name: given[name] for name in kind.setting_names & given.keys()})
 
 
@@ -134,7 +134,7 @@ def refuse_unused(settings: NetworkSettings, kinds: Iterable[NetworkKind]) -> No
     """Raises InputError for a setting that none of the networks has, so that it is not ignored
     silently."""
     known = set().union(*(kind.setting_names for kind in kinds))
-    for name, value in settings.given().items():
+    for name, value in settings.chosen().items():
         if name not in known:
             owners = [kind.name for kind in NETWORKS.values() if name in kind.setting_names]
             raise InputError(

@@ -262,7 +262,7 @@ class DetectorSamples:
             rank=rank,
         )
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Free the GPU memory."""
         self._on_gpu.clear()
 

@@ -76,7 +76,7 @@ class TrainingSettings:
         return {
             "train": asdict(self.train),
             "request": self.request.describe(),
-            "network": self.network.given(),
+            "network": self.network.chosen(),
             "loss": asdict(self.loss),
         }
 

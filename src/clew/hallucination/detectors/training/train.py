@@ -441,11 +441,11 @@ def _train_each(
             reporter(NetworkStarted(title=task.title, number=number, count=len(tasks)))
             found.append(train(task))
             if all(later.samples is not task.samples for later in tasks[number:]):
-                task.samples.let_go()
+                task.samples.release()
             free_memory()
     finally:
         for task in tasks:
-            task.samples.let_go()
+            task.samples.release()
     return found
 
 

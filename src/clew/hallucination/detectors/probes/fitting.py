@@ -5,7 +5,7 @@ regularization strengths, and principal components for any number of features.""
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int
@@ -265,8 +265,7 @@ def _penalized_loss(
     return loss + penalty / 2 * float(point[:-1] @ point[:-1]), slope
 
 
-@dataclass(frozen=True, kw_only=True)
-class Components:
+class Components(NamedTuple):
     """`values`: the coordinates of the answers. `shares`: the contribution of each answer to a
     component, so that a feature's weight is its values over the answers times the shares."""
 

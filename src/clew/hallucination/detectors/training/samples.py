@@ -248,19 +248,10 @@ class DetectorSamples:
     def open(self, split: str, settings: LoadSettings, rank: Rank | None = None) -> Loader:
         """With `Rank()`, all batches for this process, also in distributed training."""
         resident = self._bring_to_gpu(split, settings)
-        is_read = resident is None
-        return Loader(
-            self.splits[split] if resident is None else resident,
-            settings.batch_size,
-            shuffle=settings.shuffle,
-            seed=settings.seed,
-            num_workers=settings.num_workers if is_read else 0,
-            prefetch_factor=settings.prefetch_factor,
-            persistent_workers=settings.persistent_workers and is_read,
-            pin_memory=settings.pin_memory and is_read,
-            max_cache_batches=settings.max_cache_batches,
-            rank=rank,
-        )
+        if resident is not None:
+            settings = replace(settings, num_workers=0, persistent_workers=False, pin_memory=False)
+        dataset = self.splits[split] if resident is None else resident
+        return Loader(dataset, **asdict(settings), rank=rank)
 
     def release(self) -> None:
         """Free the GPU memory."""

@@ -4,7 +4,7 @@ TensorBoard and a plot of the curves for people to look at."""
 import io
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,18 +95,15 @@ def only_one(folder: Path) -> Iterator[None]:
         with lone_lease(UrlPath(folder.url)):
             yield
         return
-    lock = lock_file(folder / ".lock", timeout_seconds=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise StoreLockedError(
-            f'another run is writing to "{folder}": wait until it finishes, or choose another '
-            "folder."
-        ) from error
-    try:
+    with ExitStack() as held:
+        try:
+            held.enter_context(lock_file(folder / ".lock", timeout_seconds=0))
+        except Timeout as error:
+            raise StoreLockedError(
+                f'another run is writing to "{folder}": wait until it finishes, or choose another '
+                "folder."
+            ) from error
         yield
-    finally:
-        lock.release()
 
 
 class Logs:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clew.base.errors import InputError
 from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
-from clew.hallucination.detectors.networks.graphs import round_up
+from clew.hallucination.detectors.networks.graphs import pad_rows, round_up
 from clew.hallucination.detectors.networks.lstm import scale
 
 _GRID, _PATCH = (8, 100), (2, 10)
@@ -132,11 +131,8 @@ def pad_grids(batch: Mapping[str, Any], columns: int) -> dict[str, Any]:
     """The same batch with its states padded to one of few sizes, so that a recorded step can be
     reused for the same size. The padding belongs to no sample."""
     count = len(batch["nodes"])
-    return {
-        **batch,
-        "nodes": F.pad(batch["nodes"], (0, 0, 0, round_up(count) - count)),
-        "max_tokens": -(-batch["max_tokens"] // columns) * columns,
-    }
+    more = {"nodes": round_up(count) - count}
+    return {**pad_rows(batch, more), "max_tokens": -(-batch["max_tokens"] // columns) * columns}
 
 
 def _pool_layers(

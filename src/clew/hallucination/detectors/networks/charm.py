@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clew.base.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
-from clew.hallucination.detectors.networks.graphs import round_up
+from clew.hallucination.detectors.networks.graphs import pad_rows, round_up
 
 # Attention below this is treated as none: the logarithm would amplify noise there.
 _FAINT = 1e-3
@@ -71,15 +70,9 @@ class CharmDetector(nn.Module):
         nodes, edges = len(batch["nodes"]), len(batch["edge_source"])
         # At least one token that the edges can point to.
         more_nodes, more_edges = round_up(nodes + 1) - nodes, round_up(edges) - edges
-        return {
-            **batch,
-            "nodes": F.pad(batch["nodes"], (0, 0, 0, more_nodes)),
-            "node_graph": F.pad(batch["node_graph"], (0, more_nodes)),
-            "is_answer": F.pad(batch["is_answer"], (0, more_nodes)),
-            "edge_source": F.pad(batch["edge_source"], (0, more_edges)),
-            "edge_target": F.pad(batch["edge_target"], (0, more_edges), value=nodes),
-            "edge_attr": F.pad(batch["edge_attr"], (0, 0, 0, more_edges)),
-        }
+        tokens = dict.fromkeys(("nodes", "node_graph", "is_answer"), more_nodes)
+        between = dict.fromkeys(("edge_source", "edge_target", "edge_attr"), more_edges)
+        return pad_rows(batch, {**tokens, **between}, edge_target=nodes)
 
 
 @dataclass(frozen=True, kw_only=True)

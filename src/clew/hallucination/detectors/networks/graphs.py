@@ -90,14 +90,19 @@ def pad_graphs(batch: Mapping[str, Any]) -> dict[str, Any]:
     """The same batch with its nodes and edges padded to one of few sizes, so that a recorded step
     can be reused for the same size. The padding belongs to no sample."""
     nodes, edges = len(batch["nodes"]), len(batch["edge_source"])
-    more_nodes, more_edges = round_up(nodes) - nodes, round_up(edges) - edges
-    return {
-        **batch,
-        "nodes": F.pad(batch["nodes"], (0, 0, 0, more_nodes)),
-        "edge_source": F.pad(batch["edge_source"], (0, more_edges)),
-        "edge_target": F.pad(batch["edge_target"], (0, more_edges), value=NO_NODE),
-        "edge_attr": F.pad(batch["edge_attr"], (0, 0, 0, more_edges)),
+    more = dict.fromkeys(("edge_source", "edge_target", "edge_attr"), round_up(edges) - edges)
+    return pad_rows(batch, {"nodes": round_up(nodes) - nodes, **more}, edge_target=NO_NODE)
+
+
+def pad_rows(batch: Mapping[str, Any], more: Mapping[str, int], **values: float) -> dict[str, Any]:
+    """The same batch with so many rows more in some of its arrays; 0 unless a value is given."""
+    padded = {
+        name: F.pad(
+            batch[name], (0, 0) * (batch[name].dim() - 1) + (0, count), value=values.get(name, 0)
+        )
+        for name, count in more.items()
     }
+    return {**batch, **padded}
 
 
 def round_up(size: int) -> int:

@@ -133,12 +133,7 @@ class Bench:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        batches: "RealBatches",
-        *,
-        plain: StepVariant,
-        device: torch.device,
+        self, model: nn.Module, batches: "RealBatches", *, plain: StepVariant, device: torch.device
     ) -> None:
         self._model, self._batches = model, batches
         self._plain, self._device = plain, device

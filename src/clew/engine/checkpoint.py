@@ -20,13 +20,7 @@ from clew.base.typed_json import read_as, without_nan
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.feed import Position, check_random_state, random_state, restore_random_state
 from clew.engine.folders import BEST, LAST, NEXT_BEST
-from clew.engine.model_files import (
-    ModelFile,
-    Wanted,
-    check_about,
-    read_model,
-    write_model,
-)
+from clew.engine.model_files import ModelFile, Wanted, check_about, read_model, write_model
 from clew.engine.plan import HardwarePlan
 from clew.engine.processes import gather, wait_for_all
 from clew.engine.setup import load_optimizer, optimizer_shapes, optimizer_tensors

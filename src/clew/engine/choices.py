@@ -223,10 +223,7 @@ def choose_loading(
     pinned = "copies to the GPU overlap with the step" if is_cuda else "there is no GPU to copy to"
     return {
         "num_workers": (workers, why),
-        "persistent_workers": (
-            workers > 0,
-            "workers are kept between epochs" if workers else none,
-        ),
+        "persistent_workers": (workers > 0, "workers are kept between epochs" if workers else none),
         "prefetch_factor": (2, "batches prefetched by each worker" if workers else none),
         "pin_memory": (is_cuda, pinned),
         "non_blocking": (is_cuda, pinned),

@@ -197,12 +197,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def check_about(
-    path: Path,
-    about: Mapping[str, Any],
-    wanted: Wanted,
-    *,
-    what: str,
-    advice: str,
+    path: Path, about: Mapping[str, Any], wanted: Wanted, *, what: str, advice: str
 ) -> None:
     """Check the description in the header of `path`. Raises StoreError, which says that the file is
     not `what`, if an entry of `wanted` ("settings.classes": list[str]) is missing, has another type

@@ -99,9 +99,7 @@ def learn_contrastive(data: Features, *, seed: int) -> Fitted:
 
     width = max(fitted, key=measure)
     return Fitted(
-        scorer=fitted[width],
-        chosen={"epochs": epoch, "width": width},
-        shared_seconds=seconds,
+        scorer=fitted[width], chosen={"epochs": epoch, "width": width}, shared_seconds=seconds
     )
 
 

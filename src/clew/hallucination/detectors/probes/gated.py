@@ -341,8 +341,7 @@ class GatedProbe(Scorer, kind="gated"):
 
 
 @method(
-    *("gated", "Gated (clew)", "probe", "sequence", *CONFIDENCE),
-    also_reads=(*SIGNALS, "category"),
+    *("gated", "Gated (clew)", "probe", "sequence", *CONFIDENCE), also_reads=(*SIGNALS, "category")
 )
 def learn_gated(data: Features) -> Fitted:
     """Fit both methods and the gate; fusion makes its choices on validation."""

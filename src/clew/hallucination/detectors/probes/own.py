@@ -15,13 +15,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from clew.base.errors import InputError, MethodError
-from clew.hallucination.detectors.probes.method import (
-    Features,
-    Fitted,
-    Method,
-    Scores,
-    Wrapped,
-)
+from clew.hallucination.detectors.probes.method import Features, Fitted, Method, Scores, Wrapped
 from clew.storage.reading import hash_text
 
 OwnFamily = Literal["baseline", "no training", "probe"]

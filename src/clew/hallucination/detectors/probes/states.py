@@ -144,11 +144,7 @@ def learn_saplma(data: Features, *, seed: int) -> Fitted:
     validation = scale.apply(data.read(STATES, "validation", layer=layer))
     with threadpool_limits(1):  # batches are so small that several threads would mostly wait
         network, epoch = _train(data, states, validation, layer, scale, seed)
-    return Fitted(
-        scorer=network,
-        chosen={"layer": layer, "epochs": epoch},
-        shared_seconds=seconds,
-    )
+    return Fitted(scorer=network, chosen={"layer": layer, "epochs": epoch}, shared_seconds=seconds)
 
 
 def _train(

@@ -206,11 +206,7 @@ class _Fitting:
                     yield self._measure(replace(found, pooling=how), validation)
 
     def _follow(
-        self,
-        matrix: Matrix,
-        pooling: Pooling | None,
-        strengths: Sequence[float],
-        point: np.ndarray,
+        self, matrix: Matrix, pooling: Pooling | None, strengths: Sequence[float], point: np.ndarray
     ) -> Iterator[tuple[float, np.ndarray]]:
         """A path of weaker and weaker regularization, with warm starts."""
         train = self.train

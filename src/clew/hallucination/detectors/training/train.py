@@ -23,14 +23,7 @@ from clew.base.progress import Note, Reporter, log_event
 from clew.base.settings import offer_overwrite, with_current_names
 from clew.base.texts import shortened
 from clew.base.typed_json import Bounds, read_as, without_nan
-from clew.engine import (
-    BinaryLoss,
-    Classifier,
-    FitResult,
-    HardwarePlan,
-    fit,
-    plan_hardware,
-)
+from clew.engine import BinaryLoss, Classifier, FitResult, HardwarePlan, fit, plan_hardware
 from clew.engine.checkpoint import read_versions
 from clew.engine.feed import load_settings
 from clew.engine.folders import CURVES, LAST, RESULT, clear_run, draw_curves, make_folder, only_one

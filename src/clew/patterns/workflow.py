@@ -31,8 +31,8 @@ from clew.storage.run_file import has_same_settings, repeatable
 if TYPE_CHECKING:
     from clew.pages.service import Loaded
     from clew.patterns.augment import AugmentConfig
+    from clew.patterns.cleaning.findings import CleanResult
     from clew.patterns.cleaning.search import SimilarPhoto
-    from clew.patterns.cleaning.session import CleanResult
     from clew.patterns.flow import ClassifierResult, FlowResult
     from clew.patterns.identification.identify import IdentifyResult
     from clew.patterns.identification.recognize import Recognition
@@ -385,12 +385,8 @@ def clean_photos(given: CleanSettings) -> "CleanResult":
         ...     print(finding.kind, finding.name, finding.reason)
     """
     from clew.pages.server import require_web
-    from clew.patterns.cleaning.session import (
-        CleanPlace,
-        decide_on_page,
-        search_problems,
-        undo_changes,
-    )
+    from clew.patterns.cleaning.findings import CleanPlace
+    from clew.patterns.cleaning.session import decide_on_page, search_problems, undo_changes
 
     if given.web:
         require_web()
@@ -421,8 +417,8 @@ def find_similar(given: SimilarSettings) -> "tuple[SimilarPhoto, ...]":
     Examples:
         >>> [(photo.name, photo.similarity) for photo in find_similar("cat.jpg", data="photos")]
     """
+    from clew.patterns.cleaning.findings import CleanPlace
     from clew.patterns.cleaning.search import find_similar_photos
-    from clew.patterns.cleaning.session import CleanPlace
 
     place = CleanPlace.choose(given)
     return find_similar_photos(place.data, place.cache, given)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from clew.patterns.cleaning.session import CleanPlace, open_cleaning
+from clew.patterns.cleaning.findings import CleanPlace
+from clew.patterns.cleaning.session import open_cleaning
 from tests.patterns.cleaning.making import make_finding, make_findings, write_set
 
 

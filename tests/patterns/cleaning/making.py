@@ -10,8 +10,8 @@ from jaxtyping import UInt8
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from clew.patterns.cleaning.findings import Finding, Findings
-from clew.patterns.cleaning.session import Cleaning, CleanPlace, open_cleaning
+from clew.patterns.cleaning.findings import CleanPlace, Finding, Findings
+from clew.patterns.cleaning.session import Cleaning, open_cleaning
 
 SIDE = 120
 _SOURCES = ("china.jpg", "flower.jpg")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clew.patterns.cleaning.session import Cleaning, CleanPlace, open_cleaning
+from clew.patterns.cleaning.findings import CleanPlace
+from clew.patterns.cleaning.session import Cleaning, open_cleaning
 from tests.pages.driving import Browser, needs_chromium
 from tests.patterns.cleaning.making import list_files, make_finding, make_findings, write_set
 from tests.patterns.cleaning.test_session import serve

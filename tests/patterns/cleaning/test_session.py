@@ -12,10 +12,9 @@ import pytest
 from PIL import Image
 
 from clew.base.errors import InputError
-from clew.patterns.cleaning.findings import Findings
+from clew.patterns.cleaning.findings import CleanPlace, Findings
 from clew.patterns.cleaning.session import (
     Cleaning,
-    CleanPlace,
     open_cleaning,
     undo_changes,
 )

@@ -15,7 +15,7 @@ from clew.patterns.settings import CleanSettings, ReviewSettings
 from clew.patterns.workflow import clean_photos, find_similar, review_photos
 
 if TYPE_CHECKING:
-    from clew.patterns.cleaning.session import CleanResult
+    from clew.patterns.cleaning.findings import CleanResult
 
 
 def say(part: HintedCall | str) -> str:
@@ -50,7 +50,8 @@ _SHOWN = 3  # findings of each kind
 
 
 def _run_clean(call: Call) -> None:
-    from clew.patterns.cleaning.session import CleanPlace, decide_on_page
+    from clew.patterns.cleaning.findings import CleanPlace
+    from clew.patterns.cleaning.session import decide_on_page
 
     given = CleanSettings(**call.settings)
     check_web(given.web)

@@ -1,19 +1,27 @@
 """What is wrong with a set of photos, one finding per photo and problem, as findings.csv and
-findings.json keep it."""
+findings.json keep it; where the photos are, and the result."""
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import pyarrow as pa
+
+from clew.base.errors import Call, InputError
+from clew.base.tables import Tabular
 from clew.base.texts import counted
+from clew.base.urls import local_path
 from clew.pages.markup import section_texts
+from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.review.journal import Decision
+from clew.patterns.settings import OfPhotos
 from clew.storage.text_files import write_csv
 from clew.storage.writing import replace_json
 from clew.version import __version__
 
-FINDINGS, LISTING = "findings.json", "findings.csv"
+FINDINGS, LISTING, REPORT = "findings.json", "findings.csv", "report.html"
 
 Kind = Literal["label", "leak", "duplicate", "overlap", "outlier", "quality"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -117,10 +125,114 @@ def write_findings(folder: Path, findings: Findings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     replace_json(folder / FINDINGS, findings.describe())
     columns = ("kind", "name", "label", "suggestion", "other", "score", "reason")
-    rows = (_row(finding, columns) for finding in findings)
+    found = ({**asdict(one), "score": round(one.score, 4)} for one in findings)
+    rows = (["" if one[name] is None else one[name] for name in columns] for one in found)
     write_csv(folder / LISTING, columns, rows)
 
 
-def _row(finding: Finding, columns: Sequence[str]) -> list[Any]:
-    values = {**asdict(finding), "score": round(finding.score, 4)}
-    return ["" if values[column] is None else values[column] for column in columns]
+@dataclass(frozen=True, kw_only=True)
+class CleanPlace:
+    """The photos in `data`; `folder` takes the findings, the journal of changes and the removed
+    photos, `cache` what can be computed again."""
+
+    data: Path
+    folder: Path
+    cache: Path
+    pattern_set: PatternSet | None = None
+    out: Path | None = None  # the folder, if it was chosen
+
+    @classmethod
+    def choose(cls, given: OfPhotos) -> "CleanPlace":
+        """Whose photos, and where the findings go. Raises InputError."""
+        if given.data is not None and given.name is not None:
+            raise InputError(
+                f'the set "{given.name}" and `data` "{given.data}" cannot be combined: give only '
+                "one of them."
+            )
+        out = None if given.out is None else local_path(given.out)
+        if given.data is not None:
+            return cls.of_folder(Path(given.data), out)
+        library, instead = Path(given.library), "a folder of photos with `data`"
+        return cls.of_set(PatternSet.open(given.name, library, otherwise=instead), out)
+
+    @classmethod
+    def of_folder(cls, data: Path, out: Path | None = None) -> "CleanPlace":
+        whole = data.expanduser().absolute()
+        folder = out or whole.resolve().parent / f"{whole.resolve().name}-clean"
+        if folder.absolute() == whole:
+            raise InputError(
+                "it contains the photos: choose another folder.", setting="out", value=out
+            )
+        return cls(data=data, folder=folder, cache=folder / "cache", out=out)
+
+    @classmethod
+    def of_set(cls, pattern_set: PatternSet, out: Path | None = None) -> "CleanPlace":
+        folder = out or pattern_set.folder / "clean"
+        return cls(
+            data=pattern_set.photos,
+            folder=folder,
+            cache=pattern_set.cache,
+            pattern_set=pattern_set,
+            out=out,
+        )
+
+    def call(self) -> Call:
+        """The call that shows what is left to decide."""
+        settings = ({} if self.out is None else {"out": str(self.out)}) | {"web": True}
+        if self.pattern_set is None:
+            return Call("clew.patterns.clean_photos", (str(self.data),), settings)
+        return self.pattern_set.call("clean_photos", name=self.pattern_set.name, **settings)
+
+    def call_to_train(self) -> Call:
+        if self.pattern_set is not None:
+            return self.pattern_set.call("train", name=self.pattern_set.name)
+        return Call("clew.patterns.train", (), {"data": str(self.data), "out": "trained"})
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CleanResult(Tabular):
+    """What was found, and in `folder` the lists and the report. `undone` are the changes that were
+    undone instead."""
+
+    folder: Path
+    findings: Findings
+    undone: tuple[Decision, ...] = ()
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of findings of each kind."""
+        return self.findings.counts
+
+    @property
+    def list_file(self) -> Path:
+        return self.folder / LISTING
+
+    @property
+    def json_file(self) -> Path:
+        return self.folder / FINDINGS
+
+    @property
+    def report(self) -> Path:
+        """The findings with their photos."""
+        return self.folder / REPORT
+
+    @property
+    def table(self) -> pa.Table:
+        """One row per finding."""
+        return pa.Table.from_pylist([asdict(finding) for finding in self.findings], _schema())
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items() if count)
+        return f"CleanResult({shown or 'no findings'}; {self.folder})"
+
+
+def _schema() -> pa.Schema:
+    texts = ("kind", "name", "label", "reason", "digest", "suggestion", "other", "other_label")
+    names = (*texts, "other_digest")
+    return pa.schema([*((name, pa.string()) for name in names), ("score", pa.float64())])

@@ -8,7 +8,7 @@ from PIL import Image, ImageOps
 
 from clew.base.texts import counted, whole_percent
 from clew.pages.markup import Html, Section, make_section, tag, wrap_page
-from clew.patterns.cleaning.findings import KINDS, PACKAGE, TITLES, Finding, Findings
+from clew.patterns.cleaning.findings import KINDS, PACKAGE, REPORT, TITLES, Finding, Findings
 from clew.patterns.cleaning.search import LookedAt, read_images
 from clew.patterns.photo_map.block import MOST_THUMBNAILS, Coloring, draw_map, draw_sheet, map_style
 from clew.patterns.photo_map.layout import choose_shown, lay_out
@@ -18,7 +18,6 @@ from clew.patterns.report.gallery import as_data_url
 from clew.storage.writing import replace_file
 from clew.version import __version__
 
-REPORT = "report.html"
 _MOST_CARDS, _MOST_MAPPED = 48, 2_000
 _SIDE = 176
 

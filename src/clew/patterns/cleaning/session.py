@@ -6,31 +6,30 @@ import webbrowser
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
 from rich.console import Console
 
 from clew.base.errors import Call, InputError
-from clew.base.tables import Tabular
 from clew.base.terminal import TextConsole, print_line
 from clew.base.texts import for_terminal, whole_percent
-from clew.base.urls import local_path
 from clew.patterns.cleaning.findings import (
     FINDINGS,
     KINDS,
     LISTING,
+    REPORT,
     TITLES,
+    CleanPlace,
+    CleanResult,
     Finding,
     Findings,
     Kind,
     write_findings,
 )
-from clew.patterns.cleaning.report import REPORT, write_clean_report
+from clew.patterns.cleaning.report import write_clean_report
 from clew.patterns.cleaning.search import find_problems, look_at
-from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.placing import class_folder, lies_inside, only_one
 from clew.patterns.photos.find import SPLIT_FOLDERS
 from clew.patterns.photos.photo import SUFFIXES, natural_order
@@ -44,7 +43,7 @@ from clew.patterns.review.journal import (
 )
 from clew.patterns.review.review import open_page
 from clew.patterns.review.session import Say, Session
-from clew.patterns.settings import CleanSettings, OfPhotos
+from clew.patterns.settings import CleanSettings
 from clew.storage.ownership import claim
 
 CHANGES = "changes.jsonl"
@@ -313,114 +312,6 @@ class Cleaning(Session):
         if name is None:
             raise InputError("this finding is about one photo only.")
         return name
-
-
-@dataclass(frozen=True, kw_only=True)
-class CleanPlace:
-    """The photos in `data`; `folder` takes the findings, the journal of changes and the removed
-    photos, `cache` what can be computed again."""
-
-    data: Path
-    folder: Path
-    cache: Path
-    pattern_set: PatternSet | None = None
-    out: Path | None = None  # the folder, if it was chosen
-
-    @classmethod
-    def choose(cls, given: OfPhotos) -> "CleanPlace":
-        """Whose photos, and where the findings go. Raises InputError."""
-        if given.data is not None and given.name is not None:
-            raise InputError(
-                f'the set "{given.name}" and `data` "{given.data}" cannot be combined: give only '
-                "one of them."
-            )
-        out = None if given.out is None else local_path(given.out)
-        if given.data is not None:
-            return cls.of_folder(Path(given.data), out)
-        library, instead = Path(given.library), "a folder of photos with `data`"
-        return cls.of_set(PatternSet.open(given.name, library, otherwise=instead), out)
-
-    @classmethod
-    def of_folder(cls, data: Path, out: Path | None = None) -> "CleanPlace":
-        whole = data.expanduser().absolute()
-        folder = out or whole.resolve().parent / f"{whole.resolve().name}-clean"
-        if folder.absolute() == whole:
-            raise InputError(
-                "it contains the photos: choose another folder.", setting="out", value=out
-            )
-        return cls(data=data, folder=folder, cache=folder / "cache", out=out)
-
-    @classmethod
-    def of_set(cls, pattern_set: PatternSet, out: Path | None = None) -> "CleanPlace":
-        folder = out or pattern_set.folder / "clean"
-        return cls(
-            data=pattern_set.photos,
-            folder=folder,
-            cache=pattern_set.cache,
-            pattern_set=pattern_set,
-            out=out,
-        )
-
-    def call(self) -> Call:
-        """The call that shows what is left to decide."""
-        settings = ({} if self.out is None else {"out": str(self.out)}) | {"web": True}
-        if self.pattern_set is None:
-            return Call("clew.patterns.clean_photos", (str(self.data),), settings)
-        return self.pattern_set.call("clean_photos", name=self.pattern_set.name, **settings)
-
-    def call_to_train(self) -> Call:
-        if self.pattern_set is not None:
-            return self.pattern_set.call("train", name=self.pattern_set.name)
-        return Call("clew.patterns.train", (), {"data": str(self.data), "out": "trained"})
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class CleanResult(Tabular):
-    """What was found, and in `folder` the lists and the report. `undone` are the changes that were
-    undone instead."""
-
-    folder: Path
-    findings: Findings
-    undone: tuple[Decision, ...] = ()
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self.findings)
-
-    def __len__(self) -> int:
-        return len(self.findings)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of findings of each kind."""
-        return self.findings.counts
-
-    @property
-    def list_file(self) -> Path:
-        return self.folder / LISTING
-
-    @property
-    def json_file(self) -> Path:
-        return self.folder / FINDINGS
-
-    @property
-    def report(self) -> Path:
-        """The findings with their photos."""
-        return self.folder / REPORT
-
-    @property
-    def table(self) -> pa.Table:
-        """One row per finding."""
-        return pa.Table.from_pylist([asdict(finding) for finding in self.findings], _schema())
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items() if count)
-        return f"CleanResult({shown or 'no findings'}; {self.folder})"
-
-
-def _schema() -> pa.Schema:
-    texts = ("kind", "name", "label", "reason", "digest", "suggestion", "other", "other_label")
-    names = (*texts, "other_digest")
-    return pa.schema([*((name, pa.string()) for name in names), ("score", pa.float64())])
 
 
 def search_problems(place: CleanPlace, given: CleanSettings) -> CleanResult:

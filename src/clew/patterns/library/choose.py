@@ -37,7 +37,9 @@ class Chosen:
         """The model, ready to predict. Raises InputError and StoreError."""
         from clew.patterns.trained.model import load_classifier
 
-        return self.loaded or load_classifier(self.model, device)
+        if self.loaded is not None and device in (None, str(self.loaded.device)):
+            return self.loaded
+        return load_classifier(self.model, device)
 
     @property
     def home(self) -> Path:

@@ -15,12 +15,7 @@ from clew.base.cores import map_in_threads
 from clew.base.errors import InputError
 from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.base.texts import counted
-from clew.patterns.library.journal import (
-    Journal,
-    Source,
-    digest_picture,
-    write_listing,
-)
+from clew.patterns.library.journal import Journal, Source, digest_picture, write_listing
 from clew.patterns.library.pattern_set import SET_FILE, PatternSet, set_lock
 from clew.patterns.library.placing import (
     check_class_name,

@@ -34,7 +34,6 @@ from clew.patterns.trained.tables import (
     write_predictions,
 )
 from clew.patterns.training.measuring import (
-    describe_test,
     measure,
     write_results,
 )
@@ -197,13 +196,12 @@ def _judge(predictions: Sequence[Prediction], seen: dict[str, str]) -> _Judged:
 def _describe(model: PatternModel, folder: PhotoFolder, judged: _Judged) -> dict[str, Any]:
     places = {name: place for place, name in enumerate(model.classes)}
     labels = np.array([places[one.photo.label or ""] for one in judged.counted], np.int64)
-    measures = measure(_stack(judged.counted), labels)
     counts = {"test": np.bincount(labels, minlength=len(places)).tolist()}
     kinds = Counter(fault.kind for fault in (*folder.faults, *judged.faults))
     trained = read_results(model.folder)
     return {
         "model": f"{model.folder.absolute()}",
-        **describe_test(measures, model.classes, counts),
+        **measure(_stack(judged.counted), labels, model.classes, counts),
         "temperature": model.temperature,
         "image_size": model.image_size,
         "network": trained.get("network"),

@@ -3,7 +3,7 @@ photos of none of the classes, and the map of the photos."""
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,8 @@ _MARKED = 0.05
 _MOST_GROUPS = 10
 _FEWEST_CLASSES = 3  # one is held out, and the others must differ from each other
 Labels = Int64[np.ndarray, " photos"]
-_Z = 1.959963984540054  # the 97.5% quantile of the normal distribution
 # Limits of the temperature: beyond them, a handful of photos would dominate.
 _COLDEST, _HOTTEST = 0.1, 10.0
-_STEPS = 60
 Logits = Float[np.ndarray, "photos classes"]
 MOST_ON_MAP = 6_000
 
@@ -154,58 +152,55 @@ def _find_marked(
     return float((model.typicality(features) < _MARKED).mean()) if len(features) else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhotoMeasures:
-    """Metrics over photos of known classes; `confusion` counts them by true class (row) and
+def measure(
+    probabilities: Float[np.ndarray, "photos classes"],
+    labels: Labels,
+    classes: Sequence[str],
+    counts: Mapping[str, Sequence[int]],
+) -> dict[str, Any]:
+    """The metrics of at least one photo of known classes, by their names in results.json; `counts`
+    are the photos of each class, by split. `confusion` counts photos by true class (row) and
     predicted class (column)."""
+    from scipy.stats import binomtest  # slow to import
 
-    photos: int
-    accuracy: float
-    interval: tuple[float, float]
-    macro_f1: float
-    loss: float
-    calibration_error: float
-    confusion: Int64[np.ndarray, "classes classes"]
-
-    def describe_class(self, place: int) -> dict[str, Any]:
-        """Precision, recall and F1; None without photos to compute them from."""
-        right = int(self.confusion[place, place])
-        called, photos = int(self.confusion[:, place].sum()), int(self.confusion[place].sum())
-        return {
-            "precision": right / called if called else None,
-            "recall": right / photos if photos else None,
-            "f1": 2 * right / (called + photos) if photos else None,
-        }
-
-
-def measure(probabilities: Float[np.ndarray, "photos classes"], labels: Labels) -> PhotoMeasures:
-    """Compute the metrics of at least one photo."""
-    predicted = probabilities.argmax(1)
+    predicted, size = probabilities.argmax(1), len(classes)
     right = predicted == labels
-    count = probabilities.shape[1]
-    confusion = np.bincount(labels * count + predicted, minlength=count * count)
-    confusion = confusion.reshape(count, count)
+    confusion = np.bincount(labels * size + predicted, minlength=size**2).reshape(size, size)
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    return PhotoMeasures(
-        photos=len(labels),
-        accuracy=float(right.mean()),
-        interval=wilson_interval(int(right.sum()), len(labels)),
-        macro_f1=_macro_f1(confusion),
-        loss=float(-np.log(own.clip(np.finfo(np.float32).tiny)).mean()),
-        calibration_error=expected_calibration_error(
+    per_class = [
+        {
+            "class": name,
+            **_describe_class(confusion, place),
+            **{split: of[place] for split, of in counts.items()},
+        }
+        for place, name in enumerate(classes)
+    ]
+    # Wilson's interval also holds when all or none are correct, and for few photos.
+    interval = binomtest(int(right.sum()), len(labels)).proportion_ci(method="wilson")
+    return {
+        "test_accuracy": float(right.mean()),
+        "test_accuracy_ci": [float(interval.low), float(interval.high)],
+        "test_macro_f1": float(np.mean([row["f1"] for row in per_class if row["f1"] is not None])),
+        "test_loss": float(-np.log(own.clip(np.finfo(np.float32).tiny)).mean()),
+        "test_ece": expected_calibration_error(
             right.astype(np.int64), probabilities.max(1).clip(0, 1)
         ),
-        confusion=confusion,
-    )
+        "test_photos": len(labels),
+        "classes": list(classes),
+        "per_class": per_class,
+        "confusion": confusion.tolist(),
+    }
 
 
-def wilson_interval(right: int, count: int) -> tuple[float, float]:
-    """The 95% confidence interval of an accuracy (Wilson, 1927), which also holds when all or none
-    are correct, and for few photos."""
-    share, spread = right / count, _Z**2 / count
-    center = (share + spread / 2) / (1 + spread)
-    half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
-    return 0.0 if not right else center - half, 1.0 if right == count else center + half
+def _describe_class(confusion: Int64[np.ndarray, "classes classes"], place: int) -> dict[str, Any]:
+    """Precision, recall and F1; None without photos to compute them from."""
+    right = int(confusion[place, place])
+    called, photos = int(confusion[:, place].sum()), int(confusion[place].sum())
+    return {
+        "precision": right / called if called else None,
+        "recall": right / photos if photos else None,
+        "f1": 2 * right / (called + photos) if photos else None,
+    }
 
 
 def fit_temperature(logits: Logits, labels: Labels) -> float:
@@ -215,6 +210,8 @@ def fit_temperature(logits: Logits, labels: Labels) -> float:
     One misclassified photo, spread over all, is added: ten photos that are all correct do not make
     a model certain of everything.
     """
+    from scipy.optimize import minimize_scalar  # slow to import
+
     scores, found = torch.from_numpy(logits).double(), torch.from_numpy(labels)
     unknown = 1 / (len(found) + 1)
 
@@ -223,51 +220,10 @@ def fit_temperature(logits: Logits, labels: Labels) -> float:
         own = likely.gather(1, found[:, None]).mean()
         return float(-(1 - unknown) * own - unknown * likely.mean())
 
-    return math.exp(_find_lowest(loss, math.log(_COLDEST), math.log(_HOTTEST)))
-
-
-def _find_lowest(function: Callable[[float], float], low: float, high: float) -> float:
-    """Golden-section search: the loss has a single minimum in the temperature's logarithm."""
-    share = (math.sqrt(5) - 1) / 2
-    for _ in range(_STEPS):
-        left, right = high - share * (high - low), low + share * (high - low)
-        if function(left) <= function(right):
-            high = right
-        else:
-            low = left
-    return (low + high) / 2
-
-
-def _macro_f1(confusion: Int64[np.ndarray, "classes classes"]) -> float:
-    """The mean over the classes that have photos."""
-    photos, called = confusion.sum(1), confusion.sum(0)
-    there = photos > 0
-    return float((2 * np.diag(confusion)[there] / (photos + called)[there]).mean())
-
-
-def describe_test(
-    measures: PhotoMeasures, classes: Sequence[str], counts: Mapping[str, Sequence[int]]
-) -> dict[str, Any]:
-    """The metrics of a test or an evaluation, by their names in results.json; `counts` are the
-    photos of each class, by split."""
-    return {
-        "test_accuracy": measures.accuracy,
-        "test_accuracy_ci": list(measures.interval),
-        "test_macro_f1": measures.macro_f1,
-        "test_loss": measures.loss,
-        "test_ece": measures.calibration_error,
-        "test_photos": measures.photos,
-        "classes": list(classes),
-        "per_class": [
-            {
-                "class": name,
-                **measures.describe_class(place),
-                **{split: of[place] for split, of in counts.items()},
-            }
-            for place, name in enumerate(classes)
-        ],
-        "confusion": measures.confusion.tolist(),
-    }
+    # The loss has a single minimum in the temperature's logarithm.
+    bounds = (math.log(_COLDEST), math.log(_HOTTEST))
+    found_at = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9})
+    return math.exp(found_at.x)
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:

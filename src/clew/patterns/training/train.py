@@ -39,8 +39,6 @@ from clew.patterns.training.config import (
     TrainingChoice,
 )
 from clew.patterns.training.measuring import (
-    PhotoMeasures,
-    describe_test,
     draw_photo_map,
     fit_temperature,
     fit_unknown,
@@ -347,7 +345,9 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     labels = {split: photos.labels[one.places] for split, one in held_out.items()}
     temperature = fit_temperature(outputs["validation"].logits, labels["validation"])
     found = {split: softmax(one.logits, temperature) for split, one in held_out.items()}
-    reached = {split: measure(found[split], labels[split]) for split in found}
+    counts = {split: photos.count_classes(split) for split in SPLITS}
+    reached = measure(found["test"], labels["test"], photos.classes, counts)
+    reached["val_accuracy"] = float((found["validation"].argmax(1) == labels["validation"]).mean())
     unknown, about_unknown = fit_unknown(outputs, photos.labels, photos.classes)
     if unknown is not None:
         unknown.write(folder)
@@ -359,22 +359,17 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     draw_curves(
         folder / CURVES,
         fitted.history,
-        title=f"{task.network.name}, test accuracy {reached['test'].accuracy:.1%}",
+        title=f"{task.network.name}, test accuracy {reached['test_accuracy']:.1%}",
         best_epoch=fitted.best_epoch,
         figure_name="accuracy",
     )
-    described = _describe(task, fitted, temperature, reached)
-    return write_results(folder, {**described, "unknown": about_unknown})
+    described = _describe(task, fitted) | {"temperature": temperature, "unknown": about_unknown}
+    return write_results(folder, {**reached, **described})
 
 
-def _describe(
-    task: Task, fitted: FitResult, temperature: float, reached: dict[str, PhotoMeasures]
-) -> dict[str, Any]:
-    photos, test = task.photos, reached["test"]
-    counts = {split: photos.count_classes(split) for split in SPLITS}
+def _describe(task: Task, fitted: FitResult) -> dict[str, Any]:
+    photos = task.photos
     return {
-        **describe_test(test, photos.classes, counts),
-        "val_accuracy": reached["validation"].accuracy,
         "best_epoch": fitted.best_epoch,
         "epochs_run": len(fitted.history),
         "seconds": fitted.seconds,
@@ -383,7 +378,6 @@ def _describe(
         "peak_memory_bytes": fitted.peak_memory_bytes,
         "parameters": fitted.parameters,
         "plan": fitted.plan.to_dict(),
-        "temperature": temperature,
         "image_size": photos.size.value,
         "network": task.network.name,
         "pretrained": task.network.pretrained,

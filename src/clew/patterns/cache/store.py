@@ -264,7 +264,11 @@ class RowStore:
             try:
                 held.enter_context(writer_lock(self.path, Part()))
             except StoreLockedError as error:
-                raise self._explain_lock(error) from None
+                raise StoreLockedError(
+                    f'another process is writing to this store: {error.owner} ("{self.path}"). '
+                    f"Wait until it has {self._work}, then run the same command again to resume.",
+                    owner=error.owner,
+                ) from None
             self._begin()
             yield
 
@@ -283,8 +287,10 @@ class RowStore:
             writer = self.open_writer(number)
             if writer.rows:
                 add_shard(self.path, writer.finish())
-            else:
-                self._drop(writer)
+            else:  # nothing of it is intact
+                writer.drop()
+                with suppress(AccessDeniedError):
+                    open_place(self.path).delete(*self._files(number))
         self._forget(self._broken())
         return max(0, before - read_manifest(self.path).rows)
 
@@ -326,13 +332,6 @@ class RowStore:
             refuse_full_disk(scratch_root(), needed_bytes, what=what, advice=_SCRATCH_ADVICE)
         else:
             refuse_full_disk(self.path, needed_bytes, what=what, advice=self._advice)
-
-    def _explain_lock(self, error: StoreLockedError) -> StoreLockedError:
-        return StoreLockedError(
-            f'another process is writing to this store: {error.owner} ("{self.path}"). Wait '
-            f"until it has {self._work}, then run the same command again to resume.",
-            owner=error.owner,
-        )
 
     def exists(self) -> bool:
         # Shards without a manifest are not ignored: reading the manifest says what to do.
@@ -377,12 +376,6 @@ class RowStore:
     def open_writer(self, number: int) -> ShardWriter:
         schema = describe_in_schema(self.schema, read_manifest(self.path))
         return open_writer(self.path, number, schema, id_column=ID)
-
-    def _drop(self, writer: ShardWriter) -> None:
-        """Delete a shard of which nothing is intact."""
-        writer.drop()
-        with suppress(AccessDeniedError):
-            open_place(self.path).delete(*self._files(writer.batch_number))
 
     def _files(self, number: int) -> dict[str, int]:
         """A shard with its half-written files, and their sizes."""

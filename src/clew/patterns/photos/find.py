@@ -67,9 +67,7 @@ def find_classes(root: Path, *, at_least: int = 2) -> PhotoFolder:
     Photos in deeper folders belong to the class folder above them. Raises InputError when there is
     no such folder, no photo in a class folder, or fewer than `at_least` classes.
     """
-    root = _folder(root)
-    found = _walk(root)
-    _refuse_no_photos(root, found)
+    root, found = _search(root)
     depth = 1 if _has_split_folders(root, found) else 0
     photos = [_photo(root, name, depth) for name in found.photos]
     kept = tuple(photo for photo in photos if photo.label is not None)
@@ -97,9 +95,7 @@ def find_photos(root: Path) -> PhotoFolder:
     if os.path.isfile(path):
         found, folder = Found(photos=[path.name]), path.parent
     else:
-        folder = _folder(root)
-        found = _walk(folder)
-        _refuse_no_photos(folder, found)
+        folder, found = _search(root)
     return PhotoFolder(
         root=folder,
         photos=tuple(
@@ -117,7 +113,8 @@ def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(labels), key=natural_order))
 
 
-def _folder(root: Path) -> Path:
+def _search(root: Path) -> tuple[Path, Found]:
+    """The absolute path, and what lies below it. Raises InputError if that is no photo."""
     path = Path(os.path.abspath(os.path.expanduser(root)))
     try:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)
@@ -127,27 +124,20 @@ def _folder(root: Path) -> Path:
         ) from None
     if not is_folder:
         raise InputError(f'"{root}" is a file: give the folder that contains the photos.')
-    return path
-
-
-def _walk(root: Path) -> Found:
     try:
-        return walk(root)
+        found = walk(path)
     except OSError as error:
         raise InputError(
-            f'the folder "{root}" cannot be read ({error.strerror}): check its permissions.'
+            f'the folder "{path}" cannot be read ({error.strerror}): check its permissions.'
         ) from None
-
-
-def _refuse_no_photos(root: Path, found: Found) -> None:
-    if found.photos:
-        return
-    but = f", but {counted(found.other_files, 'other file')}" if found.other_files else ""
-    excluded = [f' "{fault.name}" is excluded: {fault.reason}.' for fault in found.faults]
-    raise InputError(
-        f'the folder "{root}" contains no photos (JPG, PNG, BMP, GIF, TIFF or WebP files){but}: '
-        f"check the path.{''.join(excluded[:1])}"
-    )
+    if not found.photos:
+        but = f", but {counted(found.other_files, 'other file')}" if found.other_files else ""
+        excluded = [f' "{fault.name}" is excluded: {fault.reason}.' for fault in found.faults]
+        raise InputError(
+            f'the folder "{path}" contains no photos (JPG, PNG, BMP, GIF, TIFF or WebP '
+            f"files){but}: check the path.{''.join(excluded[:1])}"
+        )
+    return path, found
 
 
 def _has_split_folders(root: Path, found: Found) -> bool:

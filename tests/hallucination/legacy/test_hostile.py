@@ -124,7 +124,7 @@ def test_file_that_exhausts_memory_is_excluded(
     write_traces(tmp_path / "old", 1)
     result = convert_folder(tmp_path / "old", tmp_path / "new", names="*_0000.*")
     assert result.complete
-    monkeypatch.setattr("clew.hallucination.legacy.rows._reduce", fail)
+    monkeypatch.setattr("clew.hallucination.legacy.formats._reduce", fail)
     result = convert_folder(tmp_path / "old", tmp_path / "new")
     assert "requires more memory than is available" in result.skipped[0].reason
 

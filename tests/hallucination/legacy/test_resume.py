@@ -12,7 +12,7 @@ import pytest
 
 from clew.base.errors import SettingsMismatchError, StoreError
 from clew.hallucination.legacy import convert_folder
-from clew.hallucination.legacy.rows import TraceFormat
+from clew.hallucination.legacy.formats import TraceFormat
 from clew.hallucination.legacy.store import ConvertedStore
 from clew.hallucination.traces import TraceBatchLoader
 from clew.hallucination.traces.schema import Keep

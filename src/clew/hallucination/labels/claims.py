@@ -194,10 +194,10 @@ class Claims:
             for place in range(first, self.answer.sentence_end(span.end))
             if self.answer[place].text.isdigit() and place != span.first
         ]
-        mine = self._count_asked(span.first)
-        return any(self._count_asked(place) > mine for place in numbers)
+        mine = self._count_shared(span.first)
+        return any(self._count_shared(place) > mine for place in numbers)
 
-    def _count_asked(self, place: int) -> int:
+    def _count_shared(self, place: int) -> int:
         """How many of the two words after a number are in the question."""
         after = self.answer.words[place + 1 : place + 3]
         return sum(singular(word.text) in self._asked_singular for word in after)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from clew.hallucination.legacy.formats import as_float16
 from clew.hallucination.legacy.reading import load_samples
-from clew.hallucination.legacy.rows import as_float16
 from clew.hallucination.traces import Trace, TraceBatchLoader
 
 _TEXTS = ("question", "accepted_answers", "answer", "tokens_decoded", "prompt_length", "tokens")

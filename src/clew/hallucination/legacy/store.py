@@ -9,16 +9,15 @@ import pyarrow as pa
 
 from clew.base.errors import InputError, SettingsMismatchError, StoreError
 from clew.base.typed_json import read_as
-from clew.hallucination.legacy.reading import FileKind, Samples, load_samples
-from clew.hallucination.legacy.records import MalformedRecordError
-from clew.hallucination.legacy.rows import (
-    RowIds,
+from clew.hallucination.legacy.formats import (
     SampleFormat,
     assign_ids,
     fit_format,
     nameless_id,
     open_format,
 )
+from clew.hallucination.legacy.reading import FileKind, Samples, load_samples
+from clew.hallucination.legacy.records import MalformedRecordError
 from clew.hallucination.legacy.unpickling import explain_errors
 from clew.hallucination.traces.schema import Keep
 from clew.storage.manifest import (
@@ -145,7 +144,7 @@ class ConvertedStore:
                 "per shard (set by its first file): convert it separately, into another `out`."
             )
         ids = assign_ids(samples, source.batch_number, size)
-        if any(row.question_id == nameless_id(row.global_example_id) for row in ids):
+        if any(row["question_id"] == nameless_id(row["global_example_id"]) for row in ids):
             form.notes.add("records without a question ID are named record_<global_example_id>")
         name = printable(source.path.name)
         origin = {
@@ -195,7 +194,7 @@ class ConvertedStore:
         self,
         form: SampleFormat,
         samples: Samples,
-        ids: Sequence[RowIds],
+        ids: Sequence[Mapping[str, Any]],
         source: Source,
         origin: Mapping[str, Any],
     ) -> tuple[ShardEntry, list[SkippedSource]]:
@@ -266,7 +265,7 @@ def printable(text: str) -> str:
 def _make_rows(
     form: SampleFormat,
     samples: Samples,
-    ids: Sequence[RowIds],
+    ids: Sequence[Mapping[str, Any]],
     file: str,
     skips: list[SkippedSource],
 ) -> Iterator[pa.RecordBatch]:
@@ -279,7 +278,7 @@ def _make_rows(
                     f'"{file}": more than {len(skips):,} of its records cannot be converted. The '
                     f"first one: {skips[0].reason}."
                 ) from None
-            named = row_ids.question_id[:_MAX_SHOWN_ID]
+            named = row_ids["question_id"][:_MAX_SHOWN_ID]
             skips.append(
                 SkippedSource(file=file, reason=str(error), record=index, question_id=named)
             )

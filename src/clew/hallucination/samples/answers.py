@@ -25,6 +25,10 @@ from clew.storage.arrow import is_list
 from clew.storage.manifest import MANIFEST_NAME, read_manifest
 from clew.storage.reader import ShardReader, StoreReader
 
+# The field of the answers under which the states are read.
+NODE_TOKENS = "node_tokens"
+_NODES = "nodes"
+_SHARE = 0.25  # of the free memory
 _READ_BYTES = 16 << 20
 _OPEN_FILES = 16
 SEQUENCE = "sequence"
@@ -65,15 +69,7 @@ class TokenNodes:
     index."""
 
     def __init__(self, path: Path, index: SampleIndex, prompts: Rows) -> None:
-        self._reader = SampleReader(
-            path,
-            (_NODES, "node_counts"),
-            ids=index.example_ids,
-            questions=index.question_ids,
-            check=check_samples,
-            access="read",
-            max_open=_OPEN_FILES,
-        )
+        self._reader = _open_columns(path, index, _NODES, "node_counts")
         [self._layers] = self._reader.columns["node_counts"].item_shape
         self._prompts = prompts
 
@@ -107,9 +103,6 @@ class TokenNodes:
         tokens = column.counts // self._layers
         answer = tokens - np.clip(self._prompts, 0, tokens)
         return float(np.mean(answer)) * self._layers * column.item_bytes
-
-
-_SHARE = 0.25
 
 
 class StoredFields:
@@ -196,15 +189,7 @@ class StoredFields:
         """The reader of a column. It is cached, so that the positions of the values are looked up
         once even though layers are read one by one."""
         if name not in self._readers:
-            self._readers[name] = SampleReader(
-                self.store.path,
-                (name,),
-                ids=self._index.example_ids,
-                questions=self._index.question_ids,
-                check=check_samples,
-                access="read",
-                max_open=_OPEN_FILES,
-            )
+            self._readers[name] = _open_columns(self.store.path, self._index, name)
         return self._readers[name]
 
     def _chunks(self, name: str) -> Iterator[pa.Array]:
@@ -214,6 +199,18 @@ class StoredFields:
 
     def _open(self, shard: int) -> ShardReader:
         return self.store.open(self.store.shards[shard])
+
+
+def _open_columns(path: Path, index: SampleIndex, *names: str) -> SampleReader:
+    return SampleReader(
+        path,
+        names,
+        ids=index.example_ids,
+        questions=index.question_ids,
+        check=check_samples,
+        access="read",
+        max_open=_OPEN_FILES,
+    )
 
 
 def _copy_pieces(reader: SampleReader, name: str, rows: Rows, first: int, size: int) -> np.ndarray:
@@ -408,8 +405,3 @@ class AnswerFeatures:
     def _source(self) -> dict[str, Any]:
         source = self._manifest.settings.get("source")
         return source if isinstance(source, dict) else {}
-
-
-# The field of the answers under which the states are read.
-NODE_TOKENS = "node_tokens"
-_NODES = "nodes"

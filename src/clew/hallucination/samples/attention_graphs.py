@@ -187,7 +187,7 @@ def build_heads_graph(maps: Float16[np.ndarray, "heads tokens tokens"], prompt: 
     heads, tokens, _ = maps.shape
     looking = maps[:, prompt:]
     strongest = (looking.view(np.uint16) & ~_SIGN).max(axis=0, initial=0)
-    kept = np.tril(strongest >= _smallest_kept(), prompt - 1)
+    kept = np.tril(strongest >= _threshold_bits(), prompt - 1)
     places = np.flatnonzero(kept)
     target, source = np.divmod(places.astype(np.int32), np.int32(max(1, tokens)))
     marks = np.stack([source < prompt, source >= prompt], axis=1)
@@ -211,7 +211,7 @@ def _width(shape: SampleShape) -> int:
     return shape.source.layers * shape.source.heads
 
 
-def _smallest_kept() -> np.uint16:
+def _threshold_bits() -> np.uint16:
     """The bits of the smallest float16 at or above the threshold."""
     nearest = np.float16(HEAD_THRESHOLD)
     if float(nearest) < HEAD_THRESHOLD:

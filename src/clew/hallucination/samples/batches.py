@@ -125,7 +125,7 @@ class EdgeCheck:
                 raise self.mismatch(rows[place], "has an edge to a node that does not exist")
         self._known[rows] = True
 
-    def is_known(self, rows: Rows) -> bool:
+    def is_checked(self, rows: Rows) -> bool:
         return bool(self._known[rows].all())
 
     def mismatch(self, row: int, reason: str) -> StoreError:

@@ -88,8 +88,7 @@ def collate(samples: Sequence[GraphSample]) -> "Batch":
     sequences = [sample.sequence for sample in samples if sample.sequence is not None]
     if sequences:
         about["sequence"] = torch.stack(sequences)
-    buffers = BufferPool()
-    return _as_pyg(_lay_end_to_end(parts, buffers, _INT64), about, buffers)
+    return _as_pyg(parts, about, BufferPool())
 
 
 def _collate_in_torch(samples: Sequence[GraphSample], *, collate_fn_map: Any = None) -> "Batch":  # noqa: ARG001
@@ -138,7 +137,7 @@ class GraphSamples(ArraySamples):
         parts = self.read_parts(rows)
         if self.flat:
             return self._read_flat(parts, about, buffers)
-        return _as_pyg(_lay_end_to_end(parts, buffers, _INT64), about, buffers)
+        return _as_pyg(parts, about, buffers)
 
     def _read_flat(
         self, parts: "list[GraphParts]", about: dict[str, Any], buffers: BufferPool
@@ -200,7 +199,7 @@ class GraphSamples(ArraySamples):
     def _check_once(self, rows: Rows, columns: dict[str, list[np.ndarray]]) -> None:
         """Raises StoreError if the counts per layer do not match the arrays, or an edge leads to a
         node that does not exist."""
-        if self._edges.is_known(rows):
+        if self._edges.is_checked(rows):
             return
         for name, counts in (("nodes", "node_counts"), ("edge_source", "edge_counts")):
             for row, part, sizes in zip(rows, columns[name], columns[counts], strict=True):
@@ -232,63 +231,54 @@ class GraphParts:
         return int(np.bincount(self.edges[1], minlength=1).max())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaidGraphs:
-    """All layers of all samples as one graph; with the start and end of each graph's nodes and
-    edges."""
-
-    x: torch.Tensor
-    edge_index: torch.Tensor
-    edge_attr: torch.Tensor
-    ptr: Int64[np.ndarray, " graphs_and_one"]
-    edge_ptr: Int64[np.ndarray, " graphs_and_one"]
-
-
 def _lay_end_to_end(
     parts: Sequence[GraphParts], buffers: BufferPool, index_type: np.dtype
-) -> LaidGraphs:
+) -> tuple[dict[str, torch.Tensor], np.ndarray, np.ndarray]:
+    """All layers of all samples as one graph, and where each graph's nodes and edges start."""
     layers = len(parts[0].node_counts)
     ptr = _offsets([part.node_counts for part in parts])
     edge_ptr = _offsets([part.edge_counts for part in parts])
     first_node, first_edge = ptr[::layers].tolist(), edge_ptr[::layers].tolist()
-    x = _empty_like(buffers, parts[0].nodes, int(ptr[-1]))
-    edge_attr = _empty_like(buffers, parts[0].edge_attr, int(edge_ptr[-1]))
-    edge_index = buffers.take((2, int(edge_ptr[-1])), index_type)
-    x_out, attr_out, index_out = x.numpy(), edge_attr.numpy(), edge_index.numpy()
+    nodes, edges, first = int(ptr[-1]), int(edge_ptr[-1]), parts[0]
+    graph = {
+        "x": buffers.take((nodes, *first.nodes.shape[1:]), first.nodes.dtype),
+        "edge_index": buffers.take((2, edges), index_type),
+        "edge_attr": buffers.take((edges, *first.edge_attr.shape[1:]), first.edge_attr.dtype),
+    }
+    x_out, index_out, attr_out = (tensor.numpy() for tensor in graph.values())
     for i, part in enumerate(parts):
-        nodes, edges = slice(*first_node[i : i + 2]), slice(*first_edge[i : i + 2])
-        x_out[nodes] = part.nodes
-        attr_out[edges] = part.edge_attr
+        its_edges = slice(*first_edge[i : i + 2])
+        x_out[slice(*first_node[i : i + 2])] = part.nodes
+        attr_out[its_edges] = part.edge_attr
         for side in (0, 1):
-            np.add(part.edges[side], first_node[i], out=index_out[side, edges])
-    return LaidGraphs(x=x, edge_index=edge_index, edge_attr=edge_attr, ptr=ptr, edge_ptr=edge_ptr)
+            np.add(part.edges[side], first_node[i], out=index_out[side, its_edges])
+    return graph, ptr, edge_ptr
 
 
 def lay_flat(parts: Sequence[GraphParts], max_degree: int, buffers: BufferPool) -> dict[str, Any]:
     """The arrays of a flat batch (see `GraphSamples`); the edges of each node are adjacent."""
-    laid = _lay_end_to_end(parts, buffers, _INT32)
+    graph, ptr, _ = _lay_end_to_end(parts, buffers, _INT32)
     return {
-        "nodes": laid.x,
-        "edge_source": laid.edge_index[0],
-        "edge_target": laid.edge_index[1],
-        "edge_attr": laid.edge_attr,
-        "last_node": torch.from_numpy(laid.ptr[1:].reshape(len(parts), -1) - 1),
+        "nodes": graph["x"],
+        "edge_source": graph["edge_index"][0],
+        "edge_target": graph["edge_index"][1],
+        "edge_attr": graph["edge_attr"],
+        "last_node": torch.from_numpy(ptr[1:].reshape(len(parts), -1) - 1),
         "max_degree": max_degree,
     }
 
 
-def _as_pyg(laid: LaidGraphs, about: dict[str, Any], buffers: BufferPool) -> "Batch":
+def _as_pyg(parts: Sequence[GraphParts], about: dict[str, Any], buffers: BufferPool) -> "Batch":
     """What `Batch.from_data_list` builds from the same graphs, including the data to split it
     again, with the metadata `about` the samples."""
-    ptr, edge_ptr = laid.ptr, laid.edge_ptr
-    graphs = {"x": laid.x, "edge_index": laid.edge_index, "edge_attr": laid.edge_attr}
+    graph, ptr, edge_ptr = _lay_end_to_end(parts, buffers, _INT64)
     count = len(ptr) - 1
     graph_of = buffers.take((int(ptr[-1]),), _INT64)
     graph_of.numpy()[:] = np.repeat(np.arange(count), np.diff(ptr))
     nodes, edges = torch.from_numpy(ptr), torch.from_numpy(edge_ptr)
     none = torch.zeros(count, dtype=torch.int64)
     batch = type.__call__(_batch_class())
-    batch.update({**graphs, "batch": graph_of, "ptr": nodes, **about})
+    batch.update({**graph, "batch": graph_of, "ptr": nodes, **about})
     batch._num_graphs = count
     batch._slice_dict = {"x": nodes, "edge_index": edges, "edge_attr": edges}
     batch._inc_dict = {"x": none, "edge_index": nodes[:-1], "edge_attr": none}
@@ -306,7 +296,3 @@ def _batch_class() -> "type[Batch]":
 def _offsets(counts: Sequence[np.ndarray]) -> Int64[np.ndarray, " graphs_and_one"]:
     ends = np.cumsum(np.concatenate(counts), dtype=np.int64)
     return np.concatenate([np.zeros(1, np.int64), ends])
-
-
-def _empty_like(buffers: BufferPool, array: np.ndarray, count: int) -> torch.Tensor:
-    return buffers.take((count, *array.shape[1:]), array.dtype)

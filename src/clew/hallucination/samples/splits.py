@@ -224,7 +224,7 @@ def assign_splits(
     ids = [question_ids[row] for row in rows]
     texts = [questions[row] for row in rows] if questions is not None else None
     groups = group_questions(ids, texts)
-    known = known_splits(ids, previous)
+    known = splits_before(ids, previous)
     chosen = _deal(ids, groups, np.asarray(labels)[rows], known, shares)
     splits = np.zeros(len(rows), np.uint8)
     splits[rows] = np.where(known >= 0, known, chosen[groups])
@@ -251,7 +251,7 @@ def group_questions(
     return np.unique(np.asarray(roots, np.int64), return_inverse=True)[1]
 
 
-def known_splits(
+def splits_before(
     question_ids: Sequence[str], previous: Mapping[str, str] | None
 ) -> Int[np.ndarray, " rows"]:
     """The split that each row had before, -1 if it is new."""
@@ -352,7 +352,7 @@ def assign_splits_by_file(
     numbers, shard = np.unique(np.asarray(batch_numbers)[rows], return_inverse=True)
     ids = [question_ids[row] for row in rows]
     groups = group_questions(ids, [questions[row] for row in rows] if questions else None)
-    known = known_splits(ids, previous)
+    known = splits_before(ids, previous)
     of_shard = _deal_shards(_shards_before(shard, known, len(numbers)), shares)
     of_group = of_shard[shard][np.unique(groups, return_index=True)[1]]
     # Duplicates follow the split of their question, even if set by hand; the earliest row decides.

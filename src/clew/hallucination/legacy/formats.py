@@ -3,7 +3,7 @@ sequences over layers, and attention graphs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,23 +54,12 @@ _SIZES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowIds:
-    """The four ids of every row of a store."""
-
-    global_example_id: int
-    example_id: int
-    batch_number: int
-    question_id: str
-
-
 def assign_ids(
     samples: Sequence[Mapping[str, Any]], batch_number: int, rows_per_shard: int
-) -> list[RowIds]:
-    """Ids that let a row be found by its `global_example_id` alone. The ids in the samples are kept
-    if all are present, unique, and where a store with `rows_per_shard` rows per batch looks for
-    them; otherwise they are renumbered.
-    """
+) -> list[dict[str, Any]]:
+    """The ids of each row, which let it be found by its `global_example_id` alone. Those in the
+    samples are kept if all are present, unique, and where a store with `rows_per_shard` rows per
+    batch looks for them; otherwise they are renumbered."""
     first = batch_number * rows_per_shard
     names = ("example_id", "global_example_id", "question_id")
     found = [tuple(sample.get(name) for name in names) for sample in samples]
@@ -78,12 +67,12 @@ def assign_ids(
     numbers = _usable_ids([ids[1] for ids in found], first, rows_per_shard)
     numbers = numbers or [first + example for example in examples]
     return [
-        RowIds(
-            global_example_id=number,
-            example_id=example,
-            batch_number=batch_number,
-            question_id=nameless_id(number) if question is None else question,
-        )
+        {
+            "global_example_id": number,
+            "example_id": example,
+            "batch_number": batch_number,
+            "question_id": nameless_id(number) if question is None else question,
+        }
         for (_, _, question), number, example in zip(found, numbers, examples, strict=True)
     ]
 
@@ -116,7 +105,7 @@ class SampleFormat:
         """Write what belongs to the whole store; returns the files with their SHA-256."""
         return {}
 
-    def row(self, sample: Mapping[str, Any], ids: RowIds) -> pa.RecordBatch:
+    def row(self, sample: Mapping[str, Any], ids: Mapping[str, Any]) -> pa.RecordBatch:
         """One row; raises MalformedRecordError if the sample does not fit the store."""
         if "reason" in sample:
             raise MalformedRecordError(sample["reason"])
@@ -126,8 +115,8 @@ class SampleFormat:
         self._note(sample)
         return self._make_row(sample, ids)
 
-    def _make_row(self, sample: Mapping[str, Any], ids: RowIds) -> pa.RecordBatch:
-        columns = {**sample, **asdict(ids)}
+    def _make_row(self, sample: Mapping[str, Any], ids: Mapping[str, Any]) -> pa.RecordBatch:
+        columns = {**sample, **ids}
         arrays = [_fill_column(field.type, columns[field.name]) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -208,9 +197,9 @@ class TraceFormat(SampleFormat):
         self.basis = load_basis(store, sha256)
         return {BASIS_NAME: sha256}
 
-    def _make_row(self, sample: Mapping[str, Any], ids: RowIds) -> pa.RecordBatch:
+    def _make_row(self, sample: Mapping[str, Any], ids: Mapping[str, Any]) -> pa.RecordBatch:
         texts = ("question", "accepted_answers", "answer", "prompt_length", "tokens")
-        values = {name: sample[name] for name in (*texts, "tokens_decoded")} | asdict(ids)
+        values = {name: sample[name] for name in (*texts, "tokens_decoded")} | {**ids}
         columns = {name: [value] for name, value in values.items()} | self._array_columns(sample)
         tokens = len(sample["tokens"])
         return build_record_batch(

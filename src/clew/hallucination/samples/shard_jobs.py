@@ -254,8 +254,29 @@ def run_jobs(
     """Write the missing shards, several at a time; returns the number of samples."""
     if not jobs:
         return 0
-    with report_work(reporter, describe_work(jobs, shards)):
-        return _run_parallel(jobs, config.count_workers(len(jobs)), reporter)
+    stop, lock, made = threading.Event(), threading.Lock(), 0
+
+    def on_written(samples: int, written: int) -> None:
+        nonlocal made
+        with lock:
+            made += samples
+            reporter(WorkAdvanced(count=samples, written_bytes=written))
+
+    workers = config.count_workers(len(jobs))
+    with (
+        report_work(reporter, describe_work(jobs, shards)),
+        ThreadPoolExecutor(workers, thread_name_prefix="clew-shard") as pool,
+    ):
+        futures = [pool.submit(job.run, stop.is_set, on_written) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            # Ctrl-C, or one shard failed: the others stop at their next record batch.
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return made
 
 
 def describe_work(jobs: Sequence[ShardJob], shards: Sequence[LabeledShard]) -> WorkStarted:
@@ -269,28 +290,6 @@ def describe_work(jobs: Sequence[ShardJob], shards: Sequence[LabeledShard]) -> W
         done=planned - left,
         estimate=f"{left:,} samples to create: at most {size} on disk",
     )
-
-
-def _run_parallel(jobs: Sequence[ShardJob], workers: int, reporter: Reporter) -> int:
-    stop, lock, made = threading.Event(), threading.Lock(), 0
-
-    def on_written(samples: int, written: int) -> None:
-        nonlocal made
-        with lock:
-            made += samples
-            reporter(WorkAdvanced(count=samples, written_bytes=written))
-
-    with ThreadPoolExecutor(workers, thread_name_prefix="clew-shard") as pool:
-        futures = [pool.submit(job.run, stop.is_set, on_written) for job in jobs]
-        try:
-            for future in as_completed(futures):
-                future.result()
-        except BaseException:
-            # Ctrl-C, or one shard failed: the others stop at their next record batch.
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return made
 
 
 def refuse_if_disk_too_small(config: PreprocessConfig, jobs: Sequence[ShardJob]) -> None:

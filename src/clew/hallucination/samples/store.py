@@ -105,8 +105,11 @@ class SampleStore:
 
     def spans_digest(self, batch_number: int) -> str | None:
         """That of the span labels which the shard was made with; None if it has none."""
+        return self._source(batch_number).get("spans")
+
+    def _source(self, batch_number: int) -> Mapping[str, Any]:
         sources = self.manifest.settings["sources"]
-        return next((s.get("spans") for s in sources if s["batch_number"] == batch_number), None)
+        return next((s for s in sources if s["batch_number"] == batch_number), {})
 
     def unusable_rows(self, file: str) -> list[int]:
         """The unusable rows of a trace shard, by position."""
@@ -116,9 +119,7 @@ class SampleStore:
     def has(self, table: ShardTable, labeled: Sequence[int]) -> bool:
         """Whether the shard was built from these traces and contains all that have a score."""
         entry = table.entry
-        sources = self.manifest.settings["sources"]
-        source = next((s for s in sources if s["batch_number"] == entry.batch_number), None)
-        if source is None or source["sha256"] != entry.sha256:
+        if self._source(entry.batch_number).get("sha256") != entry.sha256:
             return False
         ids = table.global_example_id
         stored = self.stored_rows(entry.batch_number).global_example_id.tolist()

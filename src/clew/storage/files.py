@@ -24,7 +24,8 @@ from clew.base.texts import counted
 from clew.storage.arrow import is_list
 from clew.storage.manifest import ShardEntry
 from clew.storage.mirror import MirrorFolder
-from clew.storage.mirror_cache import Hold, connections, hold_shard
+from clew.storage.mirror_cache import Hold, hold_shard
+from clew.storage.place import connections
 from clew.storage.reader import ShardReader, check_size, map_whole, too_many_files
 
 Bytes = UInt8[np.ndarray, " bytes"]

@@ -33,8 +33,7 @@ _LOCK_NAME = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock$")
 
 
 _ALONE = "alone"
-_WRITER = re.compile(r"writer-(\d+)-of-(\d+)")
-_JOINED = re.compile(r"joined-\w+")
+_WRITER = re.compile(r"writer-(\d+)-of-(\d+)$|joined-\w+$")
 _LOOK_SECONDS = 0.5
 
 
@@ -78,7 +77,7 @@ def writer_lock(store: Path, part: Part, *, shared: bool = False) -> Iterator[No
     it also conflicts with those.
     """
     if isinstance(store, UrlPath):
-        with part_lease(store, part.index, part.count) if shared else lone_lease(store):
+        with _part_lease(store, part) if shared else lone_lease(store):
             yield
         return
     path = store / f".writer-{part.index}-of-{part.count}.lock"
@@ -101,7 +100,8 @@ def joined_lock(store: Path) -> Iterator[None]:
     """Holds the right to write the shards that this process claims, beside others that claim
     theirs; raises StoreLockedError when one writes without."""
     if isinstance(store, UrlPath):
-        with joined_lease(store):
+        name = f"joined-{secrets.token_hex(8)}"
+        with _holding(store, name, lambda name: name == _ALONE, "Wait until it finishes."):
             yield
         return
     path = store / f".joined-{secrets.token_hex(8)}.lock"
@@ -211,37 +211,23 @@ def _read_owner(path: Path) -> str:
 
 def lone_lease(store: Path) -> AbstractContextManager[None]:
     """Holds the right to write to the store while nobody else does."""
-    return _holding(store, _ALONE, _is_writer, "Wait until it finishes.")
+    return _holding(store, _ALONE, _WRITER.match, "Wait until it finishes.")
 
 
-def part_lease(store: Path, index: int, count: int) -> AbstractContextManager[None]:
+def _part_lease(store: Path, part: Part) -> AbstractContextManager[None]:
     """Holds the right to write one part, beside other parts and processes that join."""
 
     def conflicts(name: str) -> bool:
         match = _WRITER.fullmatch(name)
-        return name == _ALONE or (match is not None and int(match[2]) != count)
+        return name == _ALONE or (match is not None and match[2] not in (None, str(part.count)))
 
-    return _holding(
-        store,
-        f"writer-{index}-of-{count}",
-        conflicts,
-        _OTHER_PARTS.format(part=f"{index}/{count}"),
-    )
-
-
-def joined_lease(store: Path) -> AbstractContextManager[None]:
-    """Holds the right to write the shards that this process claims."""
-    name = f"joined-{secrets.token_hex(8)}"
-    return _holding(store, name, lambda name: name == _ALONE, "Wait until it finishes.")
-
-
-def _is_writer(name: str) -> bool:
-    return any(kind.fullmatch(name) for kind in (_WRITER, _JOINED))
+    name = f"writer-{part.index}-of-{part.count}"
+    return _holding(store, name, conflicts, _OTHER_PARTS.format(part=part))
 
 
 @contextmanager
 def _holding(
-    store: Path, name: str, conflicts: Callable[[str], bool], advice: str
+    store: Path, name: str, conflicts: Callable[[str], object], advice: str
 ) -> Iterator[None]:
     leases = Leases(open_place(store).child(WORK_FOLDER))
     lease = leases.claim(name) or _take_over(leases, name, advice)

@@ -3,7 +3,6 @@ ahead; checked; the least recently used removed first. What a process holds is n
 
 import errno
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -12,20 +11,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypedDict
 
-from clew.base.cores import map_ahead
 from clew.base.errors import ClewError, StoreError
 from clew.base.texts import bytes_text
 from clew.base.typed_json import Bounds, read_as
 from clew.storage.manifest import Sha256, ShardEntry
 from clew.storage.mirror import _REFUSED, MirrorFolder, read_limit, writing_to
-from clew.storage.place import Place
+from clew.storage.place import download
 from clew.storage.reading import hash_file, read_json
 from clew.storage.writing import lock_file
 
@@ -41,9 +37,6 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _Number = Annotated[int, Bounds(least=0, most=(1 << 63) - 1)]
 
 
-# One connection to an object store gives 50 to 100 MB/s; 16 fill a link of 10 Gbit/s.
-_CONNECTIONS = 16
-_PART_BYTES = 4 << 20
 # While the end of one shard is hashed, the next one is on its way.
 _SHARDS_AT_ONCE = 2
 _SHARE_OF_CACHE = 0.25
@@ -333,38 +326,6 @@ def _full(cache_dir: Path, reason: str) -> CacheFullError:
     return CacheFullError(
         f'the cache "{cache_dir}" may take {limit}, but {reason}: give a larger `cache_size`.'
     )
-
-
-@cache
-def connections() -> ThreadPoolExecutor:
-    """The threads of this process that wait for answers. Only they call the place: at the end of
-    the program they are waited for, however the work that they do was stopped."""
-    return ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="clew-fetch")
-
-
-os.register_at_fork(after_in_child=connections.cache_clear)
-
-
-def download(place: Place, name: str, size: int, descriptor: int) -> str:
-    """Writes the file into an open one and returns its SHA-256; at most 17 parts of 4 MiB are in
-    memory. Raises FileNotFoundError, EOFError if it is shorter than `size`, and OSError."""
-
-    def fetch(start: int) -> memoryview:
-        [part] = place.read_ranges(name, [(start, min(_PART_BYTES, size - start))])
-        _write(descriptor, part, start)
-        return part
-
-    digest = hashlib.sha256()
-    starts = range(0, size, _PART_BYTES)
-    for part in map_ahead(fetch, starts, connections(), ahead=_CONNECTIONS):
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _write(descriptor: int, part: memoryview, start: int) -> None:
-    done = 0
-    while done < len(part):
-        done += os.pwrite(descriptor, part[done:], start + done)
 
 
 def read_ahead(store: Path, shards: Sequence[ShardEntry]) -> "ReadAhead | None":

@@ -8,17 +8,16 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clew.base.cores import map_ahead
 from clew.base.errors import InputError, StoreError, without_settings
 from clew.base.texts import bytes_text
 from clew.storage.place import (
+    PART_BYTES,
     AccessDeniedError,
     ChangedError,
     Content,
@@ -26,6 +25,7 @@ from clew.storage.place import (
     Place,
     Range,
     UnreachableError,
+    download,
 )
 from clew.storage.reading import open_regular
 from clew.storage.writing import create_file
@@ -66,7 +66,6 @@ _SLOWEST_BYTES_PER_SECOND = 1 << 20
 # S3 refuses more in one request; what is larger goes up in parts, which has no conditional form.
 _MAX_PUT_BYTES = 4 << 30
 _PART_BYTES = 64 << 20
-_FETCH_BYTES, _FETCHES = 8 << 20, 8
 _TRIES = 3
 # Each write carries a random mark, which tells the answer to our own repeated request from
 # another writer's success.
@@ -213,20 +212,13 @@ class ObjectPlace:
         entry = self.stat(name)
         if entry is None:
             raise FileNotFoundError(f"{self.url} has no such file")
-        starts = range(0, entry.size, _FETCH_BYTES)
-
-        def get(start: int) -> obstore.Bytes:
-            length = min(_FETCH_BYTES, entry.size - start)
-            return obstore.get_range(self._store, self._key(name), start=start, length=length)
-
-        # One connection alone is slow.
-        with (
-            self._explained("read"),
-            create_file(path) as file,
-            ThreadPoolExecutor(_FETCHES, thread_name_prefix="clew-fetch") as pool,
-        ):
-            file.writelines(map_ahead(get, starts, pool, ahead=_FETCHES))
-        if len(starts) > 1 and self.stat(name) != entry:
+        is_whole = entry.size <= PART_BYTES
+        try:
+            with create_file(path) as file:
+                download(self, name, entry.size, file.fileno())
+        except EOFError:
+            is_whole = False
+        if not is_whole and self.stat(name) != entry:
             raise ChangedError(
                 f"{name} in {self.url} was replaced while it was read: run the same command again."
             )

@@ -13,7 +13,7 @@ from clew import TraceBatchLoader
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Event, WorkKept, ignore_event
 from clew.hallucination.capture import LoadedModel, QuestionSet
-from clew.hallucination.live.built_in_detector import build_detector, ready_detector
+from clew.hallucination.live.built_in_detector import build_detector, built_in_detector
 from clew.hallucination.questions import collect_questions
 from tests.cli.running import run
 from tests.stores import after_one_batch, one_thread
@@ -93,7 +93,7 @@ def test_unusable_settings_are_refused(settings: dict[str, float], named: str) -
 
 def test_another_model_has_no_ready_detector(loaded: LoadedModel, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ready detector for smollm2 only"):
-        ready_detector(loaded, cache=tmp_path)
+        built_in_detector(loaded, cache=tmp_path)
 
 
 def test_command_prints_each_answer_with_its_risk(run: Any, detector: Path) -> None:

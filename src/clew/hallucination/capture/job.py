@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import psutil
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from clew.base.commands import select
 from clew.base.errors import ClewError, InputError
-from clew.base.memory import free_memory, is_out_of_memory
+from clew.base.memory import free_memory, is_out_of_memory, none_if_out_of_memory
 from clew.base.progress import Note, Reporter
 from clew.base.texts import bytes_text, duration_text
 from clew.hallucination.capture.config import ExtractConfig
@@ -245,13 +245,13 @@ def _encode_questions(
 ) -> tuple[list[Question], list[list[int]], list[dict[str, str]]]:
     """The questions that can be captured, their tokens, and the skipped ones with the reason: those
     that are too long, and malformed records."""
-    most, new = context_tokens(loaded.model), config.max_new_tokens
+    most, new, behind = context_tokens(loaded.model), config.max_new_tokens, checks.extra_tokens
 
     def why_not(prompt_tokens: int, question: Question) -> str | None:
         tokens = prompt_tokens + new
-        if tokens + checks.room > most:
+        if tokens + behind > most:
             long = "question" if question.context is None else "question or its context"
-            more = f", with {checks.room} tokens of self-evaluation," if checks.room else ""
+            more = f", with {behind} tokens of self-evaluation," if behind else ""
             return (
                 f"{prompt_tokens} prompt tokens and {new} new tokens{more} exceed the model's "
                 f"limit of {most}: shorten the {long}, or lower `max_new_tokens`"
@@ -300,7 +300,7 @@ def plan_batches(
     typical = max(lengths, default=1)
     if len(lengths) >= 20:
         typical = int(statistics.quantiles(lengths, n=20)[-1])
-    width = typical + config.max_new_tokens + checks.room
+    width = typical + config.max_new_tokens + checks.extra_tokens
     rows, shard = config.generation_batch, config.shard_size
     if rows is None:
         rows = CPU_ROWS
@@ -362,16 +362,11 @@ def _time_batch(
     timed = min(rows, _TIMED_ROWS) if on_cpu else rows
     sample = [prompt for prompt in prompts if len(prompt) <= longest][:timed]
     wanted = rows if on_cpu else len(sample)
-    found = None
-    while found is None:
-        try:
-            found = decoder.time_batch(sample)
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or len(sample) == 1:
-                raise
-        if found is None:
-            free_memory()
-            sample = sample[: len(sample) // 2]
+    while (found := none_if_out_of_memory(partial(decoder.time_batch, sample))) is None:
+        if len(sample) == 1:
+            raise too_large("a single prompt", decoder.device)
+        free_memory()
+        sample = sample[: len(sample) // 2]
     prompt_seconds, step_seconds = found
     return prompt_seconds / sum(map(len, sample)), step_seconds * wanted / len(sample)
 

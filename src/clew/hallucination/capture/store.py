@@ -371,12 +371,12 @@ def fit_on_questions(
     with report_work(reporter, StepStarted(name=name, parts=(len(starts) + 1) * observer.layers)):
         for start in starts:
             part = sequences[start : start + _BASIS_ROWS]
-            sample.keep = _kept_tokens(part, skip, first=start == 0).to(loaded.device)
+            sample.keep = _tokens_to_fit(part, skip, first=start == 0).to(loaded.device)
             listen_to_whole(loaded.model, observer, part, sample)
         return fit_basis(sample.each_layer(), node_dim)
 
 
-def _kept_tokens(sequences: Sequence[Sequence[int]], skip: int, *, first: bool) -> Tensor:
+def _tokens_to_fit(sequences: Sequence[Sequence[int]], skip: int, *, first: bool) -> Tensor:
     """Real tokens after the shared prefix, plus the prefix once without its first token. In most
     models the first token's state is much larger than all others and would dominate the basis.
     """

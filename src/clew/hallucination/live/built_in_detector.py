@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.5
 Built = TypeVar("Built")
 
 
-def ready_detector(
+def built_in_detector(
     loaded: LoadedModel,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,

@@ -76,7 +76,7 @@ class AnswerScorer:
         self._generation = read_generation(detector)
         self._draws = "samples" in detector.fields and self._generation.draws > 0
         self._evaluation = LiveEvaluation(loaded, detector)
-        self._max_tokens = context_tokens(loaded.model) - self._evaluation.room
+        self._max_tokens = context_tokens(loaded.model) - self._evaluation.extra_tokens
         self._decoder: Decoder | None = None
 
     def _settle(self, prompt: Sequence[int]) -> None:
@@ -277,9 +277,9 @@ class LiveEvaluation:
         self._loaded, self._detector = loaded, detector
 
     @property
-    def room(self) -> int:
+    def extra_tokens(self) -> int:
         """The tokens that it needs behind an answer."""
-        return self._checks.room if self.fields else 0
+        return self._checks.extra_tokens if self.fields else 0
 
     def evaluate(
         self,

@@ -207,21 +207,21 @@ def _score_tokens(
 
 
 class FilledRows:
-    """Whole sequences, each in a row of a KV cache of their own, with `room` for more tokens. With
-    a `record`, they are recorded, the first `prompts` of each as prompts."""
+    """Whole sequences, each in a row of a KV cache, which has space for `extra_tokens` behind it.
+    With a `record`, they are recorded, the first `prompts` of each as prompts."""
 
     def __init__(
         self,
         model: PackedModel,
         sequences: Sequence[Sequence[int]],
         *,
-        room: int = 0,
+        extra_tokens: int = 0,
         record: RowRecord | None = None,
         prompts: Sequence[int] = (),
     ) -> None:
         self.model, self.sequences, self._record = model.with_own_cache(), sequences, record
-        self._room = room
-        longest = max(map(len, sequences)) + room
+        self._extra_tokens = extra_tokens
+        longest = max(map(len, sequences)) + extra_tokens
         size = len(sequences), -(-longest // COLUMNS_STEP) * COLUMNS_STEP
         self.model.cache.prepare_resize(*size)()
         self._keeps_weights = record is not None and record.recording.needs_attention
@@ -246,7 +246,7 @@ class FilledRows:
             for row, sequence in enumerate(self.sequences)
         ]
         passes = list(self._split(rest))
-        is_whole = not shared and not self._room and len(passes) == 1
+        is_whole = not shared and not self._extra_tokens and len(passes) == 1
         for segments in passes:
             places, logits, _ = self._pass(segments, wanted, is_whole=is_whole)
             if places:

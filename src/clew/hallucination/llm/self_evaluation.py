@@ -173,7 +173,7 @@ def _encode_reply(tokenizer: Any, before: str, reply: str) -> list[int]:
 
 
 class Evaluator:
-    """Asks a model about its answers. `room` is the most tokens that it passes behind an answer."""
+    """Asks a model about its answers. It passes up to `extra_tokens` behind an answer."""
 
     def __init__(self, evaluation: SelfEvaluation, loaded: LoadedModel, *, chat: bool) -> None:
         """Raises InputError if the model cannot be asked."""
@@ -181,8 +181,8 @@ class Evaluator:
         self._follow_ups = [
             make_follow_up(loaded.tokenizer, one, chat=chat) for one in evaluation.phrasings
         ]
-        self.room = max(len(one.tokens) for one in self._follow_ups) + 1
-        self._most = context_tokens(loaded.model) - self.room
+        self.extra_tokens = max(len(one.tokens) for one in self._follow_ups) + 1
+        self._most = context_tokens(loaded.model) - self.extra_tokens
 
     def extra_work(self, shape: TraceShape) -> ExtraWork:
         """What evaluating one answer takes."""
@@ -200,7 +200,7 @@ class Evaluator:
         asked about."""
         is_cut = [len(sequence) > self._most for sequence in sequences]
         cut = [sequence[: self._most] for sequence in sequences]
-        batches = make_batches([len(sequence) for sequence in cut], plan, self.room)
+        batches = make_batches([len(sequence) for sequence in cut], plan, self.extra_tokens)
         parts = [self._pass(model, [cut[row] for row in rows]) for rows in batches]
         order = np.argsort([row for rows in batches for row in rows])
         found = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
@@ -211,7 +211,7 @@ class Evaluator:
     def _pass(
         self, model: PackedModel, sequences: Sequence[Sequence[int]]
     ) -> dict[str, np.ndarray]:
-        rows = FilledRows(model, sequences, room=self.room)
+        rows = FilledRows(model, sequences, extra_tokens=self.extra_tokens)
         for _ in rows.fill([range(len(sequence), 0) for sequence in sequences]):
             pass
         # The first one comes last: its replies are passed behind it.
@@ -311,9 +311,9 @@ class SelfChecks:
         self.draws = draws
 
     @property
-    def room(self) -> int:
+    def extra_tokens(self) -> int:
         """The tokens that are passed behind an answer."""
-        return self.evaluator.room if self.evaluator else 0
+        return self.evaluator.extra_tokens if self.evaluator else 0
 
     @property
     def shape(self) -> EvaluationShape:

@@ -146,7 +146,7 @@ def _open_session(
     is built with if there is none yet."""
     from clew.base.cpu import Threads
     from clew.hallucination.capture import LoadedModel, load_model
-    from clew.hallucination.live.built_in_detector import ready_detector
+    from clew.hallucination.live.built_in_detector import built_in_detector
     from clew.hallucination.live.session import Session
     from clew.hallucination.llm.embedded import EMBEDDED_NAME
 
@@ -155,7 +155,7 @@ def _open_session(
     if detector is None:
         if not isinstance(model, LoadedModel):
             model = load_model(model or EMBEDDED_NAME, **placed)
-        detector = ready_detector(model, reporter, should_stop)
+        detector = built_in_detector(model, reporter, should_stop)
     return Session.open(detector, model=model, **placed, **sizes, reporter=reporter, threads=chosen)
 
 

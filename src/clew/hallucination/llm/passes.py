@@ -45,6 +45,7 @@ class RowCache:
 
     def __init__(self, layers: int) -> None:
         self.rows = self.capacity = self.version = 0
+        self.layers = layers
         self._layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
 
     @property
@@ -138,7 +139,7 @@ class Group:
     real: Int[Tensor, " real"] | None
     count: int
     width: int
-    weights: list[Float[Tensor, "lanes heads tokens columns"]] = field(default_factory=list)
+    weights: Float[Tensor, "lanes layers heads tokens columns"] | None = None
     masks: dict[Any, Tensor] = field(default_factory=dict)
 
     @property
@@ -148,6 +149,15 @@ class Group:
     @property
     def end(self) -> int:
         return self.first + self.count
+
+    def keep_weights(
+        self, layer: int, layers: int, weights: Float[Tensor, "lanes heads tokens columns"]
+    ) -> None:
+        """Keep the attention of a layer where that of all goes: joined later, it would be there
+        twice."""
+        if self.weights is None:
+            self.weights = weights.new_zeros(len(weights), layers, *weights.shape[1:])
+        self.weights[:, layer] = weights
 
     def query(self, packed: Float[Tensor, "heads tokens dim"]) -> Float[Tensor, "lanes heads t d"]:
         """The queries in lanes; padding repeats some token."""
@@ -385,15 +395,15 @@ class _GroupListener:
     """What a group gave in a pass with the model's own attention."""
 
     def __init__(self, group: Group, planned: Pass) -> None:
-        self._group, self._columns = group, planned.columns
+        self._group, self._columns, self._layers = group, planned.columns, planned.cache.layers
         self.states: list[Tensor] = []
 
     def on_hidden(self, _layer: int, states: Float[Tensor, "rows tokens dim"]) -> None:
         self.states.append(states.flatten(0, 1))
 
-    def on_attention(self, _layer: int, weights: Float[Tensor, "rows heads tokens all"]) -> None:
-        empty = self._columns - weights.shape[-1]
-        self._group.weights.append(nn.functional.pad(weights, (0, empty)))
+    def on_attention(self, layer: int, weights: Float[Tensor, "rows heads tokens all"]) -> None:
+        padded = nn.functional.pad(weights, (0, self._columns - weights.shape[-1]))
+        self._group.keep_weights(layer, self._layers, padded)
 
 
 class _LayerView(DynamicLayer):
@@ -509,7 +519,7 @@ def attend_to_rows(
         weights = _softmax(scores, s_aux, query.dtype)
         mixed = torch.bmm(weights.view(len(keys), -1, planned.columns), values)
         if planned.keeps_weights:
-            group.weights.append(weights)
+            group.keep_weights(layer, planned.cache.layers, weights)
         heads = query.shape[1]
         mixed = mixed.view(group.lane_count, heads, group.width, -1).transpose(1, 2)
         parts.append(group.unpack(mixed))

@@ -115,8 +115,8 @@ class RowRecord:
         if planned.states:
             self._add_states(planned, torch.stack(planned.states), alive)
         for group in planned.groups:
-            if group.weights:
-                self._add_weights(group, planned, alive)
+            if group.weights is not None:
+                self._add_weights(group, group.weights, planned, alive)
         if planned.weights is not None and alive is not None:
             self._add_all_weights(planned.weights, planned, alive)
 
@@ -214,9 +214,11 @@ class RowRecord:
             answer = states[:, chosen].transpose(0, 1).float()
             tensors["answer_sum"].index_add_(0, planned.rows[chosen], answer)
 
-    def _add_weights(self, group: Group, planned: Pass, alive: Tensor | None) -> None:
+    def _add_weights(
+        self, group: Group, weights: Tensor, planned: Pass, alive: Tensor | None
+    ) -> None:
         """Reduce the attention of one group of segments, all layers at once."""
-        weights = group.of_segments(torch.stack(group.weights, dim=1))
+        weights = group.of_segments(weights)
         positions = group.of_segments(group.positions)
         here = slice(group.first, group.end)
         where = planned.rows[here], planned.positions[here]

@@ -134,7 +134,7 @@ class _Recent(Generic[Opened]):
 
     def check(self, shard: int) -> None:
         store, entry = self._shards[shard]
-        if self._max_open is None or isinstance(store, MirrorFolder):
+        if shard not in self._open and (self._max_open is None or isinstance(store, MirrorFolder)):
             self[shard]  # it may have left the cache
         check_size(self._paths[shard], entry.bytes)
 

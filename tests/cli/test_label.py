@@ -34,7 +34,7 @@ def test_captured_store_is_labeled(run: Any, compact_store: Path, tmp_path: Path
     ended = run("label", compact_store, "--out", tmp_path / "new" / "scores.csv")
     assert ended.code == 0, ended.err
     assert "70 of 70 answers are hallucinated (100.0%) at score < 0.5" in ended.out
-    assert len(read_scores(tmp_path / "new" / "scores.csv").scores) == 70
+    assert len(read_scores(tmp_path / "new" / "scores.csv").labels) == 70
 
 
 def test_label_prints_hallucinated_excluded_and_borderline_answers(

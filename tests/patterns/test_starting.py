@@ -9,7 +9,7 @@ import pytest
 COMMANDS = [["create", "new"], ["import", "new", "in"], ["list"], ["info"], ["review"]]
 CODE = f"""
 import sys
-import clew.patterns.review.app, clew.patterns.review.terminal
+import clew.patterns.review.review, clew.patterns.review.terminal
 from clew.cli import main
 for words in {COMMANDS}:
     sys.argv = ["clew", "patterns", *words]

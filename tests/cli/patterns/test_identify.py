@@ -94,7 +94,7 @@ def test_ctrl_c_stops_without_results(
     def interrupted(*_: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("clew.patterns.trained.model.PatternModel.probabilities", interrupted)
+    monkeypatch.setattr("clew.patterns.trained.model.PatternModel.judge", interrupted)
     ended = run("patterns", "identify", photos, "--model", model)
     assert ended.code == 130
     assert ended.err == "clew: stopped. Run the same command again to start over.\n"

@@ -52,7 +52,7 @@ def test_states_beyond_single_precision_are_recorded_faithfully(embedded: Loaded
     exact_model = embedded.model.double()
     exact = {row: pass_plainly(exact_model, tokens[row]) for row in checked}
     embedded.model.float()
-    for row, trace in enumerate(split(decoder, prompts, answers, reduced)):
+    for row, trace in enumerate(split(prompts, answers, reduced)):
         if row not in checked:
             continue
         single, truth, prompt_length = plain[row].hidden, exact[row], len(prompts[row])

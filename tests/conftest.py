@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -48,13 +49,20 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+# Sweeps, by where they are or what they do: they are part of `make test-all` only.
+_SWEEPS = re.compile(
+    r"^(cluster|fuzz)/|/test_(hostile\w*|faults|damaged|join|urls|torchrun)\.py|kill"
+    r"|^test_(docs|original_page)\.py|memory_(stays|does_not_grow)"
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever needs a browser or a cluster, and all fuzzing, is part of `make test-all` only."""
+    """Mark the sweeps, and whatever needs a browser."""
     here = Path(__file__).parent
     for item in items:
-        folder = item.path.relative_to(here).parts[0]
+        name = f"{item.path.relative_to(here).as_posix()}::{item.name}"
         needs_browser = {"browser", "chromium"} & {*getattr(item, "fixturenames", ())}
-        if folder in ("cluster", "fuzz") or needs_browser:
+        if needs_browser or _SWEEPS.search(name):
             item.add_marker("sweep")
 
 

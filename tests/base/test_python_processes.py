@@ -106,6 +106,7 @@ with connected("ray", cores=1) as cluster:
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_worker_of_ray_does_not_search_the_current_folder(
     trap: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,7 @@ def embedded(embedded_folder: Path) -> LoadedModel:
     return load_model(str(embedded_folder))
 
 
+@pytest.mark.sweep
 def test_gguf_file_loads_as_the_converted_model(
     embedded_folder: Path, embedded_file: Path, embedded: LoadedModel
 ) -> None:

@@ -127,6 +127,7 @@ def test_flipped_bytes_are_refused_or_read(tmp_path: Path) -> None:
             assert str(error)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_text_that_a_list_repeats_beyond_memory_is_refused(
     tmp_path: Path, compression: str

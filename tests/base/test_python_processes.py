@@ -12,6 +12,8 @@ import pytest
 from clew.base.python_processes import Copy, run_module, start_copy, start_function
 from tests.test_architecture import SOURCE
 
+pytestmark = pytest.mark.slow
+
 # Modules that Python, pip and clew import.
 IMPORTED = ("queue", "socket", "pip", "clew", "numpy", "sitecustomize")
 
@@ -107,7 +109,6 @@ with connected("ray", cores=1) as cluster:
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 def test_a_worker_of_ray_does_not_search_the_current_folder(
     trap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +130,6 @@ draw_curves(Path(sys.argv[1]), rows, title="curves", best_epoch=1)
 """
 
 
-@pytest.mark.slow
 def test_matplotlib_takes_no_settings_from_the_current_folder(tmp_path: Path) -> None:
     plain, strange = tmp_path / "plain", tmp_path / "strange"
     for folder in (plain, strange):

@@ -23,6 +23,8 @@ from tests.hallucination.legacy.old_files import (
 )
 from tests.stores import flip_byte, offset_of
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["graph_classes"]
 ESCAPE = "\x1b]0;title\x07\x1b[2J"
 
@@ -120,7 +122,6 @@ def test_verify_shows_a_bar_on_a_terminal(
     assert "2/2 shards checked" in run("verify", converted).out
 
 
-@pytest.mark.slow
 def test_networks_train_on_files_of_the_original_preprocessing(
     run: Any,
     tmp_path: Path,

@@ -9,6 +9,8 @@ import pytest
 from clew.hallucination.detectors.detector_folder import save_detector
 from tests.hallucination.conftest import fit, live_model, live_samples, live_store
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["fit", "live_model", "live_samples", "live_store"]
 
 

@@ -13,6 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from clew.engine import Classifier, FitResult, PlanRequest, TrainConfig, fit
 from tests.engine.planning.making import Opener
 
+pytestmark = pytest.mark.slow
+
 PLAIN: dict[str, Any] = {
     "device": "cpu",
     "amp": False,
@@ -73,19 +75,16 @@ def run(folder: Path, **asked: Any) -> tuple[Witness, Opener, FitResult]:
     return witness, opener, result
 
 
-@pytest.mark.slow
 def test_amp_is_applied(tmp_path: Path) -> None:
     assert run(tmp_path / "off")[0].dtypes == {torch.float32}
     assert run(tmp_path / "on", amp=True)[0].dtypes == {torch.bfloat16}
 
 
-@pytest.mark.slow
 def test_channels_last_is_applied(tmp_path: Path) -> None:
     assert run(tmp_path / "off", channels_last=False)[0].layouts == {False}
     assert run(tmp_path / "on", channels_last=True)[0].layouts == {True}
 
 
-@pytest.mark.slow
 def test_batch_size_and_grad_accum_are_applied(tmp_path: Path, steps: list[int]) -> None:
     witness, _, _ = run(tmp_path / "one", batch_size=10)
     assert (witness.sizes, steps) == ([10] * 20, [20])
@@ -139,7 +138,6 @@ def test_run_saves_its_plan_with_the_reasons(tmp_path: Path) -> None:
     assert saved["reasons"]["batch_size"] == "to fine-tune"  # nobody has requested it
 
 
-@pytest.mark.slow
 def test_run_calibrates_by_itself(tmp_path: Path) -> None:
     _, _, result = run(tmp_path, calibrate=True, amp=None, batch_size=None)
     assert len(result.plan.timings) == 1

@@ -27,6 +27,8 @@ from tests.loading.reading import flat, places_of
 from tests.samples import write_graphs, write_samples
 from tests.stores import new_manifest, write_store
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["graph_classes"]
 
 LEGACY = Path(__file__).parents[3] / "shared/data/legacy/preprocessed_data"

@@ -16,6 +16,8 @@ import pytest
 from clew.pages.guard import App, Limits, Receive, Scope, Send
 from clew.pages.server import LocalServer, open_server
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(body_bytes=10_000, linger_seconds=0.1)
 HASTY = Limits(body_bytes=1000, head_seconds=0.3, body_seconds=0.3, linger_seconds=0.1)
 

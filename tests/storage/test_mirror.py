@@ -20,6 +20,8 @@ from clew.storage.reader import StoreReader
 from tests.object_server import ObjectServer, upload
 from tests.stores import flip_byte, write_store
 
+pytestmark = pytest.mark.slow
+
 SHARDS = 5
 
 

@@ -13,6 +13,8 @@ from clew.storage.place import AccessDeniedError, ChangedError, Entry, Place, Un
 from clew.storage.places import open_place
 from tests.object_server import ObjectServer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:

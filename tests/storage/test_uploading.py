@@ -19,7 +19,7 @@ from tests.forking import fork
 from tests.object_server import ObjectServer
 from tests.stores import make_rows, new_manifest, open_writer, write_groups, write_store
 
-pytestmark = pytest.mark.usefixtures("scratch")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("scratch")]
 
 
 @pytest.fixture
@@ -60,7 +60,6 @@ def _write_until_killed(store: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_finished_record_batches_of_a_killed_writer_are_taken_over(
     url: Path, tmp_path: Path, scratch: Path
 ) -> None:

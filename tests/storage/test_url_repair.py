@@ -18,6 +18,8 @@ from clew.storage.verify import find_stores, verify_store
 from tests.object_server import ObjectServer
 from tests.stores import make_rows, new_manifest, open_writer, write_groups, write_store
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def url(s3_url: str) -> Path:

@@ -30,6 +30,8 @@ from tests.engine.planning.making import (
     machine,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def calibrated(
     network: nn.Module | None = None, batches: Any = None, epochs: int = LONG_RUN, **asked: Any
@@ -48,7 +50,6 @@ def ways(made: HardwarePlan) -> set[str]:
     return {timing.way for timing in made.timings}
 
 
-@pytest.mark.slow
 def test_open_choices_are_measured_and_explained() -> None:
     made = calibrated()
     assert ways(made) == {"fp32", "bf16"}
@@ -61,7 +62,6 @@ def test_open_choices_are_measured_and_explained() -> None:
     assert made.calibration_seconds > 0
 
 
-@pytest.mark.slow
 def test_memory_layouts_are_tried_only_with_convolutions() -> None:
     pictures = Opener(shape=(3, 8, 8))
     made = calibrated(Pictures(), pictures, batch_size=16)
@@ -81,7 +81,6 @@ def test_requested_choices_are_not_overridden_by_measurement() -> None:
     assert {(timing.way, timing.batch_size) for timing in made.timings} == {("bf16", 24)}
 
 
-@pytest.mark.slow
 def test_model_and_random_state_are_restored() -> None:
     model = classifier()
     model.network.norm.running_mean.fill_(0.5)
@@ -116,7 +115,6 @@ def test_short_run_is_timed_once_and_kept_plain() -> None:
     assert made.reasons["compile"].endswith(", too short to make up for about 60 s of compiling")
 
 
-@pytest.mark.slow
 def test_variant_that_runs_out_of_memory_is_dropped() -> None:
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
     made = calibrated(Network(fails_mixed=full), batch_size=16)
@@ -125,7 +123,6 @@ def test_variant_that_runs_out_of_memory_is_dropped() -> None:
     assert any(timing.dropped == "out of memory" for timing in made.timings)
 
 
-@pytest.mark.slow
 def test_variant_that_fails_otherwise_is_dropped() -> None:
     broken = RuntimeError('"histogram" not implemented\nfor BFloat16\nmore lines')
     made = calibrated(Network(fails_mixed=broken), batch_size=16)
@@ -156,7 +153,6 @@ def test_data_without_batches_is_reported() -> None:
         calibrated(batches=Opener(samples=0))
 
 
-@pytest.mark.slow
 def test_ready_made_batches_keep_their_size_and_position() -> None:
     batches = SomeBatches(batch_size=20, place=60)
     made = calibrated(batches=batches)
@@ -172,7 +168,6 @@ def test_without_calibration_nothing_is_run() -> None:
     assert made.timings == () and not opener.asked
 
 
-@pytest.mark.slow
 def test_compiling_is_tried_when_the_run_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function: function)
     made = calibrated(batch_size=16, amp=False, compile=None)
@@ -238,7 +233,6 @@ def plan_together(folder: Path) -> None:
     (folder / str(fabric.global_rank)).write_text(json.dumps(made.to_dict()))
 
 
-@pytest.mark.slow
 def test_processes_agree_on_one_plan(tmp_path: Path) -> None:
     assert torchrun(plan_together, tmp_path) == 0
     first, second = (tmp_path / "0").read_text(), (tmp_path / "1").read_text()
@@ -257,7 +251,6 @@ def test_config_gives_the_epochs() -> None:
     assert len(made.timings) == 1
 
 
-@pytest.mark.slow
 def test_few_samples_leave_one_batch_size() -> None:
     made = calibrated(batches=Opener(samples=100))
     assert made.batch_size == 16

@@ -15,6 +15,8 @@ from clew.storage.repair import add_shard, repair_store
 from clew.storage.verify import verify_store
 from tests.stores import assert_same_store
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stores(capture: Any, tmp_path: Path) -> tuple[Path, Path]:

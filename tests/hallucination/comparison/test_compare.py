@@ -23,6 +23,8 @@ from clew.metrics.ranking import auroc
 from clew.storage.reading import read_json
 from tests.hallucination.comparison.making import Told, compare_config, write_data
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -103,7 +105,6 @@ def test_scores_of_every_answer_are_written(data: Path, tell: Any, tmp_path: Pat
     assert row["accepted_answers"] == f"answer {number} / {number}"
 
 
-@pytest.mark.slow
 def test_test_split_is_not_used_for_any_choice(data: Path, tell: Any, tmp_path: Path) -> None:
     """With all test labels flipped, only the test metrics change."""
     other = write_data(tmp_path / "turned")
@@ -140,7 +141,6 @@ def test_seeded_method_is_represented_by_its_median_seed(
     assert sure["test_auroc_mean"] is None and sure["test_auroc_std"] is None
 
 
-@pytest.mark.slow
 def test_finished_methods_are_not_run_again(data: Path, tell: Any, tmp_path: Path) -> None:
     first, second = Told(name="first"), Told(name="second", breaks=TrainingStoppedError("stop"))
     tell(first, second)
@@ -164,7 +164,6 @@ def test_comparison_can_be_stopped_between_methods(data: Path, tell: Any, tmp_pa
     assert (tmp_path / "methods" / "first.json").exists() and second.fitted == 0
 
 
-@pytest.mark.slow
 def test_scores_of_other_data_or_settings_are_rejected(
     data: Path, tell: Any, tmp_path: Path
 ) -> None:
@@ -245,7 +244,6 @@ def test_earlier_methods_that_are_not_requested_now_are_listed(
     assert list(rows_of(tmp_path)) == ["second"]
 
 
-@pytest.mark.slow
 def test_damaged_answers_are_reported_before_anything_runs(tell: Any, tmp_path: Path) -> None:
     only = Told(name="perplexity")
     tell(only)
@@ -257,7 +255,6 @@ def test_damaged_answers_are_reported_before_anything_runs(tell: Any, tmp_path: 
     assert only.fitted == 0 and not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_split_with_a_single_class_is_rejected_before_anything_runs(
     tell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

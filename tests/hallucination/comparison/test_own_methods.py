@@ -20,6 +20,8 @@ from clew.hallucination.samples.answers import AnswerFeatures
 from tests.hallucination.comparison.making import compare_config
 from tests.hallucination.detectors.keeping import write_captured
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_method"
 
 

@@ -31,6 +31,8 @@ from tests.hallucination.comparison.making import (
     write_set,
 )
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("facts", "elements", "trivia")
 
 

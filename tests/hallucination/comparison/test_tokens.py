@@ -15,6 +15,8 @@ from tests.hallucination.comparison.making import compare_config
 from tests.hallucination.detectors.training.making import write_learnable
 from tests.pages.reading import Page
 
+pytestmark = pytest.mark.slow
+
 METHODS = ("perplexity", "token_probe")
 
 

@@ -13,6 +13,8 @@ from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.stores import distinct_names
 from tests.hallucination.comparison.making import Told, compare_config, describe_capture, write_data
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"id": "tiny", "fingerprint": "abc"}
 
 
@@ -63,7 +65,6 @@ def test_transfer_between_two_stores_excludes_shared_questions(
     assert transfer["auroc"][1] == [[rows["probe"]["test_auroc"]]]
 
 
-@pytest.mark.slow
 def test_transfer_matrix_covers_all_pairs_of_stores(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +124,6 @@ def test_a_semantic_entropy_probe_is_tested_on_answers_without_draws(
     assert [one["method"] for one in results["excluded"]] == ["semantic_entropy"]
 
 
-@pytest.mark.slow
 def test_stores_of_different_models_are_rejected(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

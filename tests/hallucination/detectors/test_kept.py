@@ -31,6 +31,8 @@ from clew.loading.loader import Loader
 from tests.hallucination.comparison.making import PLAIN, compare_config
 from tests.hallucination.detectors.keeping import MODEL, compare_all, write_captured
 
+pytestmark = pytest.mark.slow
+
 KEPT = [name for name, one in list_methods().items() if one.family != "baseline"]
 
 

@@ -25,6 +25,8 @@ from tests.hallucination.legacy.old_files import (
     write_traces,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_arrays_are_converted_unchanged(tmp_path: Path) -> None:
     for batch in (0, 1):

@@ -13,6 +13,8 @@ from clew.storage.verify import verify_store
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
 from tests.stores import flip_byte, forget_shards, offset_of, read_rows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
@@ -53,7 +55,6 @@ def test_repair_keeps_intact_rows_and_reports_lost_ones(store: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_converting_again_restores_only_the_lost_rows(store: Path, old: Path) -> None:
     whole = {path.name: read_rows(path) for path in store.glob("batch_*")}
     first = (store / "batch_0000.arrow").stat()

@@ -24,6 +24,8 @@ from clew.storage.writing import replace_json
 from tests.hallucination.legacy.old_files import write_traces
 from tests.stores import edit_json_file, read_rows
 
+pytestmark = pytest.mark.slow
+
 
 def shard_bytes(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(store.glob("*.arrow"))}
@@ -99,7 +101,6 @@ convert_folder(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while writing", "before the manifest"])
 def test_resume_after_kill_finishes_the_store(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch

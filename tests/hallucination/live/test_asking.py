@@ -10,6 +10,8 @@ from clew.hallucination.llm.requests import Request, Ticket
 from clew.hallucination.questions import Question
 from tests.hallucination.conftest import FitDetector
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = [Question(id=f"q{i}", question=f"Who is {i}?", answers=("x",)) for i in range(12)]
 
 

@@ -18,6 +18,8 @@ from clew.hallucination.questions import collect_questions
 from tests.cli.running import run
 from tests.stores import after_one_batch, one_thread
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["run"]
 
 

@@ -17,6 +17,8 @@ from clew.hallucination.llm.recording import RowCopy, RowRecord
 from clew.hallucination.llm.requests import Finished, Request, Ticket, Token
 from tests.hallucination.conftest import FitDetector
 
+pytestmark = pytest.mark.slow
+
 CANCELED = Finished(tokens=(), text="", ended="canceled", logprobs=(), entropies=())
 
 

@@ -16,6 +16,8 @@ from clew.hallucination.samples.source import PreprocessConfig
 from clew.loading.buffers import BufferPool
 from tests.hallucination.live.making import SPLITS, pass_again, preprocess_tiny, read_traces
 
+pytestmark = pytest.mark.slow
+
 FIELDS = (
     *("sequence", "state_mean", "lookback", "log_diagonal_all", "log_diagonal_answer"),
     *("laplacian_top", "laplacian_answer", "node_mean", "node_max", "node_prompt"),

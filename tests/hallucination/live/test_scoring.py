@@ -21,6 +21,8 @@ from clew.hallucination.samples.answers import AnswerFeatures
 from tests.hallucination.conftest import FitDetector
 from tests.hallucination.live.making import read_traces, split_tokens, stored_risks
 
+pytestmark = pytest.mark.slow
+
 METHODS = (
     *("perplexity", "min_probability", "mean_entropy", "semantic_entropy", "attention_score"),
     *("consistency", "selfcheck_ngram", "semantic_entropy_probe", "contrastive"),

@@ -21,6 +21,8 @@ from tests.builders import save_tiny_model
 from tests.hallucination.conftest import FitDetector
 from tests.stores import one_thread, tiny_config
 
+pytestmark = pytest.mark.slow
+
 LLAMA = {
     "model.embed_tokens": "disk",
     "model.layers.0": "cpu",

@@ -22,6 +22,8 @@ from clew.hallucination.traces.compact import Reduced
 from tests.builders import make_decoder, tiny_loaded, tiny_tokenizer
 from tests.hallucination.llm.test_faithful import TOLERANCE, worst_error
 
+pytestmark = pytest.mark.slow
+
 NEW_TOKENS = 14
 FAMILIES = ("gpt2", "opt", "qwen2")
 BEGINNING = list(range(7, 18))

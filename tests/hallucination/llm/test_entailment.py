@@ -15,6 +15,8 @@ from tests.builders import make_decoder, tiny_loaded
 from tests.hallucination.llm.reference import pass_plainly
 from tests.stores import after_one_batch, assert_same_store
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = ["in Paris.", "Lyon", "in Paris.", ""]
 PLAN = BatchPlan(rows=4, tokens=2000)
 SHORT = Entailment(template="Q: {question} 1: {first} 2: {second} Yes or No?")

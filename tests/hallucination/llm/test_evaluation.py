@@ -23,6 +23,8 @@ from tests.builders import make_decoder, ragged_prompts, tiny_loaded, tiny_token
 from tests.hallucination.llm.reference import pass_plainly
 from tests.stores import after_one_batch, assert_same_store, one_thread, read_columns, tiny_config
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = ("p_true", "contrast_true", "contrast_false")
 CHAT = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}<eos>{% endfor %}"

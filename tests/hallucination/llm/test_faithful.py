@@ -23,6 +23,8 @@ from tests.hallucination.llm.reference import (
     pass_plainly,
 )
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 BATCH_SIZES = (1, 2, 7, 32)
 LARGE = 130  # passed in several parts
@@ -33,7 +35,6 @@ def loaded(request: pytest.FixtureRequest) -> LoadedModel:
     return tiny_loaded(request.param)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [*BATCH_SIZES, LARGE])
 @pytest.mark.parametrize("prefix_length", [0, 5])
 def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_length: int) -> None:
@@ -44,7 +45,6 @@ def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_lengt
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["none", "sentence"])
 def test_fixed_shape_passes_of_a_gpu_equal_plain_passes(loaded: LoadedModel, cut: Cut) -> None:
     prompts = ragged_prompts(9, [40, 41])
@@ -55,7 +55,6 @@ def test_fixed_shape_passes_of_a_gpu_equal_plain_passes(loaded: LoadedModel, cut
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [False, True])
 def test_answers_of_different_lengths_equal_plain_passes(loaded: LoadedModel, graphs: bool) -> None:
     prompts = ragged_prompts(9, [40, 41])
@@ -85,7 +84,6 @@ def test_beam_search_answers_equal_plain_passes(loaded: LoadedModel) -> None:
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
-@pytest.mark.slow
 def test_cut_answers_are_recorded_as_cut() -> None:
     """This random model soon repeats itself; repetitions are not part of the trace."""
     loaded = tiny_loaded("llama")

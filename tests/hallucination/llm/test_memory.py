@@ -18,6 +18,8 @@ from clew.hallucination.llm.requests import Finished, Ticket
 from tests.builders import make_decoder
 from tests.hallucination.llm.test_engine import BEGINNING, ask, finish
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def recording(loaded: LoadedModel) -> Recording:

@@ -20,6 +20,8 @@ from tests.samples import (
     write_samples,
 )
 
+pytestmark = pytest.mark.slow
+
 SIZES = SampleSizes(layers=3, heads=2, dim=8, features=5, max_tokens=7)
 TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
 SINGLE = ("p_true", "entailment")  # in single precision
@@ -81,7 +83,6 @@ def test_large_reads_are_split(told: Path, monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_array_equal(AnswerFeatures(told).read("state_mean", "train"), whole)
 
 
-@pytest.mark.slow
 def test_values_read_do_not_stay_in_memory(tmp_path: Path) -> None:
     """40 MB of states, read layer by layer."""
     folder = write_samples(

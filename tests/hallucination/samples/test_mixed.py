@@ -18,6 +18,8 @@ from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from tests.samples import write_samples
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:

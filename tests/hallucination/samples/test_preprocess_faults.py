@@ -27,8 +27,9 @@ from tests.hallucination.samples.trace_stores import (
     write_scores,
 )
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
     [
@@ -88,7 +89,6 @@ def test_scores_of_other_answers_are_rejected(compact_store: Path, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_shard_without_usable_traces_is_skipped(
     full_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
@@ -199,7 +199,6 @@ def test_samples_are_rejected_as_traces(
         preprocess_store(tiny_preprocess(preprocessed / "graphs", scores_file, tmp_path / "out"))
 
 
-@pytest.mark.slow
 def test_odd_folder_names_work(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(compact_store, tmp_path / "trazas ñ [1]"))
     out = tmp_path / "mis datos ¿?" / "prépa"

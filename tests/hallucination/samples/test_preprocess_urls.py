@@ -16,6 +16,8 @@ from tests.hallucination.samples.test_preprocess_resume import assert_same_sampl
 from tests.hallucination.samples.trace_stores import tiny_preprocess
 from tests.object_server import upload
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("sequences", "graphs", "answers")
 
 

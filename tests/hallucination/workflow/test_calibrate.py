@@ -17,6 +17,8 @@ from clew.hallucination.workflow.scoring import describe_detector
 from tests.hallucination.comparison.making import compare_config, describe_capture
 from tests.hallucination.detectors.keeping import CAPTURE, write_captured
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:

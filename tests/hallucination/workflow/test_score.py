@@ -20,6 +20,8 @@ from tests.builders import tiny_loaded
 from tests.hallucination.conftest import FitDetector
 from tests.hallucination.live.making import read_traces
 
+pytestmark = pytest.mark.slow
+
 ANSWER = "The capital of France"
 RECORDS = [
     {"id": f"a{i}", "question": f"Who is {i}?", "answer": f"{ANSWER} {i}", "label": i % 2}

@@ -29,6 +29,8 @@ from tests.patterns.cache.pictures import (
     set_date,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class Decoded:
     """Counts the files that are opened."""
@@ -237,7 +239,6 @@ def test_folder_with_another_kind_of_store_is_left_alone(tmp_path: Path) -> None
         cache_photos(folder, tmp_path / "c", 64, workers=1)
 
 
-@pytest.mark.slow
 def test_stopped_caching_keeps_what_it_has(tmp_path: Path, decoded: Decoded) -> None:
     folder = make_folder(tmp_path / "photos", 400)
     with pytest.raises(TrainingStoppedError, match="32 of 400 were read and saved"):

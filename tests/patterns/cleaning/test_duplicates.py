@@ -10,6 +10,8 @@ from clew.patterns.cleaning.checks import find_issues, measure_light
 from clew.patterns.cleaning.duplicates import find_duplicates, make_small
 from tests.patterns.cleaning.making import SIDE, as_squares, detailed, pieces
 
+pytestmark = pytest.mark.slow
+
 
 def recompress(photo: Image.Image) -> Image.Image:
     file = io.BytesIO()

@@ -15,7 +15,7 @@ from clew.storage.run_file import read_run_file
 from clew.storage.text_files import read_csv
 from tests.patterns.cleaning.making import pieces, write_set
 
-pytestmark = pytest.mark.usefixtures("random_lite0")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("random_lite0")]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,6 @@ def test_problems_are_listed_and_nothing_is_changed(data: Path) -> None:
     assert find_classes(data.parent, at_least=1).classes == ("photos",)  # not the findings
 
 
-@pytest.mark.slow
 def test_similar_photos_are_found_for_any_photo(data: Path, tmp_path: Path) -> None:
     asked = tmp_path / "asked.jpg"
     ImageOps.mirror(pieces()[3]).save(asked)

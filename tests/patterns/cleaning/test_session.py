@@ -24,6 +24,8 @@ from clew.patterns.review.review import open_page
 from tests.patterns.cleaning.making import list_files, make_finding, make_findings, write_set
 from tests.patterns.review.test_app import fetch
 
+pytestmark = pytest.mark.slow
+
 LABEL = make_finding("temple/0.png", suggestion="flower")
 TWICE = make_finding("temple/1.png", "duplicate", other="temple/2.png", other_digest="two")
 ODD = make_finding("temple/0.png", "outlier")

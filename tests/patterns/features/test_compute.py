@@ -22,7 +22,7 @@ from clew.patterns.networks.lite0 import load_lite0
 from clew.storage.mirror import open_folder
 from tests.patterns.cache.pictures import cache, make_folder, make_photo
 
-pytestmark = pytest.mark.usefixtures("random_lite0")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("random_lite0")]
 
 
 def equal(first: PhotoFeatures, second: PhotoFeatures) -> bool:

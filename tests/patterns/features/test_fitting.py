@@ -36,7 +36,7 @@ SPLITS = np.array([0, 0, 0, 0, 1, 2] * 4)
 AUGMENT = AugmentConfig(flip=True)
 CPU = PlanRequest(device="cpu", batch_size=32)
 
-pytestmark = pytest.mark.usefixtures("random_lite0")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("random_lite0")]
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from clew.patterns.review import Review
 from tests.patterns.review.making import NAMES, list_photos, reviewing
 from tests.patterns.review.serving import Served, serve
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def review(animals: PatternSet) -> Iterator[Review]:
@@ -60,7 +62,6 @@ def test_page_loads_nothing_from_other_hosts(served: Served) -> None:
         assert b"http://" not in content and b"https://" not in content
 
 
-@pytest.mark.slow
 def test_whole_review_works_over_http(served: Served, animals: PatternSet) -> None:
     state = json.loads(fetch(f"{served.address}state")[1])
     assert (state["place"], state["total"]) == (0, 4) and state["question"]["name"] == "a.png"

@@ -14,6 +14,8 @@ from clew.patterns.trained.model import PatternModel, load_classifier
 from tests.patterns.identification.making import draw_photo, save_color_model
 from tests.patterns.serving.serving import ServedPhotos, photo_of, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:

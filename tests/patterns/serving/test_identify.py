@@ -23,6 +23,8 @@ from tests.patterns.serving.serving import (
     serving,
 )
 
+pytestmark = pytest.mark.slow
+
 KEY = "sk-a-key-of-a-test"
 
 

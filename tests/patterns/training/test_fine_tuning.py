@@ -23,6 +23,8 @@ from tests.events import pick
 from tests.patterns.training.making import small_run
 from tests.stores import one_thread
 
+pytestmark = pytest.mark.slow
+
 GPU: Any = {"on_gpu": True, "reporter": ignore_event}
 
 
@@ -119,7 +121,6 @@ def test_run_on_features_is_finished_and_repeated_for_free(
         train_patterns(quick_run(photos, on_features, minutes=7))
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("random_lite0")
 def test_run_on_features_can_be_started_from(
     on_features: Path, photos: Path, tmp_path: Path

@@ -21,6 +21,8 @@ from tests.hallucination.comparison.report.making import (
 from tests.hallucination.comparison.report.reading import read_page
 from tests.pages.reading import Page
 
+pytestmark = pytest.mark.slow
+
 EVIL = (
     '<script>document.title="owned"</script><img src=x onerror=alert(1)>\'"><svg onload=alert(1)>'
 )
@@ -52,7 +54,6 @@ def keep_logs(folder: Path, *names: str) -> None:
             shutil.rmtree(path)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("real_pictures")
 def test_texts_never_become_markup(folder: Path) -> None:
     keep_logs(folder, "gnn_det")
@@ -83,13 +84,11 @@ def test_right_to_left_text_emoji_and_long_answers_are_kept(folder: Path) -> Non
     assert page.markup.count("ha ha ha") < 20_000
 
 
-@pytest.mark.slow
 def test_four_test_answers_are_enough(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=4)
     assert "chosen from 18 methods" in read_page(folder).text
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("real_pictures")
 def test_answers_with_one_label_give_no_curves_and_the_reason(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=3, one_label=True)
@@ -98,7 +97,6 @@ def test_answers_with_one_label_give_no_curves_and_the_reason(tmp_path: Path) ->
     assert not (folder / "figures" / "roc.png").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("real_pictures")
 def test_missing_figures_are_dashes(folder: Path) -> None:
     keep_logs(folder)

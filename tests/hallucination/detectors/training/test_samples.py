@@ -28,6 +28,8 @@ from tests.hallucination.legacy.old_files import ANSWER, PROMPT, make_record, wr
 from tests.hallucination.samples.trace_stores import tiny_preprocess, write_scores
 from tests.samples import write_samples
 
+pytestmark = pytest.mark.slow
+
 ALL = list(NETWORKS.values())
 
 
@@ -40,7 +42,6 @@ def epoch(samples: DetectorSamples, split: str, **settings: Any) -> list[dict[st
     return list(samples.open_later(split)(LoadSettings(batch_size=8, **settings)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sequences", "graphs"])
 def test_traces_yield_the_same_samples_as_preprocessing(
     compact_store: Path, scores: Path, tmp_path: Path, kind: Any
@@ -92,7 +93,6 @@ def make_old_record(number: int) -> dict[str, Any]:
     return make_record(number, tokens_decoded=words)
 
 
-@pytest.mark.slow
 def test_old_files_are_converted_and_used_for_training(tmp_path: Path) -> None:
     old = tmp_path / "traces_data"
     for batch in range(2):

@@ -13,6 +13,8 @@ from clew.hallucination.labels.review import LabelReview
 from clew.storage.text_files import read_csv
 from tests.hallucination.labels.review.conftest import Served
 
+pytestmark = pytest.mark.slow
+
 
 def fetch(address: str, body: Any = None, **headers: str) -> tuple[int, bytes]:
     data = None if body is None else json.dumps(body).encode()

@@ -11,6 +11,8 @@ import pytest
 
 from tests.hallucination.live.service.serving import MODEL, Served
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI
 

@@ -16,6 +16,8 @@ import pytest
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import DIALOGUE, MODEL, Served, serving
 
+pytestmark = pytest.mark.slow
+
 LONG = {"model": MODEL, "messages": DIALOGUE, "max_tokens": 200}
 LONGEST = {**LONG, "max_tokens": 900}  # takes long enough for what must happen meanwhile
 

@@ -11,6 +11,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import DIALOGUE, MODEL, QUESTION, Served, serving
 
+pytestmark = pytest.mark.slow
+
 CHAT = {"model": MODEL, "messages": DIALOGUE, "max_tokens": 8}
 PROMPT = {"model": MODEL, "prompt": "The capital", "max_tokens": 8}
 OBJECT = {

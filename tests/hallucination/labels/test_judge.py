@@ -162,10 +162,9 @@ def test_unusable_reply_names_the_question_and_keeps_earlier_judgments(
         with pytest.raises(JudgeError, match=r"question q4: .* 'Let me think' 3 times.*judged\.js"):
             label(server.url, threads=1)
         assert not (tmp_path / "scores.csv").exists()
-        server.answer = says_rome
-        asked = len(server.asked)
+    with judge_server(says_rome) as server:  # another: what was sent last may reach the first late
         assert label(server.url).hallucinated == 5
-        assert 1 <= len(server.asked) - asked <= 2, "only missing judgments are requested"
+        assert 1 <= len(server.asked) <= 2, "only missing judgments are requested"
 
 
 def test_partially_written_judgment_is_requested_again(label: Label, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def record(loaded, prompts, graphs=False):
     torch.manual_seed(1)
     node_dim = 16
     shape = TraceShape(
-        layers=observer.num_layers,
+        layers=observer.layers,
         dim=observer.dim,
         heads=observer.heads,
         node_dim=node_dim,

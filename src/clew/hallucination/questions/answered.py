@@ -27,9 +27,11 @@ _CORRECT_SCORE = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredQuestion:
-    """A question with the answer to score. `accepted` are the accepted answers, `hallucinated` the
-    label, None if there is none. `problem` says why the record cannot be used; it then has no other
-    text than the answer."""
+    """A question with the answer to read. `accepted` are the accepted answers, `hallucinated` the
+    label, None if there is none, `spans` (start, end, label) of parts of the answer, in characters,
+    labeled 1 (hallucinated), 0 or -1 (unsure), None if it is labeled as a whole only. `group` names
+    what must not be split over training and test, such as a document or a conversation. `problem`
+    says why the record cannot be used; it then has no other text than the answer."""
 
     id: str
     question: str = ""
@@ -37,6 +39,9 @@ class AnsweredQuestion:
     context: str | None = None
     accepted: tuple[str, ...] = ()
     hallucinated: bool | None = None
+    spans: tuple[tuple[int, int, int], ...] | None = None
+    group: str | None = None
+    category: str | None = None
     problem: str | None = None
 
 
@@ -97,6 +102,7 @@ def _read_fields(fields: Mapping[str, Any], name: str) -> AnsweredQuestion:
         context=question.context,
         accepted=question.answers,
         hallucinated=_read_label(fields),
+        category=question.category,
     )
 
 

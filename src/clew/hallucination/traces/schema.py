@@ -39,6 +39,13 @@ CONTEXT = "context"
 # Only in stores of questions that ask for several facts: the part that each accepted answer is
 # accepted for, and where each token of the answer ends in its text, in characters.
 ANSWER_PARTS, TOKEN_ENDS = "answer_parts", "token_ends"
+# Only in stores of answers that were given and read, not generated: what their file says of each.
+# The score is 1 for a correct answer and 0 for a hallucinated one, null without a label; a span is
+# [start, end) in characters of the answer, labeled 1 (hallucinated), 0 or -1 (unsure), null for an
+# answer that is labeled as a whole only; `group` is what must not be split, such as a document.
+GIVEN_SCORE, GIVEN_SPANS, GROUP = "given_score", "given_spans", "group"
+# The setting of manifests and detectors that says so; those of generated answers do not have it.
+ANSWERS_KEY, GIVEN = "answers", "given"
 # Only in stores with self-evaluation: the probability that the model gives to its answer being
 # true, by phrasing, and its states after the replies that it is true and that it is false.
 P_TRUE, CONTRAST_TRUE, CONTRAST_FALSE = "p_true", "contrast_true", "contrast_false"
@@ -123,6 +130,16 @@ def reduced_fields(shape: TraceShape, eigenvalues: int = MOST_EIGENVALUES) -> li
     ]
 
 
+def given_fields() -> list[pa.Field]:
+    numbers = (("start", pa.int32()), ("end", pa.int32()), ("label", pa.int8()))
+    span = pa.struct([pa.field(name, kind) for name, kind in numbers])
+    return [
+        pa.field(GIVEN_SCORE, pa.float32()),
+        pa.field(GIVEN_SPANS, pa.list_(span)),
+        pa.field(GROUP, pa.string()),
+    ]
+
+
 def evaluation_fields(evaluation: EvaluationShape, dim: int) -> list[pa.Field]:
     """What the model says about its own answers."""
     fields = []
@@ -156,17 +173,21 @@ def trace_schema(
     samples: bool = False,
     context: bool = False,
     parts: bool = False,
+    given: bool = False,
     evaluation: EvaluationShape = NO_EVALUATION,
 ) -> pa.Schema:
-    """The schema of the shards that `clew extract` writes; `samples`, `context` and `parts` say
-    whether there are columns for sampled answers, for the texts that questions are about, and for
-    the parts of answers."""
+    """The schema of the shards that `clew extract` writes; `samples`, `context`, `parts` and
+    `given` say whether there are columns for sampled answers, for the texts that questions are
+    about, for the parts of answers, and for what a file says of answers that were given."""
     fields = [*id_fields(), *text_fields(), *probability_fields()]
     if context:
         fields.append(pa.field(CONTEXT, pa.string()))
     if parts:
         fields.append(pa.field(ANSWER_PARTS, pa.list_(pa.string())))
+    if parts or given:
         fields.append(_ragged(TOKEN_ENDS, pa.int32(), ANSWER))
+    if given:
+        fields += given_fields()
     if samples:
         fields.append(pa.field("samples", pa.list_(pa.string())))
     fields += evaluation_fields(evaluation, shape.dim)
@@ -193,9 +214,8 @@ def _all_fields(
     shape: TraceShape, eigenvalues: int, evaluation: EvaluationShape
 ) -> tuple[pa.Field, ...]:
     texts = (pa.field(name, pa.list_(pa.string())) for name in ("samples", "tokens_decoded"))
-    schema = trace_schema(
-        shape, "full", eigenvalues=eigenvalues, context=True, parts=True, evaluation=evaluation
-    )
+    every = {"context": True, "parts": True, "given": True}
+    schema = trace_schema(shape, "full", eigenvalues=eigenvalues, evaluation=evaluation, **every)
     return (*schema, *texts, *(one for one in reduced_fields(shape, 0) if one.name in DIAGONALS))
 
 

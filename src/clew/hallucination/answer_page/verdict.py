@@ -75,5 +75,5 @@ def read_verdicts(folder: Path) -> Verdicts:
     comparison = read_comparison(folder)
     path, methods = folder / SCORES_FILE, [comparison.best.name]
     answers = read_answers(path, methods, again=AGAIN, splits=_SPLITS)
-    probe = load_detector(folder / KEPT).tokens if (folder / KEPT).is_dir() else None
+    probe = load_detector(folder / KEPT).token_probe if (folder / KEPT).is_dir() else None
     return Verdicts(comparison=comparison, answers=answers, probe=probe)

@@ -129,6 +129,11 @@ class Detector:
         return frozenset({TOKENS}).union(*(part.fields for part in parts if part is not None))
 
     @property
+    def token_probe(self) -> TokenProbe | None:
+        """What gives tokens a risk, and with it their shade: every use asks here."""
+        return self.tokens
+
+    @property
     def kept(self) -> Origin:
         """Where it comes from. Raises InputError for a network without that."""
         if self.origin is None:

@@ -124,7 +124,7 @@ class Delivery:
     def __init__(self, loaded: LoadedModel, detector: Detector, engine: Engine) -> None:
         self._loaded, self._detector, self._engine = loaded, detector, engine
         # The states of single tokens come from the engine to the host, and are few.
-        self._probe = on_device(detector.tokens, "cpu")
+        self._probe = on_device(detector.token_probe, "cpu")
         self._evaluation = LiveEvaluation(loaded, detector)
         device = loaded.device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None

@@ -212,7 +212,7 @@ class Session:
                     shape=detector.shape,
                     basis=detector.basis,
                     columns=recorded_columns(detector),
-                    token_layers=detector.tokens.layers if detector.tokens else (),
+                    token_layers=probe.layers if (probe := detector.token_probe) else (),
                 )
                 self._engine = Engine(
                     self.loaded,

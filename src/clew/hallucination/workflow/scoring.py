@@ -136,7 +136,7 @@ def score(given: ScoreSettings) -> ScoreResult:
         choose_format(local_path(given.out))
     detector, model, questions = given.detector, given.model, given.questions
     kept = detector if isinstance(detector, Detector) else load_detector(detector)
-    if given.tokens and kept.tokens is None:
+    if given.tokens and kept.token_probe is None:
         raise InputError(
             f"the detector {kept.name} has no token probe. Omit it, or use a detector that has "
             "one.",

@@ -134,7 +134,7 @@ class Tracer:
     def score_tokens(self, store: BrowsedStore, trace: Trace) -> list[float] | None:
         """The risk of every token of a stored answer by the detector's token probe. None without
         one, or if the store's states are in another basis than the detector's."""
-        probe = self.session.detector.tokens
+        probe = self.session.detector.token_probe
         names = ("nodes", "token_logprobs", "token_entropies")
         if probe is None or any(trace.get(name) is None for name in names):
             return None

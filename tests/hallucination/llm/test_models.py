@@ -7,6 +7,7 @@ import torch
 
 from clew.base.errors import InputError
 from clew.hallucination.capture import load_model
+from clew.hallucination.llm.embedded import read_gguf_once
 from tests.builders import save_tiny_model
 
 
@@ -30,6 +31,19 @@ def test_model_folder_loads_model_and_tokenizer(tmp_path: Path) -> None:
 def test_missing_model_is_named(name: str, match: str) -> None:
     with pytest.raises(InputError, match=match):
         load_model(name)
+
+
+def test_built_in_model_can_be_converted_while_it_is_loaded() -> None:
+    """As on its first use: transformers' reader of GGUF files is replaced twice."""
+    import gguf
+
+    reader = gguf.GGUFReader
+    with read_gguf_once():
+        outer = gguf.GGUFReader
+        with read_gguf_once():
+            assert gguf.GGUFReader is outer
+        assert gguf.GGUFReader is outer
+    assert gguf.GGUFReader is reader
 
 
 def test_folder_without_a_model_is_rejected(tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ def _print_totals(console: Console, result: "LabelResult") -> None:
     if result.excluded:
         have = "answer has" if len(result.excluded) == 1 else "answers have"
         some = ", ".join(result.excluded[:5])
-        say(f"excluded: {len(result.excluded):,} {have} no accepted answers, e.g. {some}")
+        given = "no label and " if any(row.method == "given" for row in result.rows) else ""
+        say(f"excluded: {len(result.excluded):,} {have} {given}no accepted answers, e.g. {some}")
     verb = "is" if result.hallucinated == 1 else "are"
     in_class = counted(result.correct + result.hallucinated, "answer")
     say(

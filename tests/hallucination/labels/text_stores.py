@@ -35,12 +35,13 @@ def write_text_store(
     rows: Iterable[dict[str, Any]],
     planned_rows: int | None = None,
     extra: Sequence[pa.Field] = (),
+    **settings: str,
 ) -> Path:
     """A store of these traces, each shard with its rows in the order given; `extra` are optional
     columns."""
     store.mkdir()
     manifest = Manifest(
-        kind="traces", settings={}, rows_per_shard=ROWS_PER_SHARD, planned_rows=planned_rows
+        kind="traces", settings=settings, rows_per_shard=ROWS_PER_SHARD, planned_rows=planned_rows
     )
     write_manifest(store, manifest)
     schema = describe_in_schema(pa.schema([*id_fields(), *text_fields(), *extra]), manifest)

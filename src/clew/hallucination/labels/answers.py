@@ -1,12 +1,18 @@
 """The answers of a trace store, read from its text columns only, and their labels."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from clew.base.errors import StoreError
-from clew.hallucination.traces.schema import ANSWER_PARTS, check_traces
+from clew.hallucination.traces.schema import (
+    ANSWER_PARTS,
+    CONTEXT,
+    GIVEN_SCORE,
+    GIVEN_SPANS,
+    check_traces,
+)
 from clew.storage.reader import ShardReader, StoreReader
 
 # An answer that is "excluded" by a person is in no class.
@@ -21,7 +27,8 @@ _COLUMNS = ("global_example_id", "question_id", "question", "category", "accepte
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredAnswer:
     """A model's answer to a question, with the accepted answers; `parts` names the part of the
-    answer that each is accepted for, if the question asks for several facts."""
+    answer that each is accepted for, if the question asks for several facts. An answer that was
+    given has the score and the spans of its file, as the store has them."""
 
     global_example_id: int
     question_id: str
@@ -30,6 +37,9 @@ class StoredAnswer:
     accepted: tuple[str, ...]
     text: str
     parts: tuple[str, ...] = ()
+    context: str | None = None
+    given_score: float | None = None
+    given_spans: tuple[tuple[int, int, int], ...] | None = None
 
     @property
     def by_part(self) -> dict[str, list[str]]:
@@ -103,31 +113,40 @@ def open_traces(path: Path) -> StoreReader:
     return store
 
 
-def read_answers(store: StoreReader) -> Iterator[StoredAnswer]:
-    """Iterate over all answers, shard by shard."""
+def read_answers(store: StoreReader, *, contexts: bool = False) -> Iterator[StoredAnswer]:
+    """Iterate over all answers, shard by shard; with `contexts`, what they are about."""
+    more = [ANSWER_PARTS, GIVEN_SCORE, GIVEN_SPANS, *([CONTEXT] if contexts else [])]
     for index in range(len(store.shards)):
-        yield from _read_shard(store.peek(index))
+        yield from _read_shard(store.peek(index), more)
 
 
-def _read_shard(shard: ShardReader) -> Iterator[StoredAnswer]:
-    names = [*_COLUMNS, "answer"]
-    has_parts = ANSWER_PARTS in shard.schema.names
-    table = shard.read_columns([*names, *([ANSWER_PARTS] if has_parts else [])])
-    columns = [column.to_pylist() for column in table.columns]
-    parts: list[Any] = columns.pop() if has_parts else [None] * len(columns[0])
-    for number, question_id, question, category, accepted, text, of in zip(
-        *columns, parts, strict=True
-    ):
-        part_names, accepted = _usable_parts(of, accepted)
+def _read_shard(shard: ShardReader, more: Sequence[str]) -> Iterator[StoredAnswer]:
+    held = [name for name in more if name in shard.schema.names]
+    table = shard.read_columns([*_COLUMNS, "answer", *held])
+    for row in table.to_pylist():
+        part_names, accepted = _usable_parts(row.get(ANSWER_PARTS), row["accepted_answers"])
+        spans = row.get(GIVEN_SPANS)
+        spans = None if spans is None else tuple(map(tuple, spans))
         yield StoredAnswer(
-            global_example_id=number,
-            question_id=question_id,
-            question=question or "",
-            category=category,
+            global_example_id=row["global_example_id"],
+            question_id=row["question_id"],
+            question=row["question"] or "",
+            category=row["category"],
             accepted=_usable(accepted),
-            text=text or "",
+            text=row["answer"] or "",
             parts=part_names,
+            context=row.get(CONTEXT),
+            given_score=_given_score(row.get(GIVEN_SCORE), spans),
+            given_spans=spans,
         )
+
+
+def _given_score(score: float | None, spans: Any) -> float | None:
+    """The score of the file, or that of its spans: an unsure one alone decides nothing."""
+    labels = {label for _, _, label in spans or ()}
+    if score is not None or spans is None:
+        return score
+    return 0.0 if 1 in labels else 1.0 if -1 not in labels else None
 
 
 def _usable_parts(parts: Any, accepted: Any) -> tuple[tuple[str, ...], Any]:

@@ -29,7 +29,7 @@ from clew.hallucination.labels.chat import ChatConfig
 from clew.hallucination.labels.judge import OnJudged, judge_answers
 from clew.hallucination.labels.methods import Method, match_answer, match_tokens
 from clew.hallucination.labels.normalize import answer_words, normalize_answer
-from clew.hallucination.labels.spans import Span, SpanLabeler, score_spans
+from clew.hallucination.labels.spans import Span, SpanLabeler, given_spans, score_spans
 from clew.hallucination.labels.table import (
     OWN_COLUMNS,
     SPAN_COLUMNS,
@@ -37,6 +37,7 @@ from clew.hallucination.labels.table import (
     spans_beside,
     write_table,
 )
+from clew.hallucination.traces.schema import ANSWERS_KEY, GIVEN
 from clew.storage.manifest import Manifest
 
 DEFAULT_THRESHOLD = 0.5
@@ -54,6 +55,8 @@ _DOUBTS = {
     "same list": (0.5, "the same list in another order"),
     "declines": (0.4, "it declines to answer, which is accepted"),
 }
+# Whose labels are compared with the words, by the reason of a score.
+_LABELED_BY = {"the judge": JUDGED, "its label in the file": GIVEN}
 # The similarity, 0 to 100, from which a text may be a spelling of an accepted answer.
 _SIMILAR = 75
 _LEAST_LETTERS = 4  # a shorter text is in many others by chance
@@ -86,7 +89,8 @@ class Examples:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LabelResult(Tabular):
     """The rows of the scores file in the order of `global_example_id`, and a summary. `excluded`
-    are the question ids of answers without accepted answers. `written` is False if the file already
+    are the question ids of answers without accepted answers, and without a label if they were
+    given. `written` is False if the file already
     had exactly these rows. If questions ask for several facts, `spans` say where the answers state
     them, in `spans_path`; `unclear` are the question ids of answers that state none of them
     clearly. `lost_corrections` is the number of corrections in the file before that are of other
@@ -164,7 +168,8 @@ def label_store(
     where: Spread | None = None,
     reporter: Reporter = ignore_event,
 ) -> LabelResult:
-    """Score the answers of a trace store and write the scores file. With `judge`, a model behind a
+    """Score the answers of a trace store and write the scores file. Labels and spans of given
+    answers are those of their file. With `judge`, a model behind a
     chat endpoint scores instead of `method`, asked by the workers of a cluster if `where` is given.
     `reporter` is told about these. Raises InputError if no answer can be scored, or if
     `out` has other contents and `overwrite` is not given.
@@ -172,15 +177,20 @@ def label_store(
     out = local_path(out)
     _check_settings(out, method, score_threshold)
     reader = open_traces(as_path(store))
-    answers = list(read_answers(reader))
-    usable = [answer for answer in answers if answer.accepted]
-    excluded = [answer.question_id for answer in answers if not answer.accepted]
-    spans = _label_spans(usable)
+    is_given = reader.manifest.settings.get(ANSWERS_KEY) == GIVEN
+    answers = list(read_answers(reader, contexts=is_given and judge is not None))
+    labeled = [answer for answer in answers if answer.given_score is not None]
+    others = [answer for answer in answers if answer.given_score is None]
+    # A judge can read a given answer and its source without an accepted answer.
+    usable = [one for one in others if one.accepted or (is_given and judge)]
+    excluded = [one.question_id for one in others if not (one.accepted or (is_given and judge))]
+    spans = _label_spans(answers)
     rows = (
         _judge(usable, judge, out, on_judged, where, reporter)
         if judge
         else _score(usable, method, spans)
     )
+    rows += map(_label_given, labeled)
     if not rows:
         raise InputError(_why_none(store, reader.manifest, len(excluded)))
     rows.sort(key=lambda row: row.global_example_id)
@@ -247,6 +257,12 @@ def _check_settings(out: Path, method: str, score_threshold: float) -> None:
 def _why_none(store: str | Path, manifest: Manifest, answers: int) -> str:
     if not manifest.rows:
         return f'"{store}" has no finished shard yet: run "clew extract" first.'
+    if manifest.settings.get(ANSWERS_KEY) == GIVEN:
+        return (
+            f'none of the {answers:,} answers in "{store}" has a label or accepted answers: add a '
+            "column to their file, such as hallucinated or correct, and read them again, or use a "
+            "judge (`judge_url`, `judge_model`)."
+        )
     return (
         f'none of the {answers:,} answers in "{store}" has accepted answers to compare with: '
         'run "clew extract" on questions that have an answer column, or provide a file with the '
@@ -255,10 +271,14 @@ def _why_none(store: str | Path, manifest: Manifest, answers: int) -> str:
 
 
 def _label_spans(answers: Sequence[StoredAnswer]) -> dict[int, list[Span]]:
-    """The spans of answers to questions that ask for several facts."""
-    asked = [answer for answer in answers if answer.parts]
+    """The spans of answers to questions that ask for several facts, and of given answers if their
+    file has spans."""
+    asked = [answer for answer in answers if answer.accepted and answer.parts]
     labeler = SpanLabeler(name for answer in asked for name in answer.accepted)
-    return {answer.global_example_id: labeler.label(answer) for answer in asked}
+    found = {answer.global_example_id: labeler.label(answer) for answer in asked}
+    if any(answer.given_spans is not None for answer in answers):
+        found |= {one.global_example_id: given_spans(one) for one in answers}
+    return found
 
 
 def _score(
@@ -301,7 +321,21 @@ def _judge(
     return [_label_judged(*one, judge.model) for one in zip(answers, scores, strict=True)]
 
 
+def _label_given(answer: StoredAnswer) -> LabeledAnswer:
+    """The label of the file wins; the reason says where the accepted answers disagree."""
+    assert answer.given_score is not None
+    accepted, reason = "", GIVEN
+    if answer.accepted:
+        accepted = match_tokens(answer.text, answer.accepted).accepted
+        words = match_answer("alias", answer.text, answer.accepted, answer.question)
+        if (words.score >= DEFAULT_THRESHOLD) != (answer.given_score >= DEFAULT_THRESHOLD):
+            reason = f"{GIVEN}; the words: {words.reason}"
+    return LabeledAnswer.of(answer, answer.given_score, GIVEN, accepted, reason)
+
+
 def _label_judged(answer: StoredAnswer, score: float, model: str) -> LabeledAnswer:
+    if not answer.accepted:
+        return LabeledAnswer.of(answer, score, f"judge {model}", "", JUDGED)
     closest = match_tokens(answer.text, answer.accepted).accepted
     words = match_answer("alias", answer.text, answer.accepted, answer.question)
     if words.is_refused and score < DEFAULT_THRESHOLD:
@@ -346,9 +380,10 @@ def find_doubt(row: LabeledAnswer, threshold: float) -> Doubt:
     """The doubt about an answer's label; none if a person has corrected it."""
     if row.correction is not None:
         return Doubt(0.0)
-    if row.reason.startswith(JUDGED):
-        is_agreed = row.reason == JUDGED
-        return Doubt(0.0) if is_agreed else Doubt(1.0, "the judge and the words disagree")
+    for whose, reason in _LABELED_BY.items():
+        if row.reason.startswith(reason):
+            is_agreed = row.reason == reason
+            return Doubt(0.0) if is_agreed else Doubt(1.0, f"{whose} and the words disagree")
     if row.reason in _DOUBTS:
         return Doubt(*_DOUBTS[row.reason])
     if row.score is not None and 0 < row.score < 1:

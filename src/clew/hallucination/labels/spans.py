@@ -7,7 +7,7 @@ cannot decide is unsure, and excluded.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from rapidfuzz import fuzz
 
@@ -16,6 +16,9 @@ from clew.hallucination.labels.methods import match_alias
 from clew.hallucination.labels.normalize import answer_words, normalize_answer
 
 SpanLabel = Literal["correct", "hallucinated", "unsure"]
+# By what a store of given answers has for them.
+_UNSURE = -1
+_GIVEN: dict[int, SpanLabel] = {1: "hallucinated", 0: "correct", _UNSURE: "unsure"}
 # A longer value is a description, not a name; beside an accepted name, a few words may stand.
 _MOST_WORDS = 6
 _MOST_EXTRA_WORDS = 2
@@ -42,6 +45,27 @@ class Span:
     text: str
     accepted_answer: str
 
+    @classmethod
+    def of(
+        cls,
+        answer: StoredAnswer,
+        start: int,
+        end: int,
+        label: SpanLabel,
+        part: str = "",
+        accepted: str = "",
+    ) -> Self:
+        return cls(
+            question_id=answer.question_id,
+            global_example_id=answer.global_example_id,
+            part=part,
+            start=start,
+            end=end,
+            label=label,
+            text=answer.text[start:end],
+            accepted_answer=accepted,
+        )
+
 
 class SpanLabeler:
     """Labels the spans of answers. `names` are all accepted answers of the store: another one of
@@ -53,20 +77,12 @@ class SpanLabeler:
     def label(self, answer: StoredAnswer) -> list[Span]:
         """One span per stated part, in the order of the parts; a part that is stated twice is
         unsure."""
-        return [
-            Span(
-                question_id=answer.question_id,
-                global_example_id=answer.global_example_id,
-                part=part,
-                start=start,
-                end=end,
-                label=self.judge(answer.text[start:end], accepted) if is_clear else "unsure",
-                text=answer.text[start:end],
-                accepted_answer=accepted[0],
-            )
-            for part, accepted in answer.by_part.items()
-            for start, end, is_clear in _find(answer.text, part, answer.by_part)
-        ]
+        found = []
+        for part, accepted in answer.by_part.items():
+            for start, end, is_clear in _find(answer.text, part, answer.by_part):
+                label = self.judge(answer.text[start:end], accepted) if is_clear else "unsure"
+                found.append(Span.of(answer, start, end, label, part, accepted[0]))
+        return found
 
     def judge(self, value: str, accepted: Sequence[str]) -> SpanLabel:
         """Whether the value of a part is one of the accepted answers."""
@@ -82,6 +98,25 @@ class SpanLabeler:
             extra = len(words) - len(answer_words(match.accepted))
             return "correct" if extra <= _MOST_EXTRA_WORDS else "unsure"
         return "unsure" if any(_may_mean(value, words, one) for one in accepted) else "hallucinated"
+
+
+def given_spans(answer: StoredAnswer) -> list[Span]:
+    """The spans that the answer's file gives, and the text between them, which is correct. Of an
+    answer that is labeled as a whole, all is correct if it is; else nobody knows what."""
+    if answer.given_spans is None:
+        label: SpanLabel = "correct" if answer.given_score == 1 else "unsure"
+        return [Span.of(answer, 0, len(answer.text), label)] if answer.text else []
+    found, last = [], 0
+    for start, end, number in sorted(answer.given_spans):
+        if number == _UNSURE:  # a token has the space before it
+            start = max(last, len(answer.text[:start].rstrip()))
+        if last < start:
+            found.append(Span.of(answer, last, start, "correct"))
+        found.append(Span.of(answer, start, end, _GIVEN[number]))
+        last = max(last, end)
+    if last < len(answer.text):
+        found.append(Span.of(answer, last, len(answer.text), "correct"))
+    return found
 
 
 def score_spans(spans: Sequence[Span]) -> float | None:

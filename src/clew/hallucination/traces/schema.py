@@ -41,8 +41,9 @@ CONTEXT = "context"
 ANSWER_PARTS, TOKEN_ENDS = "answer_parts", "token_ends"
 # Only in stores of answers that were given and read, not generated: what their file says of each.
 # The score is 1 for a correct answer and 0 for a hallucinated one, null without a label; a span is
-# [start, end) in characters of the answer, labeled 1 (hallucinated), 0 or -1 (unsure), null for an
-# answer that is labeled as a whole only; `group` is what must not be split, such as a document.
+# start, end and label: [start, end) in characters of the answer, 1 (hallucinated), 0 or -1
+# (unsure), and the spans are null for an answer that is labeled as a whole only; `group` is what
+# must not be split, such as a document.
 GIVEN_SCORE, GIVEN_SPANS, GROUP = "given_score", "given_spans", "group"
 # The setting of manifests and detectors that says so; those of generated answers do not have it.
 ANSWERS_KEY, GIVEN = "answers", "given"
@@ -131,11 +132,9 @@ def reduced_fields(shape: TraceShape, eigenvalues: int = MOST_EIGENVALUES) -> li
 
 
 def given_fields() -> list[pa.Field]:
-    numbers = (("start", pa.int32()), ("end", pa.int32()), ("label", pa.int8()))
-    span = pa.struct([pa.field(name, kind) for name, kind in numbers])
     return [
         pa.field(GIVEN_SCORE, pa.float32()),
-        pa.field(GIVEN_SPANS, pa.list_(span)),
+        pa.field(GIVEN_SPANS, pa.list_(pa.list_(pa.int32(), 3))),
         pa.field(GROUP, pa.string()),
     ]
 

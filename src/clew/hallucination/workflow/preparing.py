@@ -312,6 +312,7 @@ class LabelSettings(OnCluster, Cached):
 def label(given: LabelSettings) -> "LabelResult":
     """Score each answer in a store against its accepted answers: 0 (hallucinated) to 1 (correct).
 
+    Given answers keep the labels and spans of their file; only those without a label are scored.
     Answers in which the model declines to answer are refused: they have no score. The scores
     compare wording only, so check the borderline examples that are printed; the column
     "correction" of the file is yours, wins, and is kept when you label again. A judge's replies are

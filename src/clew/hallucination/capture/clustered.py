@@ -16,7 +16,8 @@ from clew.cluster.connection import Cluster, WorkerPlan, connected, plan_workers
 from clew.cluster.workers import run_workers
 from clew.hallucination.capture.config import ExtractConfig, ExtractResult
 from clew.hallucination.llm.embedded import EMBEDDED_NAME, embedded_model_folder
-from clew.hallucination.questions import QuestionSet, load_questions
+from clew.hallucination.questions import QuestionSet
+from clew.hallucination.questions.given import load_rows
 from clew.storage.leases import WORK_FOLDER, Heartbeat, Leases
 from clew.storage.manifest import has_manifest, read_manifest
 from clew.storage.places import open_place
@@ -41,7 +42,7 @@ def extract_on_cluster(
     single process makes. Raises ClewError."""
     reporter = reporter or log_event
     _refuse_unfit(config)
-    questions = questions or load_questions(config.questions, config.num_samples)
+    questions = questions or load_rows(config.questions, config.num_samples, config.answers)
     config = _with_full_paths(config)
     with connected(cluster) as found, _ClusterRun(config.out) as run:
         plan = _plan(config, found, len(questions.questions), workers)

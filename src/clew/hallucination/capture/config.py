@@ -2,7 +2,7 @@
 capture to others does not need it."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,8 +10,9 @@ from clew.base.errors import InputError
 from clew.base.settings import check_numbers, check_positive, check_weight
 from clew.hallucination.llm.embedded import EMBEDDED_NAME, DeviceMap, Quantize
 from clew.hallucination.llm.prompts import Cut, check_template
+from clew.hallucination.questions.given import Answers
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
-from clew.hallucination.traces.schema import Keep
+from clew.hallucination.traces.schema import GIVEN, Keep
 from clew.storage.lock import Part
 
 
@@ -40,6 +41,7 @@ class ExtractConfig(Generation):
 
     model: str = EMBEDDED_NAME
     questions: str = "facts"
+    answers: Answers | None = None
     out: Path = Path(DEFAULT_TRACES_DIR)
     num_samples: int | None = None
     shard_size: int = 500
@@ -62,6 +64,7 @@ class ExtractConfig(Generation):
     threads: int | None = None
 
     def __post_init__(self) -> None:
+        self._refuse_generation()
         check_numbers(self)
         check_positive(
             self, "shard_size", "max_new_tokens", "num_beams", "node_dim", "edges_per_token"
@@ -83,15 +86,41 @@ class ExtractConfig(Generation):
             )
         if self.prompt is not None:
             check_template(self.prompt)
-        for name, choices in (("cut", get_args(Cut)), ("keep", get_args(Keep))):
-            if (value := getattr(self, name)) not in choices:
-                raise InputError(f"choose from: {', '.join(choices)}.", setting=name, value=value)
+        choices = {"cut": get_args(Cut), "keep": get_args(Keep)}
+        if self.answers is not None:
+            choices["answers"] = get_args(Answers)
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in known:
+                raise InputError(f"choose from: {', '.join(known)}.", setting=name, value=value)
         if self.join and self.part.count > 1:
             raise InputError(
                 "a process that joins takes any pending shard: omit `part`.",
                 setting="part",
                 value=str(self.part),
             )
+
+    @property
+    def is_given(self) -> bool:
+        return self.answers == GIVEN
+
+    @property
+    def new_tokens(self) -> int:
+        """The most tokens that are generated for an answer."""
+        return 0 if self.is_given else self.max_new_tokens
+
+    def _refuse_generation(self) -> None:
+        """Raises InputError if answers are given, and a setting is about generating some."""
+        if not self.is_given:
+            return
+        generating = ("entailment", *(one.name for one in fields(Generation)))
+        for one in fields(self):
+            if one.name in generating and (value := getattr(self, one.name)) != one.default:
+                raise InputError(
+                    "it is about generating answers, and yours are only read: omit it, or use "
+                    '`answers="generate"`.',
+                    setting=one.name,
+                    value=value,
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,8 @@ from clew.hallucination.llm.memory import (
     row_bytes,
 )
 from clew.hallucination.llm.models import LoadedModel
-from clew.hallucination.questions import QuestionSet, load_questions
+from clew.hallucination.questions import QuestionSet
+from clew.hallucination.questions.given import load_rows
 from clew.hallucination.traces import TraceBatchLoader
 from clew.storage.lock import Part
 from clew.storage.manifest import MANIFEST_NAME, read_manifest
@@ -122,7 +123,7 @@ def predict_run(
     if workers < 1:
         raise InputError("it must be 1 or more.", setting="workers", value=workers)
     target = None if gpu is None else find_gpu(gpu)
-    questions = questions or load_questions(config.questions, config.num_samples)
+    questions = questions or load_rows(config.questions, config.num_samples, config.answers)
     sample = SampleRun(config, questions, reporter or log_event)
     sample.capture(loaded, should_stop)
     return plan_capture(config, sample, len(questions.questions), workers, target)
@@ -213,7 +214,7 @@ class SampleRun:
         started, self.job = time.perf_counter(), job
         decoder = job.decoder
         self.plan = plan_batches(
-            self._config, decoder.model, decoder.shape, job.prompts, job.checks
+            self._config, decoder.model, decoder.shape, job.rows.lengths, job.checks
         )
         rows, few = self.plan.rows, -(-self.plan.rows // 4)
         if decoder.device.type == "cpu":
@@ -234,11 +235,16 @@ class SampleRun:
             (trace["prompt_length"], len(trace["tokens"]) - trace["prompt_length"])
             for trace in TraceBatchLoader(out).iter_traces()
         ]
-        self.lengths = [(p - job.shared_tokens, max(1, a)) for p, a in sizes]
-        work = count_work(self.lengths, job.plan, decoder.max_new_tokens)
+        shared = job.rows.shared_tokens
+        self.lengths = [(p - shared, max(1, a)) for p, a in sizes]
+        if self._config.is_given:  # which are passed with their prompts
+            self.lengths = [(p + a - shared, 0) for p, a in sizes]
+        work = count_work(self.lengths, job.plan, self._config.new_tokens)
         self.costs = self.costs * (self.seconds / (self.costs @ work))
         self.bytes_per_trace = manifest.bytes / manifest.rows
-        width = max(p for p, _ in sizes) + decoder.max_new_tokens
+        width = max(map(sum, sizes))
+        if not self._config.is_given:
+            width = max(p for p, _ in sizes) + decoder.max_new_tokens
         more_rows = max(0, self.plan.rows - min(job.plan.rows, len(sizes)))
         self.memory_bytes = _peak_memory() + 3 * more_rows * record_bytes(decoder.shape, width)
         self.row_bytes = row_bytes(model, decoder.shape, width)
@@ -260,9 +266,9 @@ def _time(
     most_tokens: int | None = None,
 ) -> tuple[float, float]:
     """Seconds per token of a prompt, and per step, of a batch of `rows`."""
-    shared = job.shared_tokens
+    shared = job.rows.shared_tokens
     end = None if most_tokens is None else shared + most_tokens
-    prompts = [job.prompts[i % len(job.prompts)][:end] for i in range(rows)]
+    prompts = [job.rows.timed(i % len(job.rows.lengths))[:end] for i in range(rows)]
     tokens = sum(len(prompt) - shared for prompt in prompts)
     passed, step = job.decoder.time_batch(prompts, steps=_STEPS, clock=clock)
     return max(passed, 1e-9) / tokens, max(step, 1e-9)
@@ -282,16 +288,16 @@ def plan_capture(
     target: Gpu | None = None,
 ) -> CapturePlan:
     """Scale what a sample took to all questions that are not captured yet."""
-    out, device, max_new_tokens = config.out, sample.job.decoder.device, config.max_new_tokens
+    out, device = config.out, sample.job.decoder.device
     captured = read_manifest(out).rows if (out / MANIFEST_NAME).exists() else 0
     remaining = max(0, questions - captured)
     size, shards = min(config.shard_size, max(1, remaining)), -(-remaining // config.shard_size)
     tokens = [sum(one) for one in sample.lengths]
-    mean = statistics.fmean(tokens) + sample.job.shared_tokens
+    mean = statistics.fmean(tokens) + sample.job.rows.shared_tokens
     plan, costs, notes = sample.plan, sample.costs, tuple[str, ...]()
     if target is not None:
         plan = _plan_on(target, sample, size)
-    work = typical_shard(sample.lengths, size, plan, max_new_tokens)
+    work = typical_shard(sample.lengths, size, plan, config.new_tokens)
     if target is not None:
         cached = mean - statistics.fmean(answer for _, answer in sample.lengths) / 2
         costs = costs_on(target, sample.size, cached, costs, sample.gpu, work)

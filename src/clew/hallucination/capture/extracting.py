@@ -1,6 +1,8 @@
 """Run a model over questions and write one trace per answer, shard by shard."""
 
+from array import array
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 
@@ -27,7 +29,8 @@ from clew.hallucination.capture.shard import Background, ShardCapture
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.llm.device_map import explain_spread, is_spread
 from clew.hallucination.llm.models import LoadedModel, load_model, settle_threads
-from clew.hallucination.questions import QuestionSet, load_questions
+from clew.hallucination.questions import QuestionSet
+from clew.hallucination.questions.given import load_rows
 from clew.storage.working_copy import scratch_root
 from clew.storage.writing import refuse_full_disk
 
@@ -52,7 +55,7 @@ def extract(
     first shard. Raises ClewError, StoppedError if nothing was started.
     """
     reporter = reporter or log_event
-    questions = questions or load_questions(config.questions, config.num_samples)
+    questions = questions or load_rows(config.questions, config.num_samples, config.answers)
     store = TraceStore(
         config.out, rows_per_shard=config.shard_size, part=config.part, join=config.join
     )
@@ -107,8 +110,8 @@ def _capture_shards(
 ) -> int:
     """The number of captured traces."""
     store, config = job.store, job.config
-    prompts = [job.prompts[i] for number in pending for i in store.shard_rows(number)]
-    some = [job.prompts[i] for i in store.shard_rows(pending[0])][:_TIMED_PROMPTS]
+    ids = array("q", chain.from_iterable(map(store.shard_rows, pending)))
+    some = [job.rows.timed(i) for i in ids[:_TIMED_PROMPTS]]
 
     def settle(*, again: bool = False) -> None:
         if job.decoder.device.type == "cpu":
@@ -118,8 +121,8 @@ def _capture_shards(
         explained_out_of_memory("a single prompt", job.decoder.device),
         report_work(reporter, StepStarted(name="timing a batch of answers")),
     ):
-        settle(again=len(prompts) > _TIMED_PROMPTS)
-        estimate, run_bytes = estimate_run(job, prompts)
+        settle(again=len(ids) > _TIMED_PROMPTS)
+        estimate, run_bytes = estimate_run(job, ids)
         _refuse_full_disk(store, run_bytes, pending)
     if config.draws:
         reporter(
@@ -132,9 +135,9 @@ def _capture_shards(
     started = WorkStarted(
         noun="traces",
         planned=planned,
-        done=planned - len(prompts),
+        done=planned - len(ids),
         estimate=estimate,
-        waiting="answering the first questions",
+        waiting=f"{'reading' if config.is_given else 'answering'} the first questions",
     )
     made = 0
     with report_work(reporter, started), Background(reporter) as background:

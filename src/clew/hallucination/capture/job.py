@@ -2,12 +2,15 @@
 its batches, disk space, memory and time."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
+import numpy as np
 import psutil
 import pyarrow as pa
 import torch
@@ -48,15 +51,18 @@ from clew.hallucination.llm.prompts import (
 )
 from clew.hallucination.llm.recording import Recording
 from clew.hallucination.llm.self_evaluation import Entailment, SelfChecks, SelfEvaluation
-from clew.hallucination.questions import Question, QuestionSet
+from clew.hallucination.questions import QuestionSet
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
+    ANSWERS_KEY,
     EIGENVALUES,
+    GIVEN,
     MOST_EIGENVALUES,
     Keep,
     TraceShape,
     trace_schema,
 )
+from clew.storage.disk_list import DiskList
 from clew.storage.manifest import Manifest
 from clew.storage.origin import describe_in_schema
 
@@ -69,8 +75,51 @@ _TEXT_BYTES = 600
 _TOKEN_TEXT_BYTES = 8
 # On a CPU the time of a step grows with its rows, so a few are enough to time it.
 _TIMED_ROWS = 24
+# Generated to compare batched with plain passes where all answers are given.
+_CHECK_TOKENS = 2
+# Questions that are tokenized at once.
+_ENCODED_ROWS = 1000
+# The most tokens that are generated to time a batch.
+_TIMED_TOKENS = 8
 # A full trace must fit in memory; this is its maximum size.
 MAX_FULL_TRACE_BYTES = 1 << 30
+
+
+@dataclass(kw_only=True)
+class EncodedRows:
+    """What is captured, in order: questions, the tokens of their prompts, and of their answers
+    where those are given. `lengths` are the tokens of both."""
+
+    questions: DiskList[Any] = field(default_factory=DiskList)
+    prompts: DiskList[list[int]] = field(default_factory=DiskList)
+    answers: DiskList[list[int]] = field(default_factory=DiskList)
+    lengths: "array[int]" = field(default_factory=lambda: array("l"))
+
+    @cached_property
+    def shared_tokens(self) -> int:
+        """What all prompts start with; a batch passes it once."""
+        return len(shared_prefix(self.prompts))
+
+    def add(self, question: Any, prompt: list[int], answer: list[int]) -> None:
+        self.questions.append(question)
+        self.prompts.append(prompt)
+        self.answers.append(answer)
+        self.lengths.append(len(prompt) + len(answer))
+
+    def timed(self, index: int) -> list[int]:
+        """What is passed before tokens are generated to time that: the prompt, and an answer that
+        is given, as far as there certainly is room for more."""
+        prompt, answer = self.prompts[index], self.answers[index]
+        return [*prompt, *answer][: -_TIMED_TOKENS if answer else None] or prompt[:1]
+
+    def answered(self, tokenizer: Any) -> Iterator[list[int]]:
+        """The tokens of the prompts with their answers: those given, else the first accepted."""
+        for index, question in enumerate(self.questions):
+            answer = self.answers[index]
+            if not answer and question.answers:
+                text = f" {question.answers[0]}"
+                answer = tokenizer.encode(text, add_special_tokens=False)
+            yield [*self.prompts[index], *answer]
 
 
 @dataclass(kw_only=True)
@@ -79,8 +128,7 @@ class Job:
 
     config: ExtractConfig
     store: TraceStore
-    questions: list[Question]
-    prompts: list[list[int]]
+    rows: EncodedRows
     tokenizer: Any
     decoder: Decoder
     plan: BatchPlan
@@ -88,15 +136,10 @@ class Job:
     schema: pa.Schema
     checks: SelfChecks
 
-    @cached_property
-    def shared_tokens(self) -> int:
-        """What all prompts start with; a batch passes it once."""
-        return len(shared_prefix(self.prompts))
-
     @property
     def extra_work(self) -> list[ExtraWork]:
         """What answers take besides answering and drawing."""
-        return self.checks.extra_work(self.decoder.shape, self.config.max_new_tokens)
+        return self.checks.extra_work(self.decoder.shape, self.config.new_tokens)
 
 
 def prepare_job(
@@ -128,19 +171,27 @@ def prepare_job(
         entailment=Entailment() if config.entailment else None,
         draws=config.draws,
     )
-    asked, prompts, skipped = _encode_questions(config, questions, prompt, loaded, checks, shape)
-    plan = plan_batches(config, loaded.model, shape, prompts, checks)
+    rows, skipped = _encode_questions(config, questions, prompt, loaded, checks, shape)
+    plan = plan_batches(config, loaded.model, shape, rows.lengths, checks)
     model = describe_model(config.model, loaded.model, config.quantize)
     settings = {"model": model, **_describe_settings(config, questions, loaded, prompt, plan)}
     other = None
     if config.basis is not None:
         other, settings["basis"] = read_other_basis(config.basis, model, shape)
-    store.open(settings=settings | checks.describe(), rows=len(asked), skipped=skipped)
+    store.open(settings=settings | checks.describe(), rows=len(rows.lengths), skipped=skipped)
     if config.generation_batch is None:
         plan = _stored_plan(store.manifest, plan)
     _report_excluded(skipped, reporter)
     basis = store.open_basis(
-        lambda: fit_on_questions(loaded, observer, asked, prompts, shape.node_dim, reporter), other
+        lambda: fit_on_questions(
+            loaded,
+            observer,
+            rows.answered(loaded.tokenizer),
+            rows.shared_tokens,
+            shape.node_dim,
+            reporter,
+        ),
+        other,
     )
     eigenvalues = store.manifest.settings.get(EIGENVALUES, 0)
     schema = trace_schema(
@@ -151,21 +202,21 @@ def prepare_job(
         samples=config.draws > 0,
         context=prompt.context_template is not None,
         parts=questions.has_parts,
+        given=config.is_given,
         evaluation=checks.shape,
     )
     decoder = Decoder(
         loaded,
         Recording(shape=shape, basis=basis),
         cut=config.cut,
-        max_new_tokens=config.max_new_tokens,
+        max_new_tokens=config.new_tokens or _CHECK_TOKENS,
         max_rows=max(plan.rows, MAX_ROWS),
     )
-    same_length = settle_decoder(decoder, prompts, reporter, name=config.model)
+    same_length = settle_decoder(decoder, rows.prompts, reporter, name=config.model)
     return Job(
         config=config,
         store=store,
-        questions=asked,
-        prompts=prompts,
+        rows=rows,
         tokenizer=loaded.tokenizer,
         decoder=decoder,
         plan=replace(plan, same_length=same_length),
@@ -200,7 +251,7 @@ def _describe_settings(
     with."""
     return {
         "prompt": prompt.describe(),
-        "generation": config.describe(),
+        **({ANSWERS_KEY: GIVEN} if config.is_given else {"generation": config.describe()}),
         "questions": {
             "name": questions.name,
             "sha256": questions.sha256,
@@ -242,19 +293,22 @@ def _encode_questions(
     loaded: LoadedModel,
     checks: SelfChecks,
     shape: TraceShape,
-) -> tuple[list[Question], list[list[int]], list[dict[str, str]]]:
-    """The questions that can be captured, their tokens, and the skipped ones with the reason: those
-    that are too long, and malformed records."""
-    most, new, behind = context_tokens(loaded.model), config.max_new_tokens, checks.extra_tokens
+) -> tuple[EncodedRows, list[dict[str, str]]]:
+    """The questions that can be captured, with their tokens, and the skipped ones with the reason:
+    those that are too long, and malformed records."""
+    most, new, behind = context_tokens(loaded.model), config.new_tokens, checks.extra_tokens
 
-    def why_not(prompt_tokens: int, question: Question) -> str | None:
-        tokens = prompt_tokens + new
+    def why_not(prompt_tokens: int, answer_tokens: int, question: Any) -> str | None:
+        tokens = prompt_tokens + answer_tokens + new
         if tokens + behind > most:
             long = "question" if question.context is None else "question or its context"
             more = f", with {behind} tokens of self-evaluation," if behind else ""
+            then, fix = f"{new} new tokens", "lower `max_new_tokens`"
+            if config.is_given:
+                then, fix = f"{answer_tokens} tokens of the answer", "split the answer"
             return (
-                f"{prompt_tokens} prompt tokens and {new} new tokens{more} exceed the model's "
-                f"limit of {most}: shorten the {long}, or lower `max_new_tokens`"
+                f"{prompt_tokens} prompt tokens and {then}{more} exceed the model's "
+                f"limit of {most}: shorten the {long}, or {fix}"
             )
         size = full_bytes(shape, tokens) if config.keep == "full" else 0
         if size > MAX_FULL_TRACE_BYTES:
@@ -264,43 +318,51 @@ def _encode_questions(
             )
         return None
 
-    asked, prompts = list[Question](), list[list[int]]()
+    rows, encoder = EncodedRows(), Encoder(loaded.tokenizer, prompt, most)
     skipped = [{"where": s.where, "reason": s.reason} for s in questions.skipped]
-    encoded = Encoder(loaded.tokenizer, prompt, most).tokenize(
-        [question.question for question in questions.questions],
-        [question.context for question in questions.questions],
-    )
-    for question, tokens in zip(questions.questions, encoded, strict=True):
-        reason = tokens if isinstance(tokens, str) else why_not(len(tokens), question)
+    for question, tokens, answer in _encode(encoder, questions.questions, config):
+        reason = tokens if isinstance(tokens, str) else why_not(len(tokens), len(answer), question)
         if reason is not None:
             skipped.append({"where": f"question {question.id:.80}", "reason": reason})
         elif isinstance(tokens, list):
-            asked.append(question)
-            prompts.append(tokens)
-    if not asked:
+            rows.add(question, tokens, answer)
+    if not rows.lengths:
         first = skipped[len(questions.skipped)]
         raise InputError(
             f"none of the {len(questions.questions)} questions of {questions.name} can be "
             f"captured. The first, {first['where']}: {first['reason']}."
         )
-    return asked, prompts, skipped
+    return rows, skipped
+
+
+def _encode(
+    encoder: Encoder, questions: Sequence[Any], config: ExtractConfig
+) -> Iterator[tuple[Any, list[int] | str, list[int]]]:
+    """Questions with the tokens of their prompts, or why there are none, and of their answers if
+    those are given."""
+    for start in range(0, len(questions), _ENCODED_ROWS):
+        some = questions[start : start + _ENCODED_ROWS]
+        prompts = encoder.tokenize([one.question for one in some], [one.context for one in some])
+        answers: Iterable[list[int]] = ([] for _ in some)
+        if config.is_given:
+            answers = encoder.encode_answers([one.answer for one in some])
+        yield from zip(some, prompts, answers, strict=True)
 
 
 def plan_batches(
     config: ExtractConfig,
     model: PreTrainedModel,
     shape: TraceShape,
-    prompts: Sequence[Sequence[int]],
+    lengths: Sequence[int],
     checks: SelfChecks,
 ) -> BatchPlan:
     """Plan the generation batches: as many rows as requested or as fit in device memory, dividing a
-    shard evenly."""
-    lengths = [len(prompt) for prompt in prompts]
+    shard evenly. `lengths` are the tokens of the prompts, with those of answers that are given."""
     # A length that all but the longest prompts stay below.
     typical = max(lengths, default=1)
     if len(lengths) >= 20:
         typical = int(statistics.quantiles(lengths, n=20)[-1])
-    width = typical + config.max_new_tokens + checks.extra_tokens
+    width = typical + config.new_tokens + checks.extra_tokens
     rows, shard = config.generation_batch, config.shard_size
     if rows is None:
         rows = CPU_ROWS
@@ -313,7 +375,10 @@ def plan_batches(
     return BatchPlan(rows=rows, tokens=2 * rows * max(64, width))
 
 
-def trace_bytes(shape: TraceShape, keep: Keep, tokens: int, sampled_tokens: int = 0) -> int:
+Number = TypeVar("Number", int, np.ndarray)
+
+
+def trace_bytes(shape: TraceShape, keep: Keep, tokens: Number, sampled_tokens: int = 0) -> Number:
     """Bytes on disk of one trace with that many tokens, including the text of drawn answers."""
     a_token = 2 * shape.node_dim + 4 * shape.edges_per_token
     by_head = 2 * shape.heads * (4 + MOST_EIGENVALUES)
@@ -323,27 +388,31 @@ def trace_bytes(shape: TraceShape, keep: Keep, tokens: int, sampled_tokens: int 
     return size + _TEXT_BYTES + 8 * tokens + _TOKEN_TEXT_BYTES * sampled_tokens
 
 
-def full_bytes(shape: TraceShape, tokens: int) -> int:
+def full_bytes(shape: TraceShape, tokens: Number) -> Number:
     return 2 * shape.layers * tokens * (shape.dim + shape.heads * tokens)
 
 
-def estimate_run(job: Job, prompts: Sequence[list[int]]) -> tuple[str, int]:
+def estimate_run(job: Job, ids: Sequence[int]) -> tuple[str, int]:
     """What the remaining work takes, in words and in bytes on disk: time one batch and extrapolate
-    to these prompts, assuming answers of maximum length."""
+    to the rows of these ids, assuming answers of maximum length."""
     decoder, plan, config = job.decoder, job.plan, job.config
-    shape, new, draws = decoder.shape, config.max_new_tokens, config.draws
-    lengths = sorted(map(len, prompts))
-    tokens = [length + new for length in lengths]
-    size = sum(trace_bytes(shape, config.keep, count, draws * new) for count in tokens)
+    shape, new, draws = decoder.shape, config.new_tokens, config.draws
+    lengths = np.array(job.rows.lengths)[ids]
+    tokens, middle = lengths + new, np.sort(lengths)[len(lengths) // 2]
+    size = int(np.sum(trace_bytes(shape, config.keep, tokens, draws * new)))
     size += len(tokens) * sum(one.bytes for one in job.extra_work)
-    records = plan.rows * record_bytes(shape, tokens[-1]), plan.tokens * record_bytes(shape, 1)
-    prompt_seconds, step_seconds = _time_batch(decoder, prompts, lengths[len(lengths) // 2], plan)
+    longest = int(tokens.max())
+    records = plan.rows * record_bytes(shape, longest), plan.tokens * record_bytes(shape, 1)
+    short = (i for i in ids if job.rows.lengths[i] <= middle)
+    prompt_seconds, step_seconds = _time_batch(
+        job, list(islice(short, plan.rows)), min(plan.rows, len(ids))
+    )
     # With what the timed batch took.
     memory = psutil.Process().memory_info().rss + 3 * min(records)
     # Drawn answers pass their prompts once more, in batches of the same size as the answers.
-    seconds = sum(lengths) * prompt_seconds * (2 if draws else 1)
+    seconds = float(lengths.sum()) * prompt_seconds * (2 if draws else 1)
     seconds += -(-len(tokens) // plan.rows) * new * step_seconds * (1 + draws)
-    further = (sum(tokens) + one.tokens * len(tokens) for one in job.extra_work)
+    further = (int(tokens.sum()) + one.tokens * len(tokens) for one in job.extra_work)
     seconds += sum(further) * prompt_seconds
     text = (
         f"{len(tokens):,} traces to extract: at most {duration_text(seconds)}, "
@@ -352,15 +421,13 @@ def estimate_run(job: Job, prompts: Sequence[list[int]]) -> tuple[str, int]:
     return text, size
 
 
-def _time_batch(
-    decoder: Decoder, prompts: Sequence[list[int]], longest: int, plan: BatchPlan
-) -> tuple[float, float]:
-    """Seconds per prompt token, and seconds per step of a whole batch; from as much of it as fits
-    in device memory, scaled up."""
-    rows = min(plan.rows, len(prompts))
+def _time_batch(job: Job, ids: Sequence[int], rows: int) -> tuple[float, float]:
+    """Seconds per prompt token, and seconds per step of a batch of `rows`; from as much of it as
+    fits in device memory, scaled up."""
+    decoder = job.decoder
     on_cpu = decoder.device.type == "cpu"
     timed = min(rows, _TIMED_ROWS) if on_cpu else rows
-    sample = [prompt for prompt in prompts if len(prompt) <= longest][:timed]
+    sample = [job.rows.timed(i) for i in ids[:timed]]
     wanted = rows if on_cpu else len(sample)
     while (found := none_if_out_of_memory(partial(decoder.time_batch, sample))) is None:
         if len(sample) == 1:

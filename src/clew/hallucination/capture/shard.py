@@ -2,6 +2,7 @@
 to Arrow, hashes and writes them."""
 
 import functools
+import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -24,10 +25,14 @@ from clew.hallucination.llm.memory import make_batches
 from clew.hallucination.llm.observe import FullRecord, full_columns, record_fully
 from clew.hallucination.llm.prompts import find_token_ends
 from clew.hallucination.llm.requests import Finished
+from clew.hallucination.questions.given import GivenAnswer
 from clew.hallucination.traces.compact import reduce_heads, reduced_columns
 from clew.hallucination.traces.schema import (
     ANSWER_PARTS,
     CONTEXT,
+    GIVEN_SCORE,
+    GIVEN_SPANS,
+    GROUP,
     TOKEN_ENDS,
     TraceShape,
     build_record_batch,
@@ -149,8 +154,8 @@ class ShardCapture:
 
     def _batches(self) -> Iterator[list[int]]:
         """Generation batches as lists of global ids; the same ones in every run."""
-        lengths = [len(self.job.prompts[i]) for i in self.rows]
-        batches = make_batches(lengths, self.job.plan, self.job.config.max_new_tokens)
+        lengths = [self.job.rows.lengths[i] for i in self.rows]
+        batches = make_batches(lengths, self.job.plan, self.job.config.new_tokens)
         return ([self.rows[i] for i in batch] for batch in batches)
 
     def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
@@ -162,7 +167,7 @@ class ShardCapture:
             keep = [row for row, i in enumerate(part) if i in wanted]
             some = make().take(pa.array(keep, pa.int64()))
             if self.job.config.keep == "full":
-                sequences = [[*self.job.prompts[part[r]], *answers[r].tokens] for r in keep]
+                sequences = [[*self.job.rows.prompts[part[r]], *answers[r].tokens] for r in keep]
                 yield from self._add_full(sequences, some)
             else:
                 yield lambda batch=some: batch  # type: ignore[misc]
@@ -175,16 +180,19 @@ class ShardCapture:
 
     def _answer(self, ids: Sequence[int]) -> _Answered:
         """Some answers, and what converts them and their record to Arrow."""
-        job = self.job
-        prompts, questions = [job.prompts[i] for i in ids], [job.questions[i] for i in ids]
-        meter = self._meter(prompts)
+        job, rows = self.job, self.job.rows
+        prompts, questions = [rows.prompts[i] for i in ids], [rows.questions[i] for i in ids]
+        given = [rows.answers[i] for i in ids]
+        meter = self._meter([*map(operator.add, prompts, given)])
         with job.decoder.watched(meter.add):
             # Draws first, so that the record of the answers does not have to wait in device memory.
             samples = self._sample(prompts, [question.id for question in questions])
             compared = job.checks.compare(
                 job.decoder.packed, [question.question for question in questions], samples, job.plan
             )
-            if job.config.num_beams > 1:
+            if job.config.is_given:
+                answers, reduced = job.decoder.read(prompts, [(one, "end") for one in given])
+            elif job.config.num_beams > 1:
                 answers, reduced = answer_with_beams(job.decoder, prompts, job.config.num_beams)
             else:
                 answers, reduced = job.decoder.answer(prompts)
@@ -201,10 +209,10 @@ class ShardCapture:
         """What is passed for a batch: the prompts, for drawn answers once more, all tokens of the
         answers, and what else they take."""
         config, rows = self.job.config, len(prompts)
-        prompt = max(map(len, prompts)) - self.job.shared_tokens
-        tokens = prompt * (2 if config.draws else 1) + config.max_new_tokens * (1 + config.draws)
+        prompt = max(map(len, prompts)) - self.job.rows.shared_tokens
+        tokens = prompt * (2 if config.draws else 1) + config.new_tokens * (1 + config.draws)
         for one in self.job.extra_work:
-            tokens += prompt + config.max_new_tokens + one.tokens
+            tokens += prompt + config.new_tokens + one.tokens
         return Meter(self.reporter, count=rows, units=rows * tokens)
 
     def _sample(self, prompts: Sequence[list[int]], names: Sequence[str]) -> list[list[str]]:
@@ -222,7 +230,7 @@ class ShardCapture:
         job = self.job
         if len(ids) == 1:
             raise ClewError(
-                f"question {job.questions[ids[0]].id} with {len(job.prompts[ids[0]])} prompt "
+                f"question {job.rows.questions[ids[0]].id} with {job.rows.lengths[ids[0]]} prompt "
                 f"tokens does not fit in the memory of {job.decoder.device}, even alone. Use "
                 '`quantize="4bit"`, a lower `max_new_tokens`, or a device with more memory.'
             ) from error
@@ -239,8 +247,8 @@ class ShardCapture:
         arrays: dict[str, np.ndarray],
     ) -> pa.RecordBatch:
         job = self.job
-        questions = [job.questions[i] for i in ids]
-        prompts = [job.prompts[i] for i in ids]
+        questions = [job.rows.questions[i] for i in ids]
+        prompts = [job.rows.prompts[i] for i in ids]
         columns: dict[str, Any] = {
             "global_example_id": ids,
             "example_id": [i - self.rows.start for i in ids],
@@ -249,7 +257,10 @@ class ShardCapture:
             "question": [q.question for q in questions],
             "category": [q.category for q in questions],
             "accepted_answers": [list(q.answers) for q in questions],
-            "answer": [a.text.strip() for a in answers],
+            "answer": [
+                q.answer if job.config.is_given else a.text.strip()
+                for q, a in zip(questions, answers, strict=True)
+            ],
             "stop_reason": [a.ended for a in answers],
             "tokens": [[*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)],
             "prompt_length": [len(p) for p in prompts],
@@ -261,6 +272,9 @@ class ShardCapture:
             columns[CONTEXT] = [q.context for q in questions]
         if ANSWER_PARTS in job.schema.names:
             columns[ANSWER_PARTS] = [list(q.parts) for q in questions]
+        if job.config.is_given:
+            columns |= _given_columns(questions)
+        if TOKEN_ENDS in job.schema.names:
             ends = [find_token_ends(job.tokenizer, a.tokens) for a in answers]
             columns[TOKEN_ENDS] = np.array([end for one in ends for end in one], np.int32)
         if samples:
@@ -294,6 +308,19 @@ class ShardCapture:
         full = build_record_batch(fields, full_columns(record), record.lengths, no_answers)
         arrays = [*compact.columns, *full.columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.job.schema)
+
+
+def _given_columns(questions: Sequence[GivenAnswer]) -> dict[str, list[Any]]:
+    """What the file says of each answer."""
+    names = ("start", "end", "label")
+    return {
+        GIVEN_SCORE: [None if q.hallucinated is None else 1.0 - q.hallucinated for q in questions],
+        GIVEN_SPANS: [
+            None if some is None else [dict(zip(names, one, strict=True)) for one in some]
+            for some in (q.spans for q in questions)
+        ],
+        GROUP: [q.group for q in questions],
+    }
 
 
 def _split_by_bytes(

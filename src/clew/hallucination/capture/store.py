@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ from clew.base.texts import counted
 from clew.base.urls import UrlPath
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import ModelObserver, listen_to_whole
-from clew.hallucination.llm.prompts import CHAT_TEMPLATE, shared_prefix
-from clew.hallucination.questions import Question
+from clew.hallucination.llm.prompts import CHAT_TEMPLATE
 from clew.hallucination.traces.compact import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES, TraceShape
 from clew.storage.leases import WORK_FOLDER, Claim, Claims, Heartbeat, Leases, take_all
@@ -348,19 +348,17 @@ class _StateSample:
 def fit_on_questions(
     loaded: LoadedModel,
     observer: ModelObserver,
-    questions: Sequence[Question],
-    prompts: Sequence[Sequence[int]],
+    answered: Iterable[list[int]],
+    shared_tokens: int,
     node_dim: int,
     reporter: Reporter,
 ) -> Basis:
-    """Fit on the first questions with their first accepted answer; shared tokens count once."""
-    skip = max(1, len(shared_prefix(prompts)))
+    """Fit on the first prompts with their answers (token ids), whose `shared_tokens` count once."""
+    skip = max(1, shared_tokens)
     sequences: list[list[int]] = []
     tokens = 0
-    for question, prompt in zip(questions[:_BASIS_QUESTIONS], prompts, strict=False):
-        text = f" {question.answers[0]}" if question.answers else ""
-        answer = loaded.tokenizer.encode(text, add_special_tokens=False) if text else []
-        sequences.append([*prompt, *answer][:512])
+    for sequence in islice(answered, _BASIS_QUESTIONS):
+        sequences.append(sequence[:512])
         tokens += len(sequences[-1]) - skip
         if tokens >= node_dim * _BASIS_TOKENS_PER_COMPONENT:
             break

@@ -27,7 +27,7 @@ from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import listen_to_whole
 from clew.hallucination.llm.passes import COLUMNS_STEP, PASS_ERRORS, PackedModel, Segment
-from clew.hallucination.llm.prompts import AnswerEnd, Cut, shared_prefix
+from clew.hallucination.llm.prompts import AnswerEnd, Cut, StopReason, shared_prefix
 from clew.hallucination.llm.recording import Recording, RowRecord, record_dtype, reduce_rows
 from clew.hallucination.llm.requests import Finished, Request, Sampling
 from clew.hallucination.llm.scheduler import BATCH_CHUNK, Scheduler
@@ -152,6 +152,23 @@ class Decoder:
             for row, tokens in enumerate(whole)
         ]
         return scores, reduce_rows(copies)
+
+    def read(
+        self, prompts: Sequence[Sequence[int]], answers: Sequence[tuple[Sequence[int], StopReason]]
+    ) -> tuple[list[Finished], Reduced]:
+        """Given answers and why each ended, as if they had been generated."""
+        scores, reduced = self.record(prompts, [tokens for tokens, _ in answers])
+        finished = [
+            Finished(
+                tokens=tuple(tokens),
+                text=self.batch.text_of(tokens),
+                ended=reason,
+                logprobs=tuple(logprobs),
+                entropies=tuple(entropies),
+            )
+            for (tokens, reason), (logprobs, entropies) in zip(answers, scores, strict=True)
+        ]
+        return finished, reduced
 
     def time_batch(
         self,
@@ -341,19 +358,7 @@ def answer_with_beams(
         eos_token_id=ends or None,
         pad_token_id=ends[0] if ends else 0,
     )
-    cuts = [decoder.answer_end.cut(row) for row in found[:, width:].tolist()]
-    scores, reduced = decoder.record(prompts, [tokens for tokens, _ in cuts])
-    answers = [
-        Finished(
-            tokens=tuple(tokens),
-            text=decoder.batch.text_of(tokens),
-            ended=reason,
-            logprobs=tuple(logprobs),
-            entropies=tuple(entropies),
-        )
-        for (tokens, reason), (logprobs, entropies) in zip(cuts, scores, strict=True)
-    ]
-    return answers, reduced
+    return decoder.read(prompts, [decoder.answer_end.cut(row) for row in found[:, width:].tolist()])
 
 
 def _search(model: Any, **options: Any) -> torch.Tensor:

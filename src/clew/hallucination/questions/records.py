@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from clew.base.errors import InputError, without_settings
+from clew.storage.disk_list import DiskList
 from clew.storage.text_files import MAX_RECORD_CHARACTERS
 
 # If several are present, the first in this order is used. Case, spaces and underscores are ignored:
@@ -96,7 +97,7 @@ class QuestionSet:
     """
 
     name: str
-    questions: list[Question]
+    questions: Sequence[Question]
     skipped: list[SkippedQuestion]
     sha256: str
     instruction: str = ""
@@ -160,7 +161,7 @@ class Collector:
     ) -> None:
         self._stem, self._fix = stem, fix
         self._limit = limit
-        self._questions: list[Question] = []
+        self._questions: list[Question] | DiskList[Question] = []
         self._skipped: list[SkippedQuestion] = []
         self._ids: set[str] = set()
         self._not_listed = 0

@@ -123,6 +123,9 @@ class ExtractSettings(ModelPlacement, OnCluster, Watched):
             Face dataset as name:config:split, or a built-in set: facts, elements, arithmetic,
             languages, abbreviations, everyday, reading, statements, words, culture, facts-spans,
             or all.
+        answers: given: the file has an answer to each question, and the model only reads it, in one
+            pass; they may be any model's, and their labels and spans are kept. generate: the model
+            answers. [default: generate; a file with answers and labels needs a choice]
         out: Folder of the store, or a URL: s3://bucket/prefix, gs:// or az://. It is created if
             it does not exist.
         num_samples: Use only the first N questions. [default: all]
@@ -171,6 +174,7 @@ class ExtractSettings(ModelPlacement, OnCluster, Watched):
 
     model: "str | Path | LoadedModel" = "smollm2"
     questions: "str | Path | Sequence[str | Mapping[str, Any]] | DataFrame" = "facts"
+    answers: Literal["generate", "given"] | None = None
     out: Annotated[str | Path, UrlNeverFromFile] = "traces_data"
     num_samples: int | None = None
     shard_size: int = 500
@@ -207,7 +211,8 @@ class ExtractSettings(ModelPlacement, OnCluster, Watched):
 def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
     """Run a language model over questions and record its hidden states and attention.
 
-    The store contains one trace per answer. Run the same command again to resume a run that was
+    The store contains one trace per answer, which the model generates, or reads if answers are
+    given. Run the same command again to resume a run that was
     stopped, was killed, or ran out of disk space.
 
     Returns:
@@ -227,7 +232,7 @@ def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
         200
     """
     from clew.hallucination.capture import ExtractConfig, extract_on_cluster
-    from clew.hallucination.questions import collect_questions
+    from clew.hallucination.questions.given import load_rows
     from clew.hallucination.traces import TraceBatchLoader
     from clew.storage.lock import Part
 
@@ -246,7 +251,7 @@ def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
         part=Part.parse(given.part),
     )
     watching = given.reporter, given.should_stop
-    asked = None if is_named else collect_questions(questions, given.num_samples)
+    asked = None if is_named else load_rows(questions, given.num_samples, given.answers)
     if given.dry_run:
         from clew.hallucination.capture.dry_run import predict_run
 

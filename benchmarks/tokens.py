@@ -6,8 +6,9 @@
 
 The token probe from span labels (if there are any) and from answer labels by each way of learning,
 beside the tokens' own probabilities: AUROC per token in spans, recall at 5% false positives, ECE of
-all tokens, and the AUROC of the pooled answers. Then linear probes on states of all dimensions and
-on 64 numbers of them.
+all tokens, and the AUROC of the pooled answers; of the answers that hold both correct and
+hallucinated spans, the AUROC of their tokens, and within each of them. Then linear probes on states
+of all dimensions and on 64 numbers of them.
 """
 
 import argparse
@@ -164,7 +165,34 @@ def measure_tokens(test, scores, *, is_probe=False):
         "recall": found.recall,
         "recall_ci": found.recall_ci,
     }
+    line |= measure_mixed(test.spans[known], scores[known], answers)
     return line | (measure_calibration(test, scores) if is_probe else {})
+
+
+def measure_mixed(labels, scores, answers):
+    """Of the answers with tokens of both classes: whether the risk points at the error. All their
+    tokens together; and within each answer, where what differs between answers does not help: the
+    share of pairs of a hallucinated and a correct token in which the hallucinated one has the
+    higher risk."""
+    pairs = []
+    for answer in np.unique(answers):
+        wrong, right = (scores[(answers == answer) & (labels == one)] for one in (1, 0))
+        if len(wrong) and len(right):
+            above = wrong[:, None] - right
+            pairs.append((answer, (above > 0).sum() + (above == 0).sum() / 2, above.size))
+    if not pairs:
+        return {}
+    is_mixed = np.isin(answers, [answer for answer, _, _ in pairs])
+    found = measure_groups(labels[is_mixed], scores[is_mixed], answers[is_mixed])
+    won = np.array([one[1:] for one in pairs], float)
+    drawn = won[np.random.default_rng(0).integers(len(won), size=(2000, len(won)))].sum(1)
+    return {
+        "mixed_answers": len(pairs),
+        "mixed_auroc": found.auroc,
+        "mixed_auroc_ci": found.auroc_ci,
+        "within_auroc": won[:, 0].sum() / won[:, 1].sum(),
+        "within_auroc_ci": np.quantile(drawn[..., 0] / drawn[..., 1], [0.025, 0.975]).tolist(),
+    }
 
 
 def measure_calibration(test, logits):

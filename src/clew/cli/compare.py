@@ -126,7 +126,7 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     rows = results["methods"]
     best = results["best"]["method"] if results["best"]["is_supported"] else ""
     table, hidden = make_table(rows, best=best, width=console.width)
-    say(_describe_data(results["data"], is_of_sets=results["leave_one_out"] is not None))
+    say(_describe_data(results))
     console.print(table)
     notes = [f"> best on {results['best']['chosen_on']}"] if best else []
     tested = [row["versus_perplexity"] for row in rows if row["versus_perplexity"]]
@@ -170,12 +170,15 @@ def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tupl
     return table, [name for name in _SHOWN if name not in chosen]
 
 
-def _describe_data(data: dict[str, Any], *, is_of_sets: bool) -> str:
+def _describe_data(results: dict[str, Any]) -> str:
+    data, is_of_sets = results["data"], results["leave_one_out"] is not None
     counts = [f"{sum(data[split].values()):,} {split}" for split in _SPLITS]
     where = data["name"]
     refused = f"; {data['refused']:,} refused and excluded" if data.get("refused") else ""
     if data["train_on"] != data["test_on"] and not is_of_sets:
-        where = f"trained on {data['train_on']}, tested on {data['test_on']}"
+        several = (results["transfer"] or {}).get("train_on", ())
+        alone = " alone" if len(several) > 1 else ""
+        where = f"trained on {data['train_on']}{alone}, tested on {data['test_on']}"
     return (
         f"{where}: {', '.join(counts)} answers ({data['test']['hallucinated']:,} of the test "
         f"answers hallucinated{refused})"

@@ -65,6 +65,29 @@ def test_transfer_between_two_stores_excludes_shared_questions(
     assert transfer["auroc"][1] == [[rows["probe"]["test_auroc"]]]
 
 
+def test_union_of_two_stores_is_trained_on_and_each_is_tested(
+    stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(monkeypatch, Told(name="perplexity"), Told(name="probe", noise=0.5))
+    config = compare_config(
+        stores[0], tmp_path / "out", train_on=stores, test_on=stores, union=True
+    )
+    result = compare_methods(config)
+    data, transfer = result.results["data"], result.results["transfer"]
+    assert data["train_on"] == "a + b together" and transfer["train_on"] == ["a + b together"]
+    assert transfer["test_on"] == ["a", "b"]
+    lines = [(folder / "splits.csv").read_text() for folder in stores]
+    assert sum(data["train"].values()) == sum(text.count(",train,") for text in lines)
+    tested = [text.count(",test,") for text in lines]
+    excluded = transfer["excluded"][0]
+    assert transfer["answers"] == [[all_ - out for all_, out in zip(tested, excluded, strict=True)]]
+
+
+def test_union_of_one_store_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="two or more folders together"):
+        compare_config(tmp_path / "a", tmp_path / "out", union=True)
+
+
 def test_transfer_matrix_covers_all_pairs_of_stores(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

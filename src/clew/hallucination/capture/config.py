@@ -48,6 +48,7 @@ class ExtractConfig(Generation):
     generation_batch: int | None = None
     prompt: str | None = None
     chat: bool | None = None
+    suit_answers: bool = False  # choose `cut` by what the accepted answers look like
     keep: Keep = "compact"
     node_dim: int = 64
     edges_per_token: int = 16

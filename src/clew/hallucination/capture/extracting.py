@@ -1,8 +1,10 @@
 """Run a model over questions and write one trace per answer, shard by shard."""
 
 from array import array
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
 
 import torch
 
@@ -27,8 +29,10 @@ from clew.hallucination.capture.job import (
 )
 from clew.hallucination.capture.shard import Background, ShardCapture
 from clew.hallucination.capture.store import TraceStore
+from clew.hallucination.labels.normalize import answer_words
 from clew.hallucination.llm.device_map import explain_spread, is_spread
 from clew.hallucination.llm.models import LoadedModel, load_model, settle_threads
+from clew.hallucination.llm.prompts import CHAT_PROMPT, SENTENCES, SHORT_ANSWERS, ends_sentence
 from clew.hallucination.questions import QuestionSet
 from clew.hallucination.questions.given import load_rows
 from clew.storage.working_copy import scratch_root
@@ -36,6 +40,10 @@ from clew.storage.writing import refuse_full_disk
 
 # What is timed to choose the number of threads.
 _TIMED_PROMPTS = 8
+# An accepted answer of more words is a sentence; of more than half as many, if it ends like one.
+_FEW_WORDS = 6
+# Questions whose accepted answers are looked at.
+_LOOKED_AT = 1000
 # The settings of a capture that say how its model is loaded.
 _LOADING = ("dtype", "device", "quantize", "device_map", "offload_folder")
 
@@ -71,6 +79,9 @@ def extract(
             reporter(Note(explain_spread(loaded.model)))
         settle_threads(threads, loaded.model)
         with explained_out_of_memory("a batch of three prompts", loaded.device):
+            if not config.is_given and _is_chat(config, loaded):
+                recorded = store.recorded_settings
+                config, questions = _suit_answers(config, questions, recorded, reporter)
             job = prepare_job(config, questions, loaded, store, reporter)
         on_ready(job)
         if (stored := store.manifest.rows) > store.rows:
@@ -91,6 +102,46 @@ def extract(
             traces_stored=store.manifest.rows,
             skipped=len(store.manifest.skipped),
         )
+
+
+def _is_chat(config: ExtractConfig, loaded: LoadedModel) -> bool:
+    return config.chat is not False and bool(getattr(loaded.tokenizer, "chat_template", None))
+
+
+def _suit_answers(
+    config: ExtractConfig, questions: QuestionSet, recorded: Mapping[str, Any], reporter: Reporter
+) -> tuple[ExtractConfig, QuestionSet]:
+    """Ask a chat model for answers that look like the accepted ones, and cut them accordingly,
+    unless the user or the set says how. A store that exists continues with its own prompt."""
+    if config.prompt is not None or questions.instruction is not None:
+        return config, questions
+    instruction = _stored_instruction(recorded) if recorded else _choose_instruction(questions)
+    cut = (recorded.get("generation") or {}).get("cut")
+    if config.suit_answers and (cut or instruction == SENTENCES):
+        config = replace(config, cut=cut or "line")
+    if instruction:
+        reporter(Note(f'the model is asked for answers like the accepted ones: "{instruction}"'))
+    return config, replace(questions, instruction=instruction)
+
+
+def _choose_instruction(questions: QuestionSet) -> str:
+    """Empty where nothing is known about the answers, or where they have several parts."""
+    every = (question.answers for question in islice(questions.questions, _LOOKED_AT))
+    are_long = [all(map(_is_sentence, answers)) for answers in every if answers]
+    if not are_long or questions.has_parts:
+        return ""
+    return SENTENCES if sum(are_long) > len(are_long) / 2 else SHORT_ANSWERS
+
+
+def _is_sentence(text: str) -> bool:
+    words = len(answer_words(text))
+    return words > _FEW_WORDS or (words > _FEW_WORDS // 2 and ends_sentence(text))
+
+
+def _stored_instruction(recorded: Mapping[str, Any]) -> str:
+    template = (recorded.get("prompt") or {}).get("template", "")
+    known = {f"{CHAT_PROMPT} {one}": one for one in (SHORT_ANSWERS, SENTENCES)}
+    return known.get(template, "")
 
 
 def _choose_threads(config: ExtractConfig, store: TraceStore) -> int | None:

@@ -135,6 +135,7 @@ class Job:
     eigenvalues: int  # 0: the diagonals of every token instead
     schema: pa.Schema
     checks: SelfChecks
+    examples: int = 3  # answers to show as they come
 
     @property
     def extra_work(self) -> list[ExtraWork]:
@@ -158,7 +159,7 @@ def prepare_job(
         loaded.tokenizer,
         config.prompt,
         config.chat,
-        questions.instruction,
+        questions.instruction or "",
         with_context=bool(questions.contexts_sha256),
     )
     if questions.contexts_sha256 and prompt.context_template is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 from clew.base.errors import ClewError
 from clew.base.memory import run_in_halves
 from clew.base.progress import Meter, Note, Reporter, WorkAdvanced, WorkKept
-from clew.base.texts import counted
+from clew.base.texts import counted, shortened
 from clew.hallucination.capture.job import Job, full_bytes, too_large
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.llm.decoder import answer_with_beams
@@ -199,11 +200,19 @@ class ShardCapture:
             tokens = [[*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)]
             evaluated = job.checks.evaluate(job.decoder.packed, tokens, job.plan)
         meter.finish()
+        if not job.config.is_given:
+            self._show_examples([q.question for q in questions], [a.text for a in answers])
         by_head, sizes = None, ([*map(len, tokens)], [*map(len, prompts)])
         if job.eigenvalues:
             by_head = reduce_heads(reduced, *sizes, job.eigenvalues)
         arrays = {**reduced_columns(reduced, sizes[0], by_head), **evaluated, **compared}
         return ids, answers, functools.partial(self._compact_batch, ids, answers, samples, arrays)
+
+    def _show_examples(self, questions: Sequence[str], answers: Sequence[str]) -> None:
+        """The first answers of a run, so that a wrong prompt is seen before it has taken hours."""
+        shown, self.job.examples = self.job.examples, 0
+        for question, answer in islice(zip(questions, answers, strict=True), shown):
+            self.reporter(Note(f"for example: {shortened(question)} -> {shortened(answer)}"))
 
     def _meter(self, prompts: Sequence[Sequence[int]]) -> Meter:
         """What is passed for a batch: the prompts, for drawn answers once more, all tokens of the

@@ -163,11 +163,14 @@ class TraceStore:
             refuse_damaged_shards(self.path, read_manifest(self.path))
 
     @property
+    def recorded_settings(self) -> Mapping[str, Any]:
+        """Those that the store was started with, empty if there is none yet."""
+        return read_manifest(self.path).settings if has_manifest(self.path) else {}
+
+    @property
     def recorded_threads(self) -> int | None:
         """The CPU threads that the store was started with, None if there is none yet."""
-        if not has_manifest(self.path):
-            return None
-        recorded: int | None = read_manifest(self.path).settings.get(MACHINE_KEY, {}).get("threads")
+        recorded: int | None = self.recorded_settings.get(MACHINE_KEY, {}).get("threads")
         return recorded
 
     def reload(self) -> None:

@@ -56,6 +56,8 @@ def make_plan(config: CompareConfig, stores: Mapping[Path, Store]) -> Plan:
         plan = _fold(config, fitted[0])
     elif config.by_set:
         plan = _leave_each_out(config, split_by_set(fitted[0]))
+    elif config.union:
+        plan = _unite(config, fitted, tested)
     elif fitted == tested and len(fitted) > 1:
         plan = _leave_each_out(config, fitted)
     else:
@@ -66,6 +68,14 @@ def make_plan(config: CompareConfig, stores: Mapping[Path, Store]) -> Plan:
     for trial in (*plan.trials, plan.final):
         _refuse_thin(trial)
     return plan
+
+
+def _unite(config: CompareConfig, fitted: Sequence[Store], tested: Sequence[Store]) -> Plan:
+    """Trained on several stores together. One of them is tested with its test split."""
+    every = union(f"{' + '.join(store.name for store in fitted)} together", fitted)
+    tests = tuple(store if store in fitted else whole(store) for store in tested)
+    trial = _trial(config, every.name, every, tests, "")
+    return Plan(kind="transfer", parts=(trial,), pairs=(trial,), final=trial)
 
 
 def _leave_each_out(config: CompareConfig, stores: Sequence[Store]) -> Plan:

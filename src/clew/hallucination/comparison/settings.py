@@ -26,7 +26,8 @@ class CompareConfig(TrainingSettings):
     wrote: methods are fitted and chosen on the training and validation splits of each folder in
     `train_on`, and evaluated on each folder in `test_on`; usually both are the same folder. If both
     are the same several folders, each is tested by what is trained on the others;
-    `pairs` adds each folder alone. `by_set` does the same with the question sets in one folder;
+    `pairs` adds each folder alone. With `union`, methods are fitted on all folders in `train_on`
+    together. `by_set` does the same with the question sets in one folder;
     `folds` tests one folder fold by fold. `methods=None` runs all methods but those of other
     packages."""
 
@@ -41,6 +42,7 @@ class CompareConfig(TrainingSettings):
     pairs: bool = True
     folds: int = 0
     by_set: bool = False
+    union: bool = False
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -59,6 +61,14 @@ class CompareConfig(TrainingSettings):
             raise InputError(
                 "it applies to the sets in one folder: give `preprocessed_dir` only.",
                 setting="by_set",
+                value=True,
+            )
+
+        if self.union and (self.folds or self.by_set or len({*self.train_on}) < 2):
+            raise InputError(
+                "it puts two or more folders together: give them with `train_on`, and what to "
+                "evaluate on with `test_on`.",
+                setting="union",
                 value=True,
             )
 

@@ -15,6 +15,9 @@ PLACEHOLDER = "{question}"
 CONTEXT = "{context}"
 CHAT_TEMPLATE = "chat_template_sha256"
 CHAT_PROMPT = "{question}"
+# The instructions for questions whose accepted answers are a few words, or sentences.
+SHORT_ANSWERS = "Answer only, without a sentence."
+SENTENCES = "Answer in one or two sentences."
 PLAIN_PROMPT = "Answer the question concisely. Q: {question} A:"
 # Before the prompt of a question that has a context.
 CONTEXT_LEAD = "{context}\n\nUse only the text above to answer. "

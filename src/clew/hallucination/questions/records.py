@@ -94,13 +94,14 @@ class QuestionSet:
     `contexts_sha256` is a hash of the contexts alone; empty if there are none. `has_parts` says
     whether some question asks for several facts.
     `instruction` describes the expected form of the answers; it is part of a chat model's prompt.
+    None: it depends on what the accepted answers look like.
     """
 
     name: str
     questions: Sequence[Question]
     skipped: list[SkippedQuestion]
     sha256: str
-    instruction: str = ""
+    instruction: str | None = None
     contexts_sha256: str = ""
     has_parts: bool = False
 

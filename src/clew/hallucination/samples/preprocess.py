@@ -13,6 +13,7 @@ from jaxtyping import Int
 
 from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, WorkAdvanced, log_event, report_work
+from clew.base.texts import counted
 from clew.base.urls import resolved
 from clew.cluster.workers import Spread, spread
 from clew.hallucination.labels import (
@@ -156,7 +157,11 @@ def read_input(config: PreprocessConfig) -> SampleInput:
         shape=shape,
         scores=scores,
         shards=shards,
-        notes=(*scores.notes, *notes, *_describe_lacking(config, source)),
+        notes=(
+            *(*scores.notes, *notes),
+            *_describe_lacking(config, source),
+            *_describe_truncated(shards),
+        ),
     )
 
 
@@ -233,6 +238,20 @@ def _describe_lacking(config: PreprocessConfig, source: TraceSource) -> Iterator
         yield (
             f"not all traces of {source.path} have {' and '.join(lacking)}: the answers are "
             "created without the fields derived from these"
+        )
+
+
+def _describe_truncated(shards: Sequence[LabeledShard]) -> Iterator[str]:
+    """Those that do not come to the point are labeled as hallucinated, and a detector that is used
+    gives no risk for such answers."""
+    count = sum(int((shard.table.truncated & shard.labeled).sum()) for shard in shards)
+    if count:
+        are, stay = ("is", "stays") if count == 1 else ("are", "stay")
+        share = count / sum(int(shard.labeled.sum()) for shard in shards)
+        yield (
+            f"{counted(count, 'answer')} ({share:.0%}) {are} cut off at the limit of tokens and "
+            f'{stay} in the samples: run "clew extract" with more `max_new_tokens` to have them '
+            "complete"
         )
 
 

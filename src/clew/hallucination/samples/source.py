@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from clew.base.cores import count_cores
 from clew.base.errors import InputError, StoreError
@@ -87,6 +87,7 @@ class ShardTable:
     question_id: list[str]
     question: list[str | None]
     answer: list[str | None]
+    truncated: Bool[np.ndarray, " rows"]  # cut off at the limit of new tokens
     tokens: Int[np.ndarray, " rows"]
     answer_tokens: Int[np.ndarray, " rows"]  # all, if the prompt's length is unknown
     text_bytes: int
@@ -182,12 +183,14 @@ class TraceSource:
         rows = reader.read_columns([*names, *texts])
         tokens = np.concatenate([lengths(column) for column in rows["tokens"].chunks])
         prompts = rows["prompt_length"].fill_null(0).to_numpy()
+        stopped = rows["stop_reason"].to_pylist() if "stop_reason" in texts else [None] * len(rows)
         return ShardTable(
             entry=entry,
             global_example_id=rows["global_example_id"].to_numpy(),
             question_id=rows["question_id"].to_pylist(),
             question=rows["question"].to_pylist(),
             answer=rows["answer"].to_pylist(),
+            truncated=np.array([one == "length" for one in stopped], bool),
             tokens=tokens,
             answer_tokens=count_answer(tokens, prompts),
             text_bytes=rows.select(texts).nbytes,

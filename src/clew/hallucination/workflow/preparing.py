@@ -134,10 +134,12 @@ class ExtractSettings(ModelPlacement, OnCluster, Watched):
         max_new_tokens: Maximum length of an answer, in tokens.
         num_beams: Number of beams; 1 is greedy decoding.
         prompt: Prompt template that contains {question}, and {context} for questions that have one.
-            [default: depends on the model]
+            [default: depends on the model, and on whether the accepted answers are short or
+            sentences]
         chat: Use the tokenizer's chat template. [default: yes, if it has one]
         cut: Where to cut the answer: after its first sentence, after its first line, or not at
-            all (none).
+            all (none). [default: its first sentence; its first line where the accepted answers are
+            sentences]
         keep: compact stores what detectors need; full also stores every hidden state and attention
             map.
         node_dim: Number of principal components of the hidden state to keep per token and layer.
@@ -183,7 +185,7 @@ class ExtractSettings(ModelPlacement, OnCluster, Watched):
     num_beams: int = 1
     prompt: str | None = None
     chat: bool | None = None
-    cut: Literal["sentence", "line", "none"] = "sentence"
+    cut: Literal["sentence", "line", "none"] | None = None
     keep: Literal["compact", "full"] = "compact"
     node_dim: int = 64
     edges_per_token: int = 16
@@ -249,6 +251,8 @@ def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
         quantize=given.quantize if loaded is None else loaded.quantize,
         offload_folder=as_path(given.offload_folder),
         part=Part.parse(given.part),
+        cut=given.cut or "sentence",
+        suit_answers=given.cut is None and given.prompt is None,
     )
     watching = given.reporter, given.should_stop
     asked = None if is_named else load_rows(questions, given.num_samples, given.answers)

@@ -224,9 +224,11 @@ class CompareSettings(Hardware, OnCluster, Cached, Watched):
         overwrite: Rerun the selected methods instead of resuming.
         keep_detectors: Keep the best method on validation as a detector in OUT/detector, keep all
             methods that read the model in OUT/detectors/METHOD as well, or none.
-        train_on: Folders of samples to train and select on.
+        train_on: Folders of samples to train and select on: on each alone, or with `union` on all
+            together.
         test_on: Folders of samples to evaluate on. One that is not trained on is evaluated on all
             of its answers.
+        union: Train on all folders of `train_on` together.
         stores: Folders of samples, one per question set: evaluate each with detectors that were
             trained on the others.
         name: Names of the question sets, in the order of the folders, such as "facts,trivia".
@@ -251,6 +253,7 @@ class CompareSettings(Hardware, OnCluster, Cached, Watched):
     keep_detectors: Literal["best", "all", "none"] = "best"
     train_on: Sequence[str | Path] = ()
     test_on: Sequence[str | Path] = ()
+    union: bool = False
     stores: Sequence[str | Path] = ()
     name: str | Sequence[str] | None = None
     by_set: bool = False

@@ -151,7 +151,9 @@ def tell_where(comparison: Comparison) -> str:
     if comparison.raw.get("leave_one_out"):
         return f" on question sets not trained on: {data.get('name')}"
     if train and train != test:
-        return f", trained on {train} and tested on {test}"
+        several = as_dict(comparison.raw.get("transfer")).get("train_on") or ()
+        alone = " alone" if len(several) > 1 else ""
+        return f", trained on {train}{alone} and tested on {test}"
     folds = as_number(comparison.part("folds").get("count"))
     within = "" if folds is None else f", in {folds:.0f} folds"
     return f" on {data.get('name') or comparison.folder.name}{within}"

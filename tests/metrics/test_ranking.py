@@ -155,3 +155,23 @@ def test_difference_over_seeds_is_wider_than_that_of_one_seed() -> None:
     one = compare_paired(labels, ours[0], others[0])
     assert one.p_value < 0.05 <= over.p_value
     assert over.high - over.low > one.high - one.low
+
+
+def test_answers_of_one_cluster_count_as_one_when_they_repeat_each_other() -> None:
+    labels, scores = draw_scores(100, auroc=0.8, share=0.5, seed=0)
+    clusters = np.repeat(np.arange(100), 4)
+    repeated = np.repeat(labels, 4), np.repeat(scores, 4)
+    alone, wide = bootstrap_auroc(labels, scores), bootstrap_auroc(*repeated, clusters=clusters)
+    np.testing.assert_allclose(wide, alone, atol=0.02)
+    low, high = bootstrap_auroc(*repeated)
+    assert high - low < 0.6 * (wide[1] - wide[0])
+    shuffled = np.random.default_rng(0).permutation(repeated[1])
+    found = compare_paired(*repeated, shuffled, clusters=clusters)
+    assert found.low > 0
+
+
+def test_every_resample_of_clusters_has_both_classes() -> None:
+    labels = np.array([1, 1, 0, 0])
+    counts = draw_resamples(labels, clusters=np.array([0, 0, 1, 1]), resamples=50)
+    assert (counts[:, :2].any(1) & counts[:, 2:].any(1)).all()
+    assert (counts[:, 0] == counts[:, 1]).all()

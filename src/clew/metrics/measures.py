@@ -47,8 +47,10 @@ def measure_scores(
     scores: Shaped[np.ndarray, " samples"] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    clusters: Shaped[np.ndarray, " samples"] | None = None,
 ) -> Measures:
-    """All metrics of one split. `threshold` comes from validation (`best_threshold`).
+    """All metrics of one split. `threshold` comes from validation (`best_threshold`); the interval
+    draws whole `clusters` if there are any.
 
     Ranks (AUROC, AUPRC, AURC) come from `scores` if given, because extreme scores round to the same
     probability. Raises InputError for a single class and for non-finite values.
@@ -58,7 +60,9 @@ def measure_scores(
     ranked = found if scores is None else scores
     return Measures(
         auroc=auroc(positive, ranked),
-        auroc_ci=bootstrap_auroc(positive, ranked, resamples=resamples, seed=seed),
+        auroc_ci=bootstrap_auroc(
+            positive, ranked, resamples=resamples, seed=seed, clusters=clusters
+        ),
         auprc=average_precision(positive, ranked),
         f1=2 * float((positive & called).sum()) / float(positive.sum() + called.sum()),
         accuracy=float(np.mean(positive == called)),

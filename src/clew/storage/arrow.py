@@ -261,8 +261,6 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> Shaped[np.ndarray, " rows"]:
 def _is_plain(kind: pa.DataType) -> bool:
     while kind.id in _LISTS:
         kind = kind.value_type
-    if pa.types.is_struct(kind):
-        return all(_is_plain(field.type) for field in kind)
     return kind.id in _PLAIN
 
 

@@ -321,13 +321,9 @@ class ShardCapture:
 
 def _given_columns(questions: Sequence[GivenAnswer]) -> dict[str, list[Any]]:
     """What the file says of each answer."""
-    names = ("start", "end", "label")
     return {
         GIVEN_SCORE: [None if q.hallucinated is None else 1.0 - q.hallucinated for q in questions],
-        GIVEN_SPANS: [
-            None if some is None else [dict(zip(names, one, strict=True)) for one in some]
-            for some in (q.spans for q in questions)
-        ],
+        GIVEN_SPANS: [q.spans for q in questions],
         GROUP: [q.group for q in questions],
     }
 

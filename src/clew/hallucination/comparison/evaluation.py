@@ -57,7 +57,9 @@ def measure_method(
     scores = every[middle]
     test = scale.probabilities(scores)
     threshold = best_threshold(labels.validation, validation)
-    measures = measure_scores(labels.test, test, threshold=threshold, scores=scores)
+    measures = measure_scores(
+        labels.test, test, threshold=threshold, scores=scores, clusters=labels.clusters
+    )
     row = {
         "method": method.name,
         "title": method.title,
@@ -114,8 +116,7 @@ def differ(labels: Labels, one: Measured, other: Measured) -> dict[str, Any] | N
     is no p-value if the test answers are too few."""
     if one is other:
         return None
-    groups = labels.groups
-    found = compare_paired(labels.test, one.test_scores, other.test_scores, groups=groups)
+    found = compare_paired(labels.test, one.test_scores, other.test_scores, **labels.dependence)
     return {**asdict(found), "p_value": found.p_value if labels.supports_tests else None}
 
 
@@ -270,7 +271,18 @@ def _join_labels(parts: Sequence[Part], *, of_sets: bool) -> Labels:
         test=test,
         kept=np.arange(len(test)),
         groups=groups if of_sets else None,
+        clusters=_join_clusters(parts),
     )
+
+
+def _join_clusters(parts: Sequence[Part]) -> np.ndarray | None:
+    """Those of each part are numbered after those of the parts before it."""
+    known = [part.labels.clusters for part in parts]
+    if any(one is None for one in known):
+        return None
+    starts = np.cumsum([0, *(int(one.max(initial=-1)) + 1 for one in known if one is not None)])
+    pairs = zip(known, starts, strict=False)
+    return np.concatenate([one + start for one, start in pairs if one is not None])
 
 
 def _is_own_validation(part: Part) -> np.ndarray:
@@ -290,7 +302,7 @@ def _mean_over_sets(
     own = SPLIT_NAMES.index("test")
     row["test_split_auroc"] = _mean_on(parts, measured, lambda part: part.own_splits == own)
     row["test_auroc"] = auroc(labels.test, scores, groups=labels.groups)
-    row["test_auroc_ci"] = list(bootstrap_auroc(labels.test, scores, groups=labels.groups))
+    row["test_auroc_ci"] = list(bootstrap_auroc(labels.test, scores, **labels.dependence))
     return _finish(row, measured, scores, labels, [one.seed_scores for one in measured])
 
 
@@ -300,7 +312,7 @@ def _join_folds(_: Sequence[Part], measured: Sequence[Measured], labels: Labels)
     ranks = np.concatenate([_ranks(one.test_scores) for one in measured])
     row["val_auroc"] = float(np.mean([one.row["val_auroc"] for one in measured]))
     row["test_auroc"] = auroc(labels.test, ranks)
-    row["test_auroc_ci"] = list(bootstrap_auroc(labels.test, ranks))
+    row["test_auroc_ci"] = list(bootstrap_auroc(labels.test, ranks, **labels.dependence))
     seeds = [tuple(_ranks(scores) for scores in one.seed_scores) for one in measured]
     return _finish(row, measured, ranks, labels, seeds)
 
@@ -383,29 +395,19 @@ _TITLES = {
 
 
 def measure_tokens(evaluation: Evaluation) -> dict[str, Any] | None:
-    """The "tokens" of results.json; None for a pooled table, if the test answers have no span
-    labels of both classes, or if their probabilities were not captured. The token probe is measured
-    if it is one of the methods."""
-    [part, *_], trial = evaluation.parts, evaluation.trial
-    data, kept = part.store.data, part.labels.kept
-    if evaluation.plan.is_pooled or not data.fields.issuperset((SPANS, *NEEDS[1:])):
+    """The "tokens" of results.json; None for a table over question sets, if the test answers have
+    no span labels of both classes, or if their probabilities were not captured. The token probe is
+    measured if it is one of the methods."""
+    parts = evaluation.parts
+    needs = {SPANS, *NEEDS[1:]}
+    if evaluation.plan.kind == "sets" or not all(needs <= p.store.data.fields for p in parts):
         return None
-    labels = _TokenLabels(data, kept)
+    labels = _TokenLabels(parts)
     if len(np.unique(labels.known)) < 2:
         return None
-    is_measured = _METHOD in part.measured and part.store is trial.train
-    probes = _fit_probes(trial.train.data) if is_measured else ()
-    rows = [
-        labels.measure(_METHOD, _TITLES[probe.trained_on], _logits(probe, data, kept))
-        for probe in probes
-    ]
-    for name, title, sign in (
-        ("token_logprob", "Token log-probability", -1),
-        ("token_entropy", "Token entropy", 1),
-    ):
-        values = data.read(NEEDS[1] if sign < 0 else NEEDS[2], "test")
-        scores = [sign * values[row] for row in kept.tolist()]
-        rows.append(labels.measure(name, title, scores))
+    found = [_score_tokens(part) for part in parts]
+    whole = [key for key in found[0] if all(key in one for one in found)]
+    rows = [labels.measure(*key, [one[key] for one in found]) for key in whole]
     return {
         "answers": int(len(np.unique(labels.answers))),
         "tokens": int(len(labels.known)),
@@ -415,22 +417,46 @@ def measure_tokens(evaluation: Evaluation) -> dict[str, Any] | None:
     }
 
 
-class _TokenLabels:
-    """The tokens of the test split whose label is known, and the answers they are in."""
+def _score_tokens(part: Part) -> dict[tuple[str, str], list[np.ndarray]]:
+    """The scores of the tokens of each test answer, by method and title."""
+    data, kept, train = part.store.data, part.labels.kept, part.trial.train
+    probes = _fit_probes(train.data) if _METHOD in part.measured and part.store is train else ()
+    found = {(_METHOD, _TITLES[one.trained_on]): _logits(one, data, kept) for one in probes}
+    for name, title, sign in (
+        ("token_logprob", "Token log-probability", -1),
+        ("token_entropy", "Token entropy", 1),
+    ):
+        values = data.read(NEEDS[1] if sign < 0 else NEEDS[2], "test")
+        found[name, title] = [sign * values[row] for row in kept.tolist()]
+    return found
 
-    def __init__(self, data: AnswerData, kept: np.ndarray) -> None:
-        every = data.read(SPANS, "test")
-        spans = [every[row] for row in kept.tolist()]
+
+class _TokenLabels:
+    """The tokens of the test answers whose label is known, the answers that they are in, and what
+    intervals draw: these, or the groups of given answers."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        every = [part.store.data.read(SPANS, "test") for part in parts]
+        kept = [part.labels.kept.tolist() for part in parts]
+        spans = [of[row] for of, rows in zip(every, kept, strict=True) for row in rows]
         flat = np.concatenate(spans)
         self._places = np.flatnonzero(flat >= 0)
         self.known = flat[self._places].astype(np.int8)
         self.answers = np.repeat(np.arange(len(spans)), [len(one) for one in spans])[self._places]
+        clusters = _join_clusters(parts)
+        self._drawn = self.answers if clusters is None else clusters[self.answers]
 
-    def measure(self, method: str, title: str, scores: Sequence[np.ndarray]) -> dict[str, Any]:
+    def measure(
+        self, method: str, title: str, scores: Sequence[Sequence[np.ndarray]]
+    ) -> dict[str, Any]:
+        """`scores` are those of the tokens of each answer, by part; tokens are ranked within their
+        fold, as answers are."""
+        flat = [np.concatenate(one) for one in scores]
+        ranked = flat if len(flat) == 1 else [_ranks(one) for one in flat]
         found = measure_groups(
             self.known,
-            np.concatenate(scores)[self._places],
-            self.answers,
+            np.concatenate(ranked)[self._places],
+            self._drawn,
             false_positive_rate=_FALSE_POSITIVE_RATE,
         )
         return {"method": method, "title": title, **asdict(found)}

@@ -197,7 +197,7 @@ def tell_contest(
             f"{subject}: no conclusion, because {' and '.join(reasons)}. The best of them on "
             f"validation, {told}."
         )
-    found = compare_seeds(labels.test, first.seed_scores, second.seed_scores, groups=labels.groups)
+    found = compare_seeds(labels.test, first.seed_scores, second.seed_scores, **labels.dependence)
     verdict = "help" if found.difference > 0 else "hurt"
     if found.p_value >= SIGNIFICANT:
         verdict = "make no statistically significant difference"

@@ -19,9 +19,12 @@ from clew.hallucination.detectors.probes.registry import (
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
 from clew.hallucination.samples.answers import NODE_TOKENS
 from clew.hallucination.samples.mixed import AnswerData, is_of_nodes
+from clew.hallucination.traces.schema import ANSWERS_KEY, CONTEXT, ENTAILMENT, GIVEN
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
+# What further answers of the model give, and given ones never have.
+_DRAWN = ("samples", ENTAILMENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +99,14 @@ def explain_missing(method: AnyMethod, data: AnswerData, *, is_fitted: bool = Tr
         return method.reason
     needs = (*method.needs, *(method.learns_from if is_fitted else ()))
     missing = [need for need in needs if need not in data.fields | data.samples]
-    if "category" in method.needs and not missing and not any(data.read("category", "train")):
-        missing = ["category"]
+    for text in ("category", CONTEXT):
+        if text in method.needs and not missing and not any(data.read(text, "train")):
+            missing = [text]
     if not missing:
         return None
     need = missing[0]
+    if need in _DRAWN and data.settings["capture"].get(ANSWERS_KEY) == GIVEN:
+        need = GIVEN
     if find_kind(need) == "answers" and "answers" not in data.samples:
         need = "answers"
     elif need == NODE_TOKENS and "graphs" in data.samples:

@@ -11,7 +11,14 @@ import numpy as np
 
 from clew.base.errors import InputError
 from clew.hallucination.comparison.settings import CompareConfig
-from clew.hallucination.comparison.stores import Store, leave_out, split_by_set, union, whole
+from clew.hallucination.comparison.stores import (
+    Store,
+    leave_out,
+    read_questions,
+    split_by_set,
+    union,
+    whole,
+)
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.training.samples import refuse_thin
 from clew.hallucination.samples.mixed import MixedAnswers, Portion
@@ -107,9 +114,9 @@ def _fold(config: CompareConfig, store: Store) -> Plan:
     [data] = store.folders
     index = data.index
     every = np.arange(len(index.rows))
-    texts = data.read_rows("question", every) if "question" in data.fields else None
+    texts, groups = read_questions(data.fields, lambda field: data.read_rows(field, every))
     ids = [str(one) for one in index.question_ids]
-    folds = assign_folds(ids, texts, index.labels, folds=config.folds)
+    folds = assign_folds(ids, texts, index.labels, folds=config.folds, groups=groups)
     parts = []
     for number in range(1, config.folds + 1):
         turn = (folds - number + 1) % config.folds

@@ -1,10 +1,10 @@
 """The folders to compare on: opened, named, and rejected if nothing can be learned from them; and
 the stores put together from them, such as the union of several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,14 +15,17 @@ from clew.hallucination.detectors.training.samples import (
     PreprocessedData,
     hash_questions,
 )
+from clew.hallucination.labels import normalize_answer
 from clew.hallucination.samples.answers import AnswerFeatures, FieldMemory
 from clew.hallucination.samples.mixed import AnswerData, MixedAnswers, Portion, share_basis
-from clew.hallucination.samples.splits import Balance, group_questions
+from clew.hallucination.samples.splits import Balance, group_questions, name_groups
+from clew.hallucination.traces.schema import CONTEXT, GROUP
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.reading import hash_text
 
 _HASH_LETTERS = 16
 _MOST_SETS = 100
+Texts: TypeAlias = Sequence[str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,14 +198,14 @@ def _put_together(stores: Sequence[Store]) -> dict[str, list[Portion]]:
     another in a later one stays only in the training split: nothing is chosen or tested on it."""
     has_texts = all("question" in store.data.fields for store in stores)
     mixed: dict[str, list[Portion]] = {}
-    known: list[str] = []
+    known: set[str] = set()
     for split in SPLIT_NAMES:
         portions = mixed[split] = [one for store in stores for one in _portions(store, split)]
         if not has_texts:  # two sets may use the same ids
             continue
-        asked = [text for one in portions for text in _texts_of(one)]
-        mixed[split] = _without(portions, _find_repeated(known, asked, by_text=True))
-        known += asked
+        asked = [key for one in portions for key in _keys_of(one)]
+        mixed[split] = _without(portions, _are_in(known, asked))
+        known |= {*asked}
     return mixed
 
 
@@ -250,31 +253,61 @@ def find_shared(train: Store, test: Store) -> np.ndarray:
     """
     if train is test:
         return np.zeros(len(test.data.labels["test"]), bool)
-    field = "question" if all("question" in s.data.fields for s in (train, test)) else None
-    known = [
-        text for split in ("train", "validation") for text in _questions(train.data, split, field)
-    ]
-    return _find_repeated(known, _questions(test.data, "test", field), by_text=field is not None)
+    by_text = all("question" in store.data.fields for store in (train, test))
+    known = {
+        key
+        for split in ("train", "validation")
+        for key in _keys(train.data, split, by_text=by_text)
+    }
+    return _are_in(known, _keys(test.data, "test", by_text=by_text))
 
 
-def _find_repeated(known: Sequence[str], asked: Sequence[str], *, by_text: bool) -> np.ndarray:
-    """Which of the asked questions are among those that are known."""
-    every = [*known, *asked]
-    groups = group_questions(every, every if by_text else None)
-    return np.isin(groups[len(known) :], groups[: len(known)])
+def _are_in(known: Collection[str], asked: Sequence[str]) -> np.ndarray:
+    return np.array([key in known for key in asked], bool)
 
 
-def _questions(data: AnswerData, split: str, field: str | None) -> list[str]:
+def _keys(data: AnswerData, split: str, *, by_text: bool) -> list[str]:
+    """What two answers to the same question share: the name of their group, its normalized text or
+    its id."""
     ids = data.question_ids[split]
-    return _or_ids(ids, data.read(field, split)) if field else [str(one) for one in ids]
+    if not by_text:
+        return [str(one) for one in ids]
+    return _make_keys(ids, *read_questions(data.fields, lambda field: data.read(field, split)))
 
 
-def _texts_of(portion: Portion) -> list[str]:
-    return _or_ids(portion.index.question_ids, portion.data.read_rows("question", portion.rows))
+def _keys_of(portion: Portion) -> list[str]:
+    data, rows = portion.data, portion.rows
+    asked = read_questions(data.fields, lambda field: data.read_rows(field, rows))
+    return _make_keys(portion.index.question_ids, *asked)
 
 
-def _or_ids(ids: np.ndarray, texts: Sequence[str | None]) -> list[str]:
-    return [text or str(one) for one, text in zip(ids, texts, strict=True)]
+def _make_keys(ids: np.ndarray, texts: Texts | None, groups: Texts | None) -> list[str]:
+    rows = zip(ids, texts or [None] * len(ids), groups or [None] * len(ids), strict=True)
+    return [
+        f"{GROUP} {group}" if group else normalize_answer(text or "") or text or str(one)
+        for one, text, group in rows
+    ]
+
+
+def read_questions(
+    fields: Collection[str], read: Callable[[str], Texts]
+) -> tuple[Texts | None, Texts | None]:
+    """The questions of some answers and, of given ones, what must not be split; None if they are
+    not stored."""
+    texts = read("question") if "question" in fields else None
+    if GROUP not in fields:
+        return texts, None
+    named = read(GROUP)
+    contexts = read(CONTEXT) if CONTEXT in fields else None
+    return texts, name_groups(named, texts or [None] * len(named), contexts)
+
+
+def number_groups(data: AnswerData, split: str) -> np.ndarray | None:
+    """Numbers of what must not be split of given answers; None for generated ones."""
+    texts, groups = read_questions(data.fields, lambda field: data.read(field, split))
+    if groups is None:
+        return None
+    return group_questions([str(one) for one in data.question_ids[split]], texts, groups)
 
 
 def _open(folder: Path, memory: FieldMemory | None) -> AnswerFeatures:

@@ -34,7 +34,13 @@ from clew.hallucination.comparison.methods import (
     reads_nodes,
 )
 from clew.hallucination.comparison.settings import CompareConfig
-from clew.hallucination.comparison.stores import CommonFields, Store, find_shared, have_one_basis
+from clew.hallucination.comparison.stores import (
+    CommonFields,
+    Store,
+    find_shared,
+    have_one_basis,
+    number_groups,
+)
 from clew.hallucination.detectors.detector_folder import Packed, pack, unpack
 from clew.hallucination.detectors.probes.method import Features, Outcome, Scorer
 from clew.hallucination.detectors.probes.own import OwnMethod
@@ -282,12 +288,19 @@ class Measured:
 class Labels:
     """The labels of the validation and test splits; 1 is hallucinated. `kept` are the positions of
     the test answers that are evaluated. `groups` are the question sets of the test answers, if the
-    AUROC is the mean over several."""
+    AUROC is the mean over several; `clusters` are what must not be split of given answers, such as
+    documents: intervals and tests draw these instead of answers."""
 
     validation: np.ndarray
     test: np.ndarray
     kept: np.ndarray
     groups: np.ndarray | None = None
+    clusters: np.ndarray | None = None
+
+    @property
+    def dependence(self) -> dict[str, Any]:
+        """How the test answers hang together, for intervals and tests."""
+        return {"groups": self.groups, "clusters": self.clusters}
 
     @property
     def supports_choice(self) -> bool:
@@ -336,10 +349,19 @@ class Trial:
         on their question."""
         return {store.name: find_shared(self.train, store) for store in self.tests}
 
+    @cached_property
+    def _clusters(self) -> dict[str, np.ndarray | None]:
+        return {store.name: number_groups(store.data, "test") for store in self.tests}
+
     def labels(self, store: Store) -> Labels:
         kept = np.flatnonzero(~self.shared[store.name])
-        of = self.train.data.labels
-        return Labels(validation=of["validation"], test=store.data.labels["test"][kept], kept=kept)
+        clusters = self._clusters[store.name]
+        return Labels(
+            validation=self.train.data.labels["validation"],
+            test=store.data.labels["test"][kept],
+            kept=kept,
+            clusters=None if clusters is None else clusters[kept],
+        )
 
     @cached_property
     def features(self) -> Features:

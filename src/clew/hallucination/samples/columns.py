@@ -45,6 +45,7 @@ from clew.hallucination.traces.schema import (
     CONTEXT,
     CONTRAST_TRUE,
     EVALUATION,
+    GROUP,
     EvaluationShape,
     check_fields,
     check_sizes,
@@ -240,7 +241,8 @@ def _any_of_row(mask: Bool[np.ndarray, " nodes"], nodes: Nodes) -> Bool[np.ndarr
 
 
 _AS_THEY_ARE = (
-    *("question", CONTEXT, "category", "accepted_answers", "answer", "stop_reason", "samples"),
+    *("question", CONTEXT, GROUP, "category", "accepted_answers", "answer", "stop_reason"),
+    "samples",
     *("prompt_length", "token_logprobs", "token_entropies", TOKEN_LABELS, "lookback"),
     *BY_HEAD,
     *EVALUATION,

@@ -1,6 +1,6 @@
 """Join traces with their scores, compare them with what is already stored, and split them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,11 @@ def split_samples(
         )
     numbers = np.concatenate([rows.global_example_id for _, rows in parts])
     labels = np.concatenate([rows.label for _, rows in parts])
-    texts = [text for shard, rows in parts for text in _questions(shard, rows.global_example_id)]
-    common: Any = {"shares": config.shares, "previous": previous}
+    texts, groups = (
+        [one for shard, rows in parts for one in _look_up(shard, values, rows.global_example_id)]
+        for values in (lambda table: table.question, lambda table: table.group)
+    )
+    common: Any = {"shares": config.shares, "previous": previous, "groups": groups}
     notes = []
     if config.split_by == "file":
         batches = np.repeat(
@@ -181,8 +184,12 @@ def split_samples(
     return table, notes
 
 
-def _questions(shard: LabeledShard, numbers: Int[np.ndarray, " rows"]) -> list[str | None]:
-    known = dict(zip(shard.table.global_example_id.tolist(), shard.table.question, strict=True))
+def _look_up(
+    shard: LabeledShard,
+    read: Callable[[ShardTable], list[str | None]],
+    numbers: Int[np.ndarray, " rows"],
+) -> list[str | None]:
+    known = dict(zip(shard.table.global_example_id.tolist(), read(shard.table), strict=True))
     return [known[number] for number in numbers.tolist()]
 
 

@@ -76,16 +76,18 @@ class RawSamples:
         rows = np.flatnonzero(np.concatenate([shard.labeled for shard in shards]))
         ids = np.concatenate([table.global_example_id for table in tables])[rows]
         every_id = [name for table in tables for name in table.question_id]
-        every_question = [text for table in tables for text in table.question]
+        asked = [both for table in tables for both in zip(table.question, table.group, strict=True)]
         question_ids = [every_id[row] for row in rows.tolist()]
-        questions = [every_question[row] for row in rows.tolist()]
+        questions, groups = ([asked[row][place] for row in rows.tolist()] for place in (0, 1))
         labels = np.concatenate([shard.labels for shard in shards])[rows]
         index = SampleIndex(
             rows=rows,
             example_ids=ids,
             question_ids=to_strings(question_ids),
             labels=labels,
-            splits=assign_splits(question_ids, questions, labels, shares=Shares(), order=ids),
+            splits=assign_splits(
+                question_ids, questions, labels, shares=Shares(), order=ids, groups=groups
+            ),
         )
         return index.select(self.split)
 

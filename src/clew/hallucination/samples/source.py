@@ -15,6 +15,7 @@ from clew.base.cores import count_cores
 from clew.base.errors import InputError, StoreError
 from clew.base.settings import check_numbers
 from clew.hallucination.labels import Refused
+from clew.hallucination.samples.splits import name_groups
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
     BASIS_NAME,
@@ -22,6 +23,7 @@ from clew.hallucination.traces.schema import (
     CONTEXT,
     DIAGONALS,
     EVALUATION,
+    GROUP,
     NO_EVALUATION,
     SPECTRUM,
     TOKEN_ENDS,
@@ -46,7 +48,7 @@ MAPS = "attentions"
 LAPLACIAN_TOP = 100
 # Optional columns for answers; a store without some of them yields answers without them.
 TEXTS = (
-    *("question", CONTEXT, "category", "accepted_answers", "answer", "stop_reason"),
+    *("question", CONTEXT, GROUP, "category", "accepted_answers", "answer", "stop_reason"),
     "samples",
 )
 NUMBERS = ("prompt_length", "token_logprobs", "token_entropies", "lookback", ANSWER_HIDDEN)
@@ -88,6 +90,7 @@ class ShardTable:
     question: list[str | None]
     answer: list[str | None]
     truncated: Bool[np.ndarray, " rows"]  # cut off at the limit of new tokens
+    group: list[str | None]  # what must not be split of given answers; see `name_groups`
     tokens: Int[np.ndarray, " rows"]
     answer_tokens: Int[np.ndarray, " rows"]  # all, if the prompt's length is unknown
     text_bytes: int
@@ -191,10 +194,18 @@ class TraceSource:
             question=rows["question"].to_pylist(),
             answer=rows["answer"].to_pylist(),
             truncated=np.array([one == "length" for one in stopped], bool),
+            group=_name_groups(rows),
             tokens=tokens,
             answer_tokens=count_answer(tokens, prompts),
             text_bytes=rows.select(texts).nbytes,
         )
+
+
+def _name_groups(rows: pa.Table) -> list[str | None]:
+    if GROUP not in rows.column_names:
+        return [None] * len(rows)
+    contexts = rows[CONTEXT].to_pylist() if CONTEXT in rows.column_names else None
+    return name_groups(rows[GROUP].to_pylist(), rows["question"].to_pylist(), contexts)
 
 
 def _hash_basis(folder: Path) -> str | None:

@@ -17,6 +17,7 @@ from clew.base.texts import from_csv
 from clew.hallucination.labels import normalize_answer
 from clew.loading.splits import SPLIT_NAMES, Shares
 from clew.storage.arrow import as_numpy
+from clew.storage.reading import hash_text
 from clew.storage.text_files import write_csv
 
 SPLITS_FILE = "splits.csv"
@@ -211,41 +212,66 @@ def assign_splits(
     shares: Shares,
     previous: Mapping[str, str] | None = None,
     order: Sequence[int] | np.ndarray | None = None,
+    groups: Sequence[str | None] | None = None,
 ) -> UInt8[np.ndarray, " rows"]:
     """The split of every row: 0 training, 1 validation, 2 test.
 
-    Rows with the same id or the same normalized question text form a group that stays together.
-    Groups are assigned in `order` (numbers to sort the rows by, such as their `global_example_id`;
-    the given order if None), so that appended rows change nothing before them. `previous` maps
-    question ids to split names that are kept.
+    Rows of one group of `group_questions` stay together. Groups are assigned in `order` (numbers to
+    sort the rows by, such as their `global_example_id`; the given order if None), so that appended
+    rows change nothing before them. `previous` maps question ids to split names that are kept.
     """
     place = np.argsort(np.asarray(order), kind="stable") if order is not None else slice(None)
     rows = np.arange(len(question_ids))[place]
     ids = [question_ids[row] for row in rows]
-    texts = [questions[row] for row in rows] if questions is not None else None
-    groups = group_questions(ids, texts)
+    together = group_questions(ids, _take(questions, rows), _take(groups, rows))
     known = splits_before(ids, previous)
-    chosen = _deal(ids, groups, np.asarray(labels)[rows], known, shares)
+    chosen = _deal(ids, together, np.asarray(labels)[rows], known, shares)
     splits = np.zeros(len(rows), np.uint8)
-    splits[rows] = np.where(known >= 0, known, chosen[groups])
+    splits[rows] = np.where(known >= 0, known, chosen[together])
     return splits
 
 
+def _take(
+    values: Sequence[str | None] | None, rows: Int[np.ndarray, " rows"]
+) -> list[str | None] | None:
+    return None if values is None else [values[row] for row in rows]
+
+
+def name_groups(
+    groups: Sequence[str | None],
+    questions: Sequence[str | None],
+    contexts: Sequence[str | None] | None,
+) -> list[str | None]:
+    """What must not be split of given answers: the group that their file names, else the question
+    with its source, since every source may be asked the same; None for a question alone."""
+    rows = zip(groups, questions, contexts or [None] * len(groups), strict=True)
+    return [
+        group or (None if not context else hash_text(question or "", context))
+        for group, question, context in rows
+    ]
+
+
 def group_questions(
-    question_ids: Sequence[str], questions: Sequence[str | None] | None
+    question_ids: Sequence[str],
+    questions: Sequence[str | None] | None,
+    groups: Sequence[str | None] | None = None,
 ) -> Int[np.ndarray, " rows"]:
     """The group of every row, numbered by first appearance.
 
-    Two rows are in one group if they share the id or the normalized text, directly or through
-    others.
+    Two rows are in one group if they share the id, the name of their group, or, where there is
+    none, the normalized text of the question; directly or through others.
     """
     first = list(range(len(question_ids)))
     by_id: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     by_text: dict[str, int] = {}
     for row, question_id in enumerate(question_ids):
         _join(first, by_id.setdefault(question_id, row), row)
-        text = normalize_answer((questions[row] if questions is not None else None) or "")
-        if text:
+        name = None if groups is None else groups[row]
+        text = "" if name or questions is None else normalize_answer(questions[row] or "")
+        if name:
+            _join(first, by_name.setdefault(name, row), row)
+        elif text:
             _join(first, by_text.setdefault(text, row), row)
     roots = [_find(first, row) for row in range(len(first))]
     return np.unique(np.asarray(roots, np.int64), return_inverse=True)[1]
@@ -288,9 +314,7 @@ def _deal(
     shares: Shares,
 ) -> Int[np.ndarray, " groups"]:
     """The split of every group: those with a previous split first, then the others in order."""
-    sizes = np.bincount(groups)
-    # A tie counts as hallucinated, the class that a detector must find.
-    hallucinated = (2 * np.bincount(groups, weights=labels > 0.5) >= sizes).tolist()
+    sizes, hallucinated = np.bincount(groups), _mostly_hallucinated(groups, labels).tolist()
     starts = np.unique(groups, return_index=True)[1]
     chosen = np.full(len(sizes), -1, np.int64)
     for row in reversed(np.flatnonzero(known >= 0)):
@@ -302,6 +326,11 @@ def _deal(
         wanted = shares.pick(hash_place(ids[starts[group]]))
         chosen[group] = tallies[hallucinated[group]].place(wanted, int(sizes[group]))
     return chosen
+
+
+def _mostly_hallucinated(groups: Int[np.ndarray, " rows"], labels: np.ndarray) -> np.ndarray:
+    """Of each group; a tie counts as hallucinated, the class that a detector must find."""
+    return 2 * np.bincount(groups, weights=labels > 0.5) >= np.bincount(groups)
 
 
 class _Tally:
@@ -341,24 +370,25 @@ def assign_splits_by_file(
     *,
     shares: Shares,
     previous: Mapping[str, str] | None = None,
+    groups: Sequence[str | None] | None = None,
 ) -> FileSplits:
     """Shards in order: the first ones for training, then validation, then test.
 
-    A question repeated in a later shard follows its first one. Shards with questions in `previous`
-    keep their split; new ones fill up each split. Raises InputError if there are fewer shards than
-    splits.
+    A question or group repeated in a later shard follows its first one. Shards with questions in
+    `previous` keep their split; new ones fill up each split. Raises InputError if there are fewer
+    shards than splits.
     """
     rows = np.argsort(np.asarray(batch_numbers), kind="stable")
     numbers, shard = np.unique(np.asarray(batch_numbers)[rows], return_inverse=True)
     ids = [question_ids[row] for row in rows]
-    groups = group_questions(ids, [questions[row] for row in rows] if questions else None)
+    together = group_questions(ids, _take(questions, rows), _take(groups, rows))
     known = splits_before(ids, previous)
     of_shard = _deal_shards(_shards_before(shard, known, len(numbers)), shares)
-    of_group = of_shard[shard][np.unique(groups, return_index=True)[1]]
+    of_group = of_shard[shard][np.unique(together, return_index=True)[1]]
     # Duplicates follow the split of their question, even if set by hand; the earliest row decides.
     old = np.flatnonzero(known >= 0)[::-1]
-    of_group[groups[old]] = known[old]
-    chosen = np.where(known >= 0, known, of_group[groups])
+    of_group[together[old]] = known[old]
+    chosen = np.where(known >= 0, known, of_group[together])
     splits = np.zeros(len(rows), np.uint8)
     splits[rows] = chosen
     return FileSplits(split=splits, moved=int((chosen != of_shard[shard]).sum()))
@@ -405,24 +435,29 @@ def assign_folds(
     labels: np.ndarray,
     *,
     folds: int,
+    groups: Sequence[str | None] | None = None,
 ) -> Int[np.ndarray, " rows"]:
-    """The fold of every row, from 0. Rows of one question stay together; each class is dealt out in
-    the order of a hash. Raises InputError if a class has fewer questions than there are folds."""
-    groups = group_questions(question_ids, questions)
-    _, firsts = np.unique(groups, return_index=True)
+    """The fold of every row, from 0. Rows of one group of `group_questions` stay together; each
+    class is dealt out in the order of a hash. Raises InputError if a class has fewer questions than
+    there are folds."""
+    together = group_questions(question_ids, questions, groups)
+    _, firsts = np.unique(together, return_index=True)
+    hallucinated = _mostly_hallucinated(together, labels)
     chosen = np.zeros(len(firsts), np.int64)
     dealt = 0
-    for kind, name in enumerate(("correct", "hallucinated")):
-        ours = np.flatnonzero((labels[firsts] > 0.5) == bool(kind))
-        if len(ours) < folds:
-            raise InputError(
-                f"there are {len(ours):,} questions with {name} answers, but every fold must have "
-                "one or more: give fewer folds, or use more questions.",
-                setting="folds",
-                value=folds,
-            )
+    for kind in (False, True):
+        ours = np.flatnonzero(hallucinated == kind)
         places = {group: hash_place(question_ids[int(firsts[group])]) for group in ours.tolist()}
         order = sorted(places, key=lambda group: places[group])
         chosen[order] = (np.arange(len(order)) + dealt) % folds
         dealt += len(order)
-    return chosen[groups]
+    found = chosen[together]
+    for name, rows in (("correct", labels <= 0.5), ("hallucinated", labels > 0.5)):
+        if len(np.unique(found[rows])) < folds:
+            raise InputError(
+                f"there are {len(np.unique(together[rows])):,} questions with {name} answers, but "
+                "every fold must have one or more: give fewer folds, or use more questions.",
+                setting="folds",
+                value=folds,
+            )
+    return found

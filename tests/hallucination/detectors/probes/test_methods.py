@@ -37,6 +37,8 @@ TELLING = (
     "contrast_probe",
     "contrastive",
 )
+# The samples have no contexts.
+SOURCELESS = [name for name in PROBES if name != "source_words"]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def test_every_method_has_its_place_in_the_table() -> None:
     assert METHODS.keys() == PROBES.keys()
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", SOURCELESS)
 def test_every_answer_is_scored(data: AnswerFeatures, name: str) -> None:
     outcome = PROBES[name].run(data, seed=0)
     for split, scores in (("validation", outcome.validation), ("test", outcome.test)):
@@ -66,7 +68,7 @@ def test_every_answer_is_scored(data: AnswerFeatures, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", SOURCELESS)
 def test_labels_of_the_test_split_do_not_change_the_scores(
     data: AnswerFeatures, folder: Path, name: str
 ) -> None:
@@ -80,7 +82,7 @@ def test_labels_of_the_test_split_do_not_change_the_scores(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", SOURCELESS)
 def test_fitted_method_scores_another_store(
     data: AnswerFeatures, tmp_path: Path, name: str
 ) -> None:
@@ -164,6 +166,19 @@ def test_wording_of_question_and_answer_is_a_baseline() -> None:
     outcome = PROBES["text"].run(data, seed=0)
     assert PROBES["text"].family == "baseline"
     assert auroc(data.labels["test"], outcome.test) == 1 and outcome.parameters > 50
+
+
+def test_words_that_the_source_does_not_have_are_a_baseline() -> None:
+    labels = np.random.default_rng(0).integers(0, 2, 200)
+    answers = ["Built in 1912 by the Danube.", "Built in 1921 by the Rhine."]
+    values = {
+        "question": ["Where was it built?"] * 200,
+        "context": ["It stands near the Danube since 1912."] * 200,
+        "answer": [answers[label] for label in labels],
+    }
+    data = MemoryFeatures(labels, values)
+    outcome = PROBES["source_words"].run(data, seed=0)
+    assert auroc(data.labels["test"], outcome.test) == 1 and outcome.parameters == 3
 
 
 def test_missing_field_is_named() -> None:

@@ -1,6 +1,7 @@
 """The cheapest methods: baselines that do not look at the model (answer length, question category,
-the wording of question and answer), whose results do not count as hallucination detection; scores
-from the model's token probabilities; and how much several drawn answers differ."""
+the wording of question and answer, words that the source does not have), whose results do not count
+as hallucination detection; scores from the model's token probabilities; and how much several drawn
+answers differ."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +22,8 @@ from clew.hallucination.detectors.probes.fitting import (
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, Scores, method
 from clew.hallucination.detectors.probes.states import STATES, choose_layer, fit_layers
-from clew.hallucination.labels.normalize import answer_words
+from clew.hallucination.labels.normalize import answer_words, singular
+from clew.hallucination.traces.schema import CONTEXT
 from clew.metrics.ranking import auroc
 
 if TYPE_CHECKING:
@@ -183,6 +185,44 @@ def _join(parts: Sequence["csr_matrix"]) -> "csr_matrix":
 
 def _read_texts(data: Features, split: str) -> list[list[str]]:
     return [[text or "" for text in data.read(name, split)] for name in TEXTS]
+
+
+_SOURCED = ("question", CONTEXT, "answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceScore(LinearScorer):
+    """A score that is linear in the shares of words and of numbers that the source lacks."""
+
+    def score(self, data: Features, split: str) -> Scores:
+        return self.linear.score(_share_unsupported(data, split))
+
+
+@method("source_words", "Words not in the source", "baseline", *_SOURCED)
+def learn_source_words(data: Features) -> Fitted:
+    """Fit the source baseline: two features, hence the weakest regularization, as for length."""
+    shares = _share_unsupported(data, "train")
+    scale = standardize(shares, CONTEXT)
+    _, linear = list(fit_path(shares, data.labels["train"]))[-1]
+    return Fitted(scorer=SourceScore(linear=scale.undo(linear)))
+
+
+def _share_unsupported(data: Features, split: str) -> np.ndarray:
+    """Of each answer, the shares of its content words and of its numbers that neither its source
+    nor its question contains; 0 without any."""
+    rows = zip(*(data.read(name, split) for name in _SOURCED), strict=True)
+    return np.array([_unsupported(*(text or "" for text in row)) for row in rows], np.float32)
+
+
+def _unsupported(question: str, context: str, answer: str) -> tuple[float, float]:
+    source = {singular(word) for word in (*answer_words(question), *answer_words(context))}
+    words = [singular(word) for word in answer_words(answer) if word not in _FILLERS]
+    numbers = [word for word in words if any(map(str.isdigit, word))]
+    others = [word for word in words if word not in numbers]
+    shares = [
+        sum(word not in source for word in some) / max(1, len(some)) for some in (others, numbers)
+    ]
+    return shares[0], shares[1]
 
 
 # Filler words of English answers.

@@ -29,7 +29,7 @@ for _module in _MODULES:  # whose functions and classes register themselves
     import_module(f"clew.hallucination.detectors.probes.{_module}")
 # In the order of tables; of methods that are equally good, the first is the best.
 _NAMES = """
-    length category text
+    length category text source_words
     perplexity min_probability mean_entropy semantic_entropy entailment_entropy p_true consistency
     selfcheck_ngram attention_score
     linear_probe semantic_entropy_probe linear_probe_middle linear_probe_pca saplma ccs

@@ -15,13 +15,14 @@ from clew.hallucination.questions import Question
 
 CHECKED = Risk(risk=0.83, verdict="hallucinated", threshold=0.62, state="checked", method="fusion")
 FAR = Risk(
-    risk=0.4,
-    verdict="correct",
-    threshold=0.5,
+    risk=None,
+    verdict=None,
+    threshold=None,
     state="out_of_distribution",
     reason="its features are unlike the training data",
     method="perplexity",
     distance=2.3,
+    token_probability_risk=0.4,
 )
 
 
@@ -50,7 +51,7 @@ def test_pipe_gets_plain_text_with_the_figures() -> None:
     assert printed(answered()).splitlines() == [
         "question: Where is Tartu?",
         "answer:   It is Finland.",
-        "risk:     0.83 hallucinated (threshold 0.62, fusion)",
+        "risk:     0.83 high risk (threshold 0.62, fusion)",
         "tokens:   It 0.10, is 0.25, Finland. 0.90",
     ]
 
@@ -72,8 +73,9 @@ def test_no_color_gets_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_state_that_is_not_checked_is_printed_with_its_reason() -> None:
     assert printed(answered(FAR)).splitlines()[2:4] == [
-        "risk:     0.40 correct (threshold 0.50, perplexity)",
-        "state:    out of distribution: its features are unlike the training data",
+        "risk:     not familiar: no verdict",
+        "state:    not familiar: its features are unlike the training data; token-probability risk "
+        "0.40 (perplexity)",
     ]
     cut = unavailable("the answer is empty", method="fusion")
     assert printed(answered(cut, ("", None))).splitlines()[1:] == [
@@ -89,7 +91,8 @@ def test_long_question_is_shortened_where_it_is_repeated() -> None:
 
 
 def test_representation_has_the_state() -> None:
-    assert repr(answered(FAR)).endswith(": risk 0.40, correct, out_of_distribution)")
+    assert repr(answered(FAR)).endswith(": not familiar)")
+    assert repr(answered()).endswith(": risk 0.83 (high), checked)")
 
 
 @pytest.mark.parametrize("options", [{}, {"force_terminal": True, "color_system": "standard"}])
@@ -103,7 +106,7 @@ def test_hostile_answer_cannot_act_on_the_terminal(options: dict[str, Any]) -> N
 
 def test_answers_are_a_sequence_and_a_table() -> None:
     result = AskResult(answers=(answered(), answered(FAR, ("No.", None))))
-    assert [one.risk for one in result] == [0.83, 0.4]
+    assert [(one.risk, one.risk_level) for one in result] == [(0.83, "high"), (None, None)]
     assert result.table.column("answer").to_pylist() == ["It is Finland.", "No."]
     assert result.table.column("tokens").to_pylist()[1] == [
         {"token": "No.", "risk": None, "logprob": -0.5}

@@ -12,7 +12,7 @@ from clew.base.errors import InputError, StoppedError
 from clew.base.terminal import TextConsole
 from clew.base.texts import counted
 from clew.cli.commands import Call, read_command
-from clew.cli.printing import has_shades, print_answer, print_legend, print_line
+from clew.cli.printing import has_shades, print_answer, print_legend, print_line, print_remedy
 from clew.cli.renderer import Renderer
 from clew.cli.signals import StopRequest, log_to_stderr, long_run
 from clew.hallucination.workflow import ask
@@ -56,7 +56,7 @@ def _answer_all(
 ) -> None:
     """Print each answer as soon as all before it are there. Raises InputError if no question could
     be answered."""
-    is_shaded = is_answered = False
+    is_shaded = is_answered = is_unfamiliar = False
     for number, answer in enumerate(asker.ask(questions), start=1):
         is_answered |= bool(answer.ended)
         if call.as_json:
@@ -66,12 +66,16 @@ def _answer_all(
                 call.console.print()
             print_answer(call.console, answer)
             is_shaded |= has_shades(call.console, answer)
+            is_unfamiliar |= answer.state == "out_of_distribution"
         if should_stop() and number < len(questions):
             stopped = f"stopped after {number:,} of {len(questions):,} answers."
             raise StoppedError(stopped, is_resumable=False)
     if is_shaded:
         call.console.print()
         print_legend(call.console)
+    if is_unfamiliar:
+        call.console.print()
+        print_remedy(call.console)
     if not is_answered:
         asked = counted(len(questions), "question")
         raise InputError(f"none of {asked} could be answered: see the state of each.")

@@ -13,7 +13,7 @@ def run(call: Call) -> None:
     if call.as_json:
         call.print_json(result.as_dict())
         return
-    far = f", {result.out_of_distribution:,} of them out of distribution"
+    far = f", {result.out_of_distribution:,} of them not familiar"
     excluded = f"; {result.excluded:,} excluded (no label, or not checked)"
     print_line(
         call.console,

@@ -73,7 +73,7 @@ _SHADES = (
     (0.4, "#1a1a1a on #ffc36b"),
     (0.2, "#1a1a1a on #ffe9a8"),
 )
-_VERDICTS = {"hallucinated": "bold red", "correct": "bold green"}
+_LEVELS = {"high": "bold red", "low": "bold green"}
 _BAR = 20
 _MOST_ECHOED = 1_000
 _INDENT = " " * len("question: ")
@@ -103,6 +103,13 @@ def print_legend(console: Console) -> None:
     """What the shades mean."""
     shades = ((f" {risk:g} ", style) for risk, style in reversed(_SHADES))
     console.print(Text.assemble(("shaded by the risk of each token, from ", "dim"), *shades))
+
+
+def print_remedy(console: Console) -> None:
+    """What to do about answers that got no verdict."""
+    from clew.hallucination.detectors.data import REMEDY
+
+    print_line(console, f"not familiar? To get a verdict, {with_flags(REMEDY)}", style="dim")
 
 
 def is_colored(console: Console) -> bool:
@@ -144,20 +151,19 @@ def _shade(risk: float | None) -> str:
 
 def _risk(console: Console, asked: "AskedAnswer") -> Text:
     found = asked.assessment
-    if found.risk is None or found.verdict is None or found.threshold is None:
-        return Text("not checked", "yellow")
-    style = _VERDICTS[found.verdict]
+    if found.risk is None or found.risk_level is None or found.threshold is None:
+        return Text(found.words, "yellow")
+    style = _LEVELS[found.risk_level]
     about = f" (threshold {found.threshold:.2f}, {found.method})"
     bar = Text()
     if is_colored(console):
         full = round(_BAR * found.risk)
         bar = Text.assemble(("━" * full, style), ("━" * (_BAR - full), "dim"), " ")
-    return Text.assemble(f"{found.risk:.2f} ", bar, (found.verdict, style), (about, "dim"))
+    return Text.assemble(f"{found.risk:.2f} ", bar, (found.words, style), (about, "dim"))
 
 
 def _state(asked: "AskedAnswer") -> str:
-    reason = f": {with_flags(asked.reason)}" if asked.reason else ""
-    return for_terminal(f"{asked.state.replace('_', ' ')}{reason}")
+    return for_terminal(with_flags(asked.assessment.explain()))
 
 
 def _has_token_risks(asked: "AskedAnswer") -> bool:

@@ -1,13 +1,13 @@
 """clew score"""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from clew.base.texts import counted
 from clew.cli.commands import Call, read_command
-from clew.cli.printing import print_line, print_table, shortened_cell
+from clew.cli.printing import print_line, print_remedy, print_table, shortened_cell
 from clew.cli.signals import log_to_stderr
 from clew.hallucination.workflow import score
 
@@ -32,11 +32,14 @@ def run(call: Call) -> None:
 
 
 def _print_rows(console: Console, result: "ScoreResult") -> None:
+    from clew.hallucination.detectors.data import LEVEL_WORDS, STATE_WORDS
+
     rows = []
     for row in result.rows[:_MOST_ROWS]:
         risk = "" if row["risk"] is None else f"{row['risk']:.2f}"
         texts = (shortened_cell(row[name], _CELL_CHARACTERS) for name in ("question", "answer"))
-        rows.append((risk, row["verdict"] or "", _words(row["state"]), *texts))
+        verdict = LEVEL_WORDS.get(row["risk_level"], "no verdict")
+        rows.append((risk, verdict, STATE_WORDS[row["state"]], *texts))
     heads = ("risk", "verdict", "state", "question", "answer")
     print_table(console, heads, rows, numbers=(0,))
     left = len(result.rows) - _MOST_ROWS
@@ -44,28 +47,28 @@ def _print_rows(console: Console, result: "ScoreResult") -> None:
         print_line(console, f"... and {left:,} more (write them to a file with --out)")
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {_words(name)}" for name, count in counts.items())
+def _counts(counts: Mapping[str, int], words: Mapping[Any, str]) -> str:
+    return ", ".join(f"{count:,} {words[name]}" for name, count in counts.items())
 
 
 def _print_summary(console: Console, result: "ScoreResult") -> None:
+    from clew.hallucination.detectors.data import LEVEL_WORDS, STATE_WORDS
+
     summary = result.summary
     answers = counted(summary.answers, "answer")
-    print_line(console, f"{answers}, detector {result.detector}: {_counts(summary.states)}")
+    states = _counts(summary.states, STATE_WORDS)
+    print_line(console, f"{answers}, detector {result.detector}: {states}")
     if summary.mean_risk is not None:
-        print_line(console, f"{_counts(summary.verdicts)}; mean risk {summary.mean_risk:.2f}")
+        levels = _counts(summary.risk_levels, LEVEL_WORDS)
+        print_line(console, f"{levels}; mean risk {summary.mean_risk:.2f}")
     if summary.auroc is not None and summary.ece is not None:
-        far = summary.states.get("out_of_distribution")
         print_line(
             console,
             f"AUROC {summary.auroc:.3f}, calibration error (ECE) {summary.ece:.3f} on "
-            f"{counted(summary.labeled, 'labeled answer')}"
-            f"{', those out of distribution included' if far else ''}",
+            f"{counted(summary.labeled, 'labeled answer')} with a verdict",
         )
+    if "out_of_distribution" in summary.states:
+        print_remedy(console)
     if summary.retokenized_count:
         some = ", ".join(summary.retokenized[:5])
         print_line(

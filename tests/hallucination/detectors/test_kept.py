@@ -194,7 +194,7 @@ class Strange(StoredAnswers):
 
 
 @pytest.mark.parametrize("value", [1e4, float("nan")])
-def test_answers_unlike_the_training_data_fall_back_to_token_probabilities(
+def test_answers_unlike_the_training_data_get_no_verdict_but_a_token_probability_risk(
     data: Path, comparison: Path, value: float
 ) -> None:
     detector = clew.load_detector(comparison / "detectors/linear_probe")
@@ -204,7 +204,8 @@ def test_answers_unlike_the_training_data_fall_back_to_token_probabilities(
     assert risks and {risk.state for risk in risks} == {"out_of_distribution"}
     assert detector.fallback is not None
     assert {risk.method for risk in risks} == {detector.fallback.scorer.statistic}
-    assert all(risk.reason and 0 <= risk.risk <= 1 for risk in risks if risk.risk is not None)
+    assert {(risk.risk, risk.verdict, risk.risk_level) for risk in risks} == {(None,) * 3}
+    assert all(risk.reason and 0 <= risk.token_probability_risk <= 1 for risk in risks)
 
 
 def test_a_detector_of_another_model_or_prompt_is_refused(comparison: Path) -> None:

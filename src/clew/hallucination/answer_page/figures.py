@@ -23,7 +23,7 @@ _ROW, _ARCS, _MARGIN = 16, 330, 10
 _HEIGHT, _LEFT = 400, 40
 _SIDES = {"left": _LEFT, "right": _WIDTH - 16, "top": 46, "bottom": _HEIGHT - 36}
 _LABEL_DISTANCE = 18.0  # the least between two layer numbers, in pixels
-_PROBE_AXIS = "\N{LEFTWARDS ARROW} correct     hallucinated \N{RIGHTWARDS ARROW}"
+_PROBE_AXIS = "\N{LEFTWARDS ARROW} low risk     high risk \N{RIGHTWARDS ARROW}"
 # Head maps
 _HIGHEST_CELL, _MAP_TOP = 16.0, 6
 _MOST_DEVIATIONS = 3.0

@@ -35,13 +35,14 @@ _PIXELS = 1.25  # of the PNG per pixel of the page
 _ROWS = 120  # of an attention graph in the PNG
 # The tokens of the PNG: letters of one, width of a letter, height of a line, lines, and width.
 _LONGEST, _LETTER, _LINE, _MOST_LINES, _WIDTH = 24, 7.5, 48, 12, 540
+_SCALE, _DEEPEST = 9, 0.6  # a step of the scale, and the opacity at its end
 _RULINGS = {
-    (True, "hallucinated"): "Correctly flagged.",
-    (True, "correct"): "Flagged: a false alarm.",
-    (True, None): "Flagged as hallucinated.",
-    (False, "hallucinated"): "Not flagged: a missed hallucination.",
-    (False, "correct"): "Correctly not flagged.",
-    (False, None): "Not flagged.",
+    (True, "hallucinated"): "High risk, and labeled hallucinated.",
+    (True, "correct"): "High risk, but labeled correct: a false alarm.",
+    (True, None): "High risk.",
+    (False, "hallucinated"): "Low risk, but labeled hallucinated: missed.",
+    (False, "correct"): "Low risk, and labeled correct.",
+    (False, None): "Low risk.",
 }
 _FITTED = " The probes were fitted without the answers shown and without those in the bands."
 
@@ -87,29 +88,41 @@ def _print_tokens(answer: ShownAnswer) -> Html:
         return Html()
     chances = np.exp(answer.logprobs).tolist()
     doubts = [1 - chance for chance in chances] if answer.risks is None else answer.risks.tolist()
+    by, words = _shade(answer)
     boxes: list[Html] = []
     x, y = 0.0, 0
     for text, chance, doubt in zip(answer.answer_texts, chances, doubts, strict=True):
-        words = shorten(visible_text(text), _LONGEST)
-        wide = max(38, 12 + _LETTER * len(words))
+        letters = shorten(visible_text(text), _LONGEST)
+        wide = max(38, 12 + _LETTER * len(letters))
         if x + wide > _WIDTH:
             x, y = 0.0, y + _LINE
         if y == _LINE * _MOST_LINES:
             y -= _LINE
             break
-        boxes.append(_print_token(words, chance, doubt, x, y, wide))
+        boxes.append(_print_token(letters, chance, doubt, x, y, wide, by))
         x += wide + 4
     more = len(chances) - len(boxes)
     rest = f" (without the last {more:,} tokens)" if more else ""
     told = tag("h3", f"Token probabilities{rest}. {describe_probabilities(answer)}")
-    return join(told, tag("svg", boxes, viewBox=f"0 0 {_WIDTH} {y + _LINE}", class_="chips"))
+    y += _LINE
+    scale = [
+        rect(
+            _SCALE * step, y, _SCALE, 11, class_=by, style=f"fill-opacity:{_DEEPEST * step / 8:.2f}"
+        )
+        for step in range(9)
+    ]
+    legend = tag("text", words, x=_SCALE * 9 + 8, y=y + 10, class_="tick")
+    box = f"0 0 {_WIDTH} {y + _LINE / 2}"
+    return join(told, tag("svg", boxes, scale, legend, viewBox=box, class_="chips"))
 
 
-def _print_token(words: str, chance: float, doubt: float, x: float, y: float, wide: float) -> Html:
-    bar, shade = (wide - 10) * chance, f"fill-opacity:{0.75 * doubt:.2f}"
+def _print_token(
+    words: str, chance: float, doubt: float, x: float, y: float, wide: float, by: str
+) -> Html:
+    bar, shade = (wide - 10) * chance, f"fill-opacity:{_DEEPEST * doubt:.2f}"
     return tag(
         "g",
-        rect(x, y, wide, _LINE - 6, class_="doubt", style=shade),
+        rect(x, y, wide, _LINE - 6, class_=by, style=shade),
         tag("text", words, x=x + 5, y=y + 15),
         rect(x + 5, y + 20, bar, 4, class_="chance"),
         tag("text", percent_text(chance), x=x + 5, y=y + 37, class_="tick"),
@@ -290,9 +303,19 @@ def _draw_probabilities(answer: ShownAnswer) -> Html:
     chips = tag(
         "div", [_token(place, *token) for place, token in enumerate(tokens)], class_="tokens"
     )
-    shaded = "" if answer.risks is None else " Tokens are shaded by their risk."
-    summary = tag("p", f"{describe_probabilities(answer)}{shaded}", class_="summary")
-    return tag("div", summary, chips, class_=kind_class(answer.kind))
+    by, words = _shade(answer)
+    scale = tag("p", tag("i"), words, class_="shade quiet")
+    summary = tag("p", describe_probabilities(answer), class_="summary")
+    shaded = tag("div", scale, chips, class_=by)
+    return tag("div", summary, shaded, class_=kind_class(answer.kind))
+
+
+def _shade(answer: ShownAnswer) -> tuple[str, str]:
+    """The class of the background of tokens, and what its scale means: a risk is not a probability,
+    so the two never look alike."""
+    if answer.risks is None:
+        return "by-chance", "background: 1 \N{MINUS SIGN} probability, from 0 to 1"
+    return "by-risk", "background: token risk, from 0 to 1"
 
 
 def _token(place: int, text: str, chance: float, entropy: float, risk: float | None) -> Html:

@@ -142,7 +142,7 @@ FEWEST = 10
 @dataclass(frozen=True, kw_only=True)
 class LabeledRisks:
     """The risks that a detector gave to labeled answers; 1 is hallucinated. Those that were out of
-    distribution (`is_far`) have the risk of the fallback."""
+    distribution (`is_far`) have the risk of their token probabilities."""
 
     risks: Float64[np.ndarray, " answers"]
     labels: Int[np.ndarray, " answers"]
@@ -152,8 +152,9 @@ class LabeledRisks:
     @classmethod
     def of(cls, risks: Sequence[Risk], labels: np.ndarray) -> "LabeledRisks":
         """Without the answers that were not checked."""
-        known = np.array([risk.risk is not None for risk in risks], bool)
-        values = np.array([np.nan if risk.risk is None else risk.risk for risk in risks])
+        found = [r.token_probability_risk if r.risk is None else r.risk for r in risks]
+        known = np.array([risk is not None for risk in found], bool)
+        values = np.array([np.nan if risk is None else risk for risk in found])
         far = np.array([risk.state == "out_of_distribution" for risk in risks], bool)
         return cls(
             risks=values[known],

@@ -18,15 +18,31 @@ from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION, P_TRUE
 
 State = Literal["checked", "out_of_distribution", "unavailable"]
 Verdict = Literal["correct", "hallucinated"]
+RiskLevel = Literal["low", "high"]
+# What a person reads in place of the names in files and in the API. "Correct" and "hallucinated"
+# are a label's words: a detector does not know.
+LEVEL_WORDS: dict[RiskLevel, str] = {"low": "low risk", "high": "high risk"}
+STATE_WORDS: dict[State, str] = {
+    "checked": "checked",
+    "out_of_distribution": "not familiar",
+    "unavailable": "unavailable",
+}
+NO_VERDICT = "not familiar: no verdict"
+REMEDY = (
+    "label answers of this kind and train a detector on them, too: "
+    '"clew extract" with `answers="given"` reads them'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Risk:
-    """The risk of one answer: the calibrated probability that it is hallucinated. None if `state`
-    is "unavailable"; `reason` says why the state is not "checked". `method` is the method that gave
-    the risk: token probabilities if the answer is out of distribution. `threshold` is the risk
-    above which the verdict is "hallucinated". `distance` is that of the features to the training
-    answers, in units of the limit: above 1 is out of distribution."""
+    """The risk of one answer: the calibrated probability that it is hallucinated. Only an answer
+    whose `state` is "checked" has one, and a verdict; `reason` says why another has none.
+    `threshold` is the risk above which the verdict is "hallucinated", in other words the
+    `risk_level` "high". `distance` is that of the features to the training answers, in units of the
+    limit: above 1 is out of distribution. An answer beyond it may have a `token_probability_risk`,
+    which says less: `method` is then the statistic of the token probabilities, otherwise the
+    detector's."""
 
     risk: float | None
     verdict: Verdict | None
@@ -35,10 +51,37 @@ class Risk:
     method: str
     reason: str | None = None
     distance: float | None = None
+    token_probability_risk: float | None = None
+
+    @property
+    def risk_level(self) -> RiskLevel | None:
+        return None if self.verdict is None else level_of(self.verdict)
+
+    @property
+    def words(self) -> str:
+        """The verdict, for a person."""
+        if self.risk_level is not None:
+            return LEVEL_WORDS[self.risk_level]
+        return NO_VERDICT if self.state == "out_of_distribution" else "not checked"
+
+    def explain(self) -> str:
+        """The state and its reason, for a person."""
+        reason = f": {self.reason}" if self.reason else ""
+        other = self.token_probability_risk
+        apart = "" if other is None else f"; token-probability risk {other:.2f} ({self.method})"
+        return f"{STATE_WORDS[self.state]}{reason}{apart}"
 
     def to_dict(self) -> dict[str, Any]:
         """As in JSON answers; `method` and `distance` included."""
-        return asdict(self)
+        return {**asdict(self), "risk_level": self.risk_level}
+
+
+def judge(risk: float, threshold: float) -> Verdict:
+    return "hallucinated" if risk > threshold else "correct"
+
+
+def level_of(verdict: Verdict) -> RiskLevel:
+    return "high" if verdict == "hallucinated" else "low"
 
 
 def unavailable(reason: str, *, method: str) -> Risk:

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from clew.base.errors import InputError
 from clew.base.settings import find_differences
 from clew.base.typed_json import Bounds, read_as
-from clew.hallucination.detectors.data import LIVE, HostAnswers, LiveData, Risk, unavailable
+from clew.hallucination.detectors.data import (
+    LIVE,
+    HostAnswers,
+    LiveData,
+    Risk,
+    judge,
+    unavailable,
+)
 from clew.hallucination.detectors.probes.baselines import EachAnswer
 from clew.hallucination.detectors.probes.fitting import to_numpy
 from clew.hallucination.detectors.probes.gated import Distance
@@ -50,7 +57,8 @@ _UNFINISHED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Fallback:
-    """Calibrated token probabilities, for answers unlike the training data."""
+    """Calibrated token probabilities, for answers unlike the training data: they get no verdict, so
+    `threshold` is only read and written."""
 
     scorer: EachAnswer
     calibration: PlattScale
@@ -77,7 +85,7 @@ class Origin:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Detector:
     """A hallucination detector: a probe (`scorer`) or a `network`, in eval mode, with `config`, its
-    hyperparameters. An answer whose risk is above `threshold` counts as hallucinated.
+    hyperparameters. An answer whose risk is above `threshold` has a high risk.
 
     One that `clew compare` or `clew train` kept in a folder is calibrated and has an `origin`; a
     best.safetensors of `clew train` alone has only its network, whose risks are not calibrated.
@@ -239,8 +247,8 @@ class Detector:
         self, data: LiveData, scored: Float[np.ndarray, " answers"] | None = None
     ) -> list[Risk]:
         """The risk of every answer. One that is empty, cut off or not finite is "unavailable"; one
-        whose features are unlike the training data gets the risk of its token probabilities.
-        `scored` are the risks of a network that has scored its batches already."""
+        whose features are unlike the training data gets no verdict, only the risk of its token
+        probabilities. `scored` are the risks of a network that has scored its batches already."""
         if not len(data.labels[LIVE]):
             return []
         distances = self._distances(data)
@@ -261,21 +269,26 @@ class Detector:
             return unavailable("the answer is empty", method=self.name)
         if ended in _UNFINISHED:
             return unavailable(_UNFINISHED[ended], method=self.name)
-        reason = "its features are unlike the training data" if is_far else None
-        found, fallback = float(other if is_far else risk), self.fallback if is_far else None
-        if not np.isfinite(found) or (is_far and fallback is None):
-            nothing = "there are no token probabilities to fall back on"
-            why = f"{reason}, and {nothing}" if is_far else "its features contain NaN or infinity"
-            distance_shown = shown if is_far else None
-            return replace(unavailable(why, method=self.name), distance=distance_shown)
-        threshold = self.threshold if fallback is None else fallback.threshold
+        if is_far:
+            is_known = self.fallback is not None and np.isfinite(other)
+            return Risk(
+                risk=None,
+                verdict=None,
+                threshold=None,
+                state="out_of_distribution",
+                method=self.fallback.scorer.statistic if self.fallback and is_known else self.name,
+                reason="its features are unlike the training data",
+                distance=shown,
+                token_probability_risk=float(other) if is_known else None,
+            )
+        if not np.isfinite(risk):
+            return unavailable("its features contain NaN or infinity", method=self.name)
         return Risk(
-            risk=found,
-            verdict="hallucinated" if found > threshold else "correct",
-            threshold=threshold,
-            state="out_of_distribution" if is_far else "checked",
-            method=self.name if fallback is None else fallback.scorer.statistic,
-            reason=f"{reason}: the risk is that of its token probabilities" if is_far else None,
+            risk=float(risk),
+            verdict=judge(risk, self.threshold),
+            threshold=self.threshold,
+            state="checked",
+            method=self.name,
             distance=shown,
         )
 

@@ -265,6 +265,8 @@ class WindowScorer:
             "answer_tokens": len(answer.tokens),
             "hallucinated": existing.hallucinated,
             "retokenized": is_retokenized,
+            "risk_level": risk.risk_level,
+            "token_probability_risk": _rounded(risk.token_probability_risk),
         }
         return row | {"tokens": self._token_rows(answer, found)} if self._tokens else row
 

@@ -42,21 +42,27 @@ SCHEMA = pa.schema(
         ("answer_tokens", pa.int32()),
         ("hallucinated", pa.bool_()),
         ("retokenized", pa.bool_()),
+        ("risk_level", pa.string()),
+        ("token_probability_risk", pa.float64()),
     ]
 )
+# Those that files of earlier versions of clew do not have.
+_LATER = ("risk_level", "token_probability_risk")
 TOKEN_SCHEMA = SCHEMA.append(pa.field("tokens", pa.list_(_TOKEN)))
 Rows = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RiskSummary:
-    """What the risks of some answers are. `states` and `verdicts` are counts; `auroc` and `ece` are
-    None unless both correct and hallucinated answers are labeled. `retokenized` names answers whose
+    """What the risks of some answers are. `states`, `verdicts` and `risk_levels` are counts; the
+    mean risk, `auroc` and `ece` are of the answers that were checked, the latter two None unless
+    both correct and hallucinated ones of them are labeled. `retokenized` names answers whose
     text gives other tokens than were generated; `retokenized_count` counts all of them."""
 
     answers: int
     states: dict[str, int]
     verdicts: dict[str, int]
+    risk_levels: dict[str, int]
     mean_risk: float | None
     labeled: int
     auroc: float | None
@@ -67,7 +73,7 @@ class RiskSummary:
 
 def summarize(rows: Iterable[Mapping[str, Any]]) -> RiskSummary:
     """In one pass; of each answer, only two numbers are kept."""
-    states, verdicts = Counter[str](), Counter[str]()
+    states, verdicts, levels = Counter[str](), Counter[str](), Counter[str]()
     risks, labels = array("d"), array("b")
     count = again = 0
     named: list[str] = []
@@ -76,6 +82,7 @@ def summarize(rows: Iterable[Mapping[str, Any]]) -> RiskSummary:
         states[row["state"]] += 1
         if row["risk"] is not None:
             verdicts[row["verdict"]] += 1
+            levels[row["risk_level"]] += 1
             risks.append(row["risk"])
             labels.append(-1 if row["hallucinated"] is None else int(row["hallucinated"]))
         if row["retokenized"]:
@@ -88,6 +95,7 @@ def summarize(rows: Iterable[Mapping[str, Any]]) -> RiskSummary:
         answers=count,
         states=dict(states),
         verdicts=dict(verdicts),
+        risk_levels=dict(levels),
         mean_risk=float(found.mean()) if len(found) else None,
         labeled=int((known >= 0).sum()),
         auroc=area,
@@ -322,8 +330,11 @@ def read_risks(path: Path) -> pa.Table:
 
 def read_columns(path: Path, names: Sequence[str]) -> pa.Table:
     """Columns of a file that may have been edited since. Raises ValueError, KeyError or pyarrow's
-    errors if it does not have them."""
+    errors if it does not have them, and not because an earlier version of clew wrote it."""
     table = read_risks(path)
+    for name in set(_LATER) - set(table.column_names):
+        nothing = pa.nulls(len(table), SCHEMA.field(name).type)
+        table = table.append_column(SCHEMA.field(name), nothing)
     if missing := set(names) - set(table.column_names):
         raise ValueError(f"it has no column {min(missing)}")
     return table.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))

@@ -15,7 +15,14 @@ from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.progress import Note, Reporter, log_event
 from clew.base.tables import Tabular
 from clew.hallucination.detectors import Detector, load_detector
-from clew.hallucination.detectors.data import Risk, State, Verdict, unavailable
+from clew.hallucination.detectors.data import (
+    STATE_WORDS,
+    Risk,
+    RiskLevel,
+    State,
+    Verdict,
+    unavailable,
+)
 from clew.hallucination.live.delivery import Delivery, LiveAnswer, LiveTicket
 from clew.hallucination.live.scoring import (
     AnswerScorer,
@@ -251,9 +258,11 @@ _COLUMNS = pa.schema(
         *((name, pa.string()) for name in ("id", "question", "context", "answer", "ended")),
         ("risk", pa.float64()),
         ("verdict", pa.string()),
+        ("risk_level", pa.string()),
         ("threshold", pa.float64()),
         *((name, pa.string()) for name in ("state", "reason", "detector", "method")),
         ("distance", pa.float64()),
+        ("token_probability_risk", pa.float64()),
         ("tokens", pa.list_(_TOKEN)),
     ]
 )
@@ -273,12 +282,18 @@ class AskedAnswer:
 
     @property
     def risk(self) -> float | None:
-        """The probability that the answer is hallucinated; None if it could not be checked."""
+        """The probability that the answer is hallucinated; None if it could not be checked, or is
+        not familiar."""
         return self.assessment.risk
 
     @property
     def verdict(self) -> Verdict | None:
         return self.assessment.verdict
+
+    @property
+    def risk_level(self) -> RiskLevel | None:
+        """What the verdict says: "low" or "high"; None without one."""
+        return self.assessment.risk_level
 
     @property
     def state(self) -> State:
@@ -305,8 +320,8 @@ class AskedAnswer:
         }
 
     def __repr__(self) -> str:
-        risk = "" if self.risk is None else f"risk {self.risk:.2f}, {self.verdict}, "
-        return f"AskedAnswer({self.text!r}: {risk}{self.state})"
+        risk = "" if self.risk is None else f"risk {self.risk:.2f} ({self.risk_level}), "
+        return f"AskedAnswer({self.text!r}: {risk}{STATE_WORDS[self.state]})"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -67,8 +67,8 @@ def ask(given: AskSettings) -> "AskResult":
     takes a few minutes, and is kept in the user's cache.
 
     Returns:
-        The answers: a sequence, in which each has `text`, `risk`, `verdict`, `state` and `tokens`,
-        and a table with one row per answer.
+        The answers: a sequence, in which each has `text`, `risk`, `risk_level`, `state` and
+        `tokens`, and a table with one row per answer.
 
     Raises:
         InputError: There is no question, or a setting, the model or the detector cannot be used.

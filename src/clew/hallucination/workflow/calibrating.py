@@ -63,8 +63,8 @@ class CalibrateSettings:
         detector: Folder of a detector that "clew compare" or "clew train" kept.
         risks: A file that "clew score" wrote with this detector, for answers with labels.
         samples: Folder of samples that "clew preprocess" wrote, with the detector's model.
-        target_fpr: Choose the threshold so that at most this share of correct answers counts as
-            hallucinated, such as 0.05. [default: the threshold with the highest F1]
+        target_fpr: Choose the threshold so that at most this share of correct answers gets a high
+            risk, such as 0.05. [default: the threshold with the highest F1]
         out: Folder for the calibrated detector. [default: change it in place]
         overwrite: Replace a detector that is in `out` already.
     """
@@ -142,9 +142,8 @@ def _read_risks(detector: "Detector", path: Path) -> "LabeledRisks":
     from clew.storage.arrow import ARROW_ERRORS
 
     try:
-        rows = read_columns(
-            path, ("risk", "hallucinated", "state", "method", "threshold")
-        ).to_pylist()
+        names = ("risk", "hallucinated", "state", "method", "threshold", "token_probability_risk")
+        rows = read_columns(path, names).to_pylist()
         settings = read_settings(path)
     except (*ARROW_ERRORS, KeyError, TypeError) as error:
         raise InputError(
@@ -155,9 +154,12 @@ def _read_risks(detector: "Detector", path: Path) -> "LabeledRisks":
         ) from None
     _refuse_other_methods(detector, path, rows)
     _refuse_other_calibration(detector, path, rows, settings)
-    kept = [r for r in rows if r["risk"] is not None and r["hallucinated"] is not None]
+    for row in rows:
+        # In a file of an earlier version, an unfamiliar answer has it as its risk.
+        row["value"] = row["token_probability_risk"] if row["risk"] is None else row["risk"]
+    kept = [r for r in rows if r["value"] is not None and r["hallucinated"] is not None]
     return LabeledRisks(
-        risks=np.array([row["risk"] for row in kept], float),
+        risks=np.array([row["value"] for row in kept], float),
         labels=np.array([row["hallucinated"] for row in kept], np.int8),
         is_far=np.array([row["state"] == "out_of_distribution" for row in kept], bool),
         excluded=len(rows) - len(kept),

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     # The rows of each window of answers, from one on, by its number.
     ScoreFrom: TypeAlias = "Callable[[int], Iterator[list[dict[str, Any]]]]"
 
+# Of the rows. In format 1, which had no number, unfamiliar answers had a verdict.
+_FORMAT = 2
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScoreResult(Tabular):
@@ -198,6 +201,7 @@ def score(given: ScoreSettings) -> ScoreResult:
             rows = tuple(row for window in run(score_from, 0) for row in window)
         return ScoreResult(path=None, summary=summarize(rows), detector=kept.name, rows=rows)
     settings = {
+        "format": _FORMAT,
         "detector": describe_detector(kept),
         "answers": answers.identity,
         "count": count,

@@ -48,8 +48,8 @@ def answer_page_path(number: int) -> str:
 
 
 def _find_mistakes(comparison: Comparison) -> tuple[np.ndarray, np.ndarray]:
-    """Hallucinated answers that the best method did not flag, the lowest risk first, and correct
-    ones that it flagged, the highest first."""
+    """Hallucinated answers to which the best method gave a low risk, the lowest first, and correct
+    ones to which it gave a high risk, the highest first."""
     test, best = comparison.test, comparison.best
     risks = test.risks[best.name]
     missed = np.flatnonzero((test.labels == 1) & (risks <= best.threshold))
@@ -65,8 +65,8 @@ def _draw_mistakes(comparison: Comparison) -> Html:
     missed, alarms = _find_mistakes(comparison)
     return tag(
         "div",
-        _column(comparison, "Missed: hallucinated, but not flagged", missed, "hallucinated"),
-        _column(comparison, "False alarms: correct, but flagged", alarms, "correct"),
+        _column(comparison, "Missed: labeled hallucinated, but low risk", missed, "hallucinated"),
+        _column(comparison, "False alarms: labeled correct, but high risk", alarms, "correct"),
         class_="columns",
     )
 

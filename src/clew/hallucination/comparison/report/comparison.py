@@ -150,7 +150,7 @@ class MethodResult:
 
     @property
     def threshold(self) -> float:
-        """The risk above which an answer is flagged as hallucinated."""
+        """The risk above which an answer has a high risk."""
         threshold = self.figure("threshold")
         return 0.5 if threshold is None else threshold
 

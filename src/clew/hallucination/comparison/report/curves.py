@@ -67,8 +67,8 @@ def dash_of(comparison: Comparison, method: MethodResult) -> int:
 def _roc(comparison: Comparison) -> Panel:
     return Panel(
         title="ROC",
-        x_label="false positive rate (correct answers flagged)",
-        y_label="true positive rate (hallucinated answers flagged)",
+        x_label="false positive rate (correct answers with a high risk)",
+        y_label="true positive rate (hallucinated answers with a high risk)",
         x_range=UNIT,
         y_range=UNIT,
         lines=_lines(comparison, roc_points, "test_auroc", "AUROC"),

@@ -20,6 +20,7 @@ from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
 from clew.hallucination.answer_page.store import Kind, iter_shards, judge_answers, open_traces
 from clew.hallucination.answer_page.verdict import Verdicts, read_verdicts
 from clew.hallucination.comparison.report.comparison import Comparison, MethodResult, color_of
+from clew.hallucination.detectors.data import judge, level_of
 from clew.hallucination.detectors.similar_answers import (
     KnownAnswers,
     KnownTexts,
@@ -137,13 +138,15 @@ class AnswerIndex:
             return None
         about = {"threshold": self.risk.threshold, "method": self.risk.method}
         if reason := self.risk.unavailable.get(row):
-            none = {"risk": None, "verdict": None, "state": "unavailable"}
+            none = {"risk": None, "verdict": None, "risk_level": None, "state": "unavailable"}
             return {**about, **none, "reason": reason}
         risk = float(self.risk.values[row])
         if np.isnan(risk):
             return None
-        verdict = "hallucinated" if risk > self.risk.threshold else "correct"
-        return {**about, "risk": risk, "verdict": verdict, "state": "checked", "reason": None}
+        verdict = judge(risk, self.risk.threshold)
+        level = level_of(verdict)
+        found = {"risk": risk, "verdict": verdict, "risk_level": level, "state": "checked"}
+        return {**about, **found, "reason": None}
 
     def _matches_text(self, text: str) -> Bool[np.ndarray, " answers"]:
         found = np.ones(len(self), bool)

@@ -3,19 +3,21 @@ import { element, percent, sentence, svg } from "./api.js";
 
 export * from "./api.js";
 
-// The risk of an answer in words: what was decided, and what it rests on.
+// The risk of an answer in words: what was decided, and what it rests on. A detector speaks of risk: it does not know
+// what is correct.
 export function verdictWords(clew) {
+  if (clew?.state === "out_of_distribution") {
+    const other = clew.token_probability_risk ?? null;
+    const rule = other === null ? "" : `Its token-probability risk, which says less, is ${percent(other)}.`;
+    const advice = "To get a verdict, label answers of this kind and train a detector on them, too.";
+    return { title: "Not familiar: no verdict", kind: "unlike", detail: `${sentence(clew.reason)} ${advice}`, rule };
+  }
   if (!clew || clew.risk === null || clew.risk === undefined) {
     return { title: "Not checked", kind: "unavailable", detail: sentence(clew?.reason) || "There is no risk for this answer." };
   }
-  const flagged = clew.verdict === "hallucinated";
-  const verdict = flagged ? "Likely hallucinated" : "Likely correct";
-  const side = flagged ? "Above" : "Not above";
-  const rule = clew.threshold === null || clew.threshold === undefined ? "" : `${side} the threshold of ${percent(clew.threshold)}.`;
-  if (clew.state === "out_of_distribution") {
-    return { title: "Out of distribution", kind: "unlike", verdict, detail: sentence(clew.reason) || "This answer is unlike those that the detector was trained on. The risk comes from token probabilities.", rule };
-  }
-  return { title: verdict, kind: clew.verdict || "unknown", detail: rule, method: clew.method };
+  const isHigh = clew.risk_level === "high";
+  const rule = clew.threshold === null || clew.threshold === undefined ? "" : `${isHigh ? "Above" : "Not above"} the threshold of ${percent(clew.threshold)}.`;
+  return { title: isHigh ? "High risk" : "Low risk", kind: clew.risk_level || "unknown", detail: rule, method: clew.method };
 }
 
 const RADIUS = 92, MIDDLE = [110, 108], LENGTH = Math.PI * RADIUS;
@@ -27,13 +29,12 @@ const onArc = (share, radius) => {
 // A dial from 0 to 1 with the threshold. Without a risk it stays empty: that is not a low risk.
 export function gauge(clew, isPending) {
   const words = isPending ? { title: "Answering", kind: "pending", detail: "" } : verdictWords(clew);
-  const risk = isPending || words.kind === "unavailable" ? null : clew.risk;
+  const risk = isPending || !clew ? null : clew.risk ?? null;
   const arc = `M${MIDDLE[0] - RADIUS} ${MIDDLE[1]}A${RADIUS} ${RADIUS} 0 0 1 ${MIDDLE[0] + RADIUS} ${MIDDLE[1]}`;
   const parts = [svg("path", { d: arc, class: "track" })];
   if (risk !== null) {
     const filled = Math.max(0.004, risk) * LENGTH;
     parts.push(svg("path", { d: arc, class: "fill", "stroke-dasharray": `${filled.toFixed(1)} ${(LENGTH + 20).toFixed(1)}` }));
-    if (words.kind === "unlike") parts.push(svg("path", { d: arc, class: "hatch", "stroke-dasharray": hatch(filled) }));
   }
   if (risk !== null && clew.threshold !== null && clew.threshold !== undefined) {
     const [[x1, y1], [x2, y2]] = [onArc(clew.threshold, RADIUS - 15), onArc(clew.threshold, RADIUS + 15)];
@@ -49,16 +50,9 @@ export function gauge(clew, isPending) {
   const dial = svg("svg", { viewBox: "0 0 220 134", role: "img", "aria-label": label, class: "dial" }, parts);
   return element("div", { class: `gauge ${words.kind}` }, dial,
     element("p", { class: "verdict" }, words.title),
-    words.verdict ? element("p", { class: "fallback" }, words.verdict) : null,
     words.detail ? element("p", { class: "quiet" }, words.detail) : null,
     words.rule ? element("p", { class: "quiet" }, words.rule) : null,
     words.method ? element("p", { class: "quiet method" }, `Method: ${words.method}`) : null);
-}
-
-function hatch(filled) {
-  const dashes = [];
-  for (let left = filled; left > 0; left -= 9) dashes.push(Math.min(4.5, left), 4.5);
-  return [...dashes.slice(0, -1), LENGTH + 40].map((dash) => dash.toFixed(1)).join(" ");
 }
 
 export const labelChip = (label) => element("span", { class: `chip ${label || "unknown"}` }, label || "no label");
@@ -69,13 +63,13 @@ export function riskBar(risk, threshold, reason) {
     const why = sentence(reason) || "No risk: the method was fitted on this answer, or it has none.";
     return element("span", { class: "risk-bar none", title: why }, reason ? "unavailable" : "no risk");
   }
-  const flagged = risk > threshold;
+  const level = risk > threshold ? "high" : "low";
   const line = svg("svg", { viewBox: "0 0 60 10", "aria-hidden": "true", preserveAspectRatio: "none" },
     svg("rect", { x: 0, y: 3, width: 60, height: 4, rx: 2, class: "track" }),
     svg("rect", { x: 0, y: 3, width: Math.max(1, 60 * risk).toFixed(1), height: 4, rx: 2, class: "fill" }),
     svg("rect", { x: (60 * threshold - 0.6).toFixed(1), y: 0, width: 1.2, height: 10, class: "mark" }));
-  return element("span", { class: `risk-bar ${flagged ? "hallucinated" : "correct"}` }, line, element("b", {}, percent(risk)),
-    element("span", { class: "hidden-label" }, flagged ? " risk, flagged" : " risk, not flagged"));
+  return element("span", { class: `risk-bar ${level}` }, line, element("b", {}, percent(risk)),
+    element("span", { class: "hidden-label" }, `: ${level} risk`));
 }
 
 // The tokens of an answer, shaded by their risk, or by their improbability where there is no risk.
@@ -145,6 +139,6 @@ export function describeToken(token) {
 const visible = (text) => text.replace(/\n/g, "↵").replace(/\t/g, "⇥").trim() || "␣";
 
 export function shadeLegend(hasRisk) {
-  const words = hasRisk ? "token risk" : "no token-level risk: shaded by improbability";
+  const words = hasRisk ? "token risk, 0 to 1" : "no token risk: 1 − probability, 0 to 1";
   return element("p", { class: "legend quiet" }, element("i", { class: hasRisk ? "scale" : "scale unsure", "aria-hidden": "true" }), words);
 }

@@ -135,5 +135,5 @@ function drawTokens(trace) {
     chip.classList.toggle("unsure", token.risk === null);
     return chip;
   });
-  return panel("Token probabilities", `The bar is the probability that the model gave the token. ${trace.summary}`, element("ol", { class: "token-chips" }, chips), "probabilities");
+  return panel("Token probabilities", `The bar is the probability that the model gave the token. ${trace.summary}`, [shadeLegend(trace.tokens.some((token) => token.risk !== null)), element("ol", { class: "token-chips" }, chips)], "probabilities");
 }

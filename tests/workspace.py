@@ -16,7 +16,8 @@ from clew.hallucination.llm import models
 from tests.builders import save_tiny_model
 from tests.stores import one_thread
 
-_QUESTIONS = 90
+_QUESTIONS = 160  # 12 of each class to validate on
+_WORDINGS = ("What is number {}?", "Who were the parents of person {} in town?")
 _COLORS = {"blue": (40, 40, 200), "red": (200, 40, 40)}
 
 
@@ -37,13 +38,16 @@ def make_workspace(folder: Path) -> Path:
         clew.extract(questions="my_questions.csv", out="traces_data")
         clew.label("traces_data")
         clew.preprocess("traces_data")
-        clew.train(networks=["lstm", "gnn_det"], epochs=1, amp=False)
+        # After one epoch, a network may still be guessing.
+        clew.train(networks=["lstm", "gnn_det"], epochs=1, amp=False, keep_at_chance=True)
     return folder
 
 
 def _write_questions() -> None:
-    """Every other question accepts what the tiny model answers, so that both kinds exist."""
-    questions = [{"question": f"What is number {n}?", "answer": "?"} for n in range(_QUESTIONS)]
+    """Every other question accepts what the tiny model answers, so that both kinds exist; it has
+    other words, so that the model's states tell them apart."""
+    numbers = range(_QUESTIONS)
+    questions = [{"question": _WORDINGS[n % 2].format(n), "answer": "?"} for n in numbers]
     asked = clew.extract(questions=questions, out="asked")
     with open("my_questions.csv", "w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)

@@ -11,7 +11,7 @@ from clew.base.terminal import TextConsole
 from clew.base.texts import bytes_text, counted, for_terminal
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.printing import first_words, print_table
+from clew.cli.printing import first_words, print_line, print_table
 from clew.hallucination.workflow import inspect
 
 _MAX_BATCH_ROWS = 20
@@ -24,6 +24,7 @@ COMMAND = read_command(inspect)
 
 def run(call: Call) -> None:
     from clew.hallucination.samples.summary import SamplesSummary
+    from clew.hallucination.traces.summary import StoreSummary
 
     summary = inspect(**call.settings)
     console = TextConsole()
@@ -31,8 +32,21 @@ def run(call: Call) -> None:
         call.print_json(summary.as_dict())
     elif isinstance(summary, SamplesSummary):
         _print_samples(console, summary)
-    else:
+    elif isinstance(summary, StoreSummary):
         _print_store(console, summary)
+    else:
+        _print_detector(console, summary.as_dict())
+
+
+def _print_detector(console: Console, about: dict[str, Any]) -> None:
+    warning, shown = about.pop("warning"), {}
+    for name, value in about.items():
+        is_interval = isinstance(value, list)
+        shown[name] = "{:.3f} to {:.3f}".format(*value) if is_interval else value
+    for name, text in _each_setting(shown):
+        print_line(console, f"{name}: {text}")
+    if warning:
+        print_line(console, f"warning: {warning}", style="yellow")
 
 
 def _print_store(console: Console, summary: Any) -> None:

@@ -154,7 +154,8 @@ def _risk(console: Console, asked: "AskedAnswer") -> Text:
     if found.risk is None or found.risk_level is None or found.threshold is None:
         return Text(found.words, "yellow")
     style = _LEVELS[found.risk_level]
-    about = f" (threshold {found.threshold:.2f}, {found.method})"
+    doubt = ", not shown to be better than chance" if asked.warning else ""
+    about = f" (threshold {found.threshold:.2f}, {found.method}{doubt})"
     bar = Text()
     if is_colored(console):
         full = round(_BAR * found.risk)

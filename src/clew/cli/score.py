@@ -76,5 +76,7 @@ def _print_summary(console: Console, result: "ScoreResult") -> None:
             f"{counted(summary.retokenized_count, 'answer')} would get other tokens from the text "
             f"than were generated (the generated ones were scored), e.g. {some}",
         )
+    if result.warning:
+        print_line(console, f"warning: {result.warning}", style="yellow")
     if result.path is not None:
         print_line(console, f"risks in {result.path}")

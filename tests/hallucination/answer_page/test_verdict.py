@@ -26,10 +26,10 @@ from tests.hallucination.samples.trace_stores import tiny_preprocess
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (3, "Not flagged: a missed hallucination."),
-        (4, "Flagged: a false alarm."),
-        (5, "Correctly flagged."),
-        (6, "Correctly not flagged."),
+        (3, "Low risk, but labeled hallucinated: missed."),
+        (4, "High risk, but labeled correct: a false alarm."),
+        (5, "High risk, and labeled hallucinated."),
+        (6, "Low risk, and labeled correct."),
     ],
 )
 def test_risk_and_threshold_are_shown_beside_the_answer(
@@ -120,7 +120,9 @@ def test_tokens_are_shaded_by_the_token_probe_of_the_detector(
     assert answer.risks is not None and layers > 1
     assert len(answer.risks) == len(answer.answer_texts)
     page = out.read_text(encoding="utf-8")
-    assert "Tokens are shaded by their risk." in page
+    assert "background: token risk" in page and 'class="by-risk"' in page
     assert f'title="risk {answer.risks[0]:.2f}, probability' in page
     alone = make_picture(compact_store, tmp_path / "b.html", "7", comparison=comparison)
     assert alone.answers[0].risks is None  # it is of the training split
+    plain = (tmp_path / "b.html").read_text(encoding="utf-8")
+    assert "background: 1 \N{MINUS SIGN} probability" in plain and 'class="by-chance"' in plain

@@ -68,6 +68,7 @@ def compare_config(data: Path, out: Path, **changes: Any) -> CompareConfig:
         "seeds": 3,
         "train": TrainConfig(epochs=2, lr=0.01),
         "request": PLAIN,
+        "keep_at_chance": True,  # few answers
     }
     return CompareConfig(out=out, **options | changes)
 

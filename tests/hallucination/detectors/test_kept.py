@@ -18,6 +18,7 @@ from clew.base.errors import InputError, StoreError
 from clew.engine import TrainConfig
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.methods import list_methods
+from clew.hallucination.detectors.calibration import measure_chance
 from clew.hallucination.detectors.data import LIVE, StoredAnswers
 from clew.hallucination.detectors.detector_folder import DETECTOR_JSON, WEIGHTS, change_detector
 from clew.hallucination.detectors.probes.gated import FIELDS, Distance
@@ -133,6 +134,37 @@ def test_a_detector_that_was_not_kept_this_time_is_removed(
     with pytest.raises(StoreError, match="there is no detector"):
         clew.load_detector(out)
     assert not any((out / "detector").iterdir())
+
+
+def test_a_detector_that_may_be_guessing_is_kept_only_on_request(
+    data: Path, tmp_path: Path
+) -> None:
+    config = compare_config(data, tmp_path / "few", methods=("perplexity",))
+    refused = compare_methods(replace(config, keep_at_chance=False)).results
+    assert refused["detectors"] == {} and not (config.out / "detector/detector.json").exists()
+    told = refused["findings"]["detector"]
+    assert told.startswith("No detector was kept: Perplexity is not shown to be better than chance")
+    assert "Label more answers" in told and "`keep_at_chance=True`" in told
+    assert "on request" in compare_methods(config).results["findings"]["detector"]
+    warning = clew.load_detector(config.out).warning
+    assert warning is not None and "validation answers are" in warning
+    assert clew.inspect(config.out / "detector").as_dict()["warning"] == warning
+    enough = write_captured(tmp_path / "enough", shards=6, graphs=False)
+    better = compare_config(enough, tmp_path / "out", methods=("lookback",), keep_at_chance=False)
+    assert "detector" not in compare_methods(better).results["findings"]
+    assert clew.load_detector(better.out).warning is None
+
+
+def test_chance_is_few_answers_or_an_interval_that_reaches_it() -> None:
+    labels = np.tile([0, 1], 50)
+    guesses = np.random.default_rng(0).random(100)
+    assert "AUROC on validation answers" in measure_chance(labels, labels, guesses)["at_chance"]
+    known = measure_chance(labels, labels, labels + guesses)
+    assert known["at_chance"] is None and known["val_auroc_ci"][0] > 0.9
+    rare = np.repeat([0, 1], [91, 9])
+    for train, validation, name in ((rare, labels, "training"), (labels, rare, "validation")):
+        found = measure_chance(train, validation, validation + guesses)["at_chance"]
+        assert found == f"only 9 of its 100 {name} answers are hallucinated"
 
 
 @pytest.mark.parametrize("content", [b"damaged", None])
@@ -369,6 +401,13 @@ def test_a_trained_network_is_kept_as_a_detector(data: Path, tmp_path: Path) -> 
         out=tmp_path,
         train=TrainConfig(epochs=1),
         request=PLAIN,
+        keep_at_chance=True,
+    )
+    events: list[Any] = []
+    train_detectors(replace(config, keep_at_chance=False), events.append)
+    assert not (tmp_path / "lstm/detector").exists()
+    assert any(
+        "is not kept as a detector: the detector lstm is not shown" in str(e) for e in events
     )
     train_detectors(config)
     shutil.rmtree(tmp_path / "lstm/detector")  # as after a kill, or with an earlier version

@@ -59,7 +59,7 @@ def test_built_detector_assesses_what_the_model_answers(
     answers = clew.ask(["who is here?", "what is it?"], detector=detector, model=loaded)
     assert [one.question.question for one in answers] == ["who is here?", "what is it?"]
     for one in answers:
-        assert (one.risk is None) == (one.state == "unavailable")
+        assert (one.risk is None) == (one.state != "checked")
         assert one.detector in ("perplexity", "linear_probe")
 
 

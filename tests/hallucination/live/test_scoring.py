@@ -176,7 +176,7 @@ def test_an_answer_that_does_not_fit_in_memory_does_not_end_the_others(
     monkeypatch.setattr(AnswerScorer, "_pass", run_out)
     given = [Answer(prompt=[5, 6, 7], tokens=[8] * n, text="words") for n in (2, 60, 3)]
     risks = [one.risk for one in session.scorer().score(given)]
-    assert [risk.risk is None for risk in risks] == [False, True, False]
+    assert [risk.state == "unavailable" for risk in risks] == [False, True, False]
     assert "63 tokens with its prompt" in (risks[1].reason or "")
 
 

@@ -64,6 +64,25 @@ def test_risks_of_labeled_answers_calibrate_a_detector(fitted: Path, tmp_path: P
     assert (np.argsort(after._risks(answers)) == np.argsort(before._risks(answers))).all()
 
 
+def test_files_of_earlier_versions_have_the_risk_of_unfamiliar_answers_elsewhere(
+    fitted: Path, tmp_path: Path
+) -> None:
+    detector = clew.load_detector(fitted / "out")
+    assert detector.fallback is not None
+    far = {"state": "out_of_distribution", "method": detector.fallback.scorer.statistic}
+    results = []
+    for value in ("risk", "token_probability_risk"):
+        path = write_risks(tmp_path / f"{value}.jsonl", detector)
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows[::4]:
+            other = {"risk": None, value: row["risk"]}
+            row |= {**far, **other, "threshold": round(detector.fallback.threshold, 6)}
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        results.append(clew.calibrate(fitted / "out", risks=path, out=tmp_path / f"{value}-out"))
+    before, now = ({**one.as_dict(), "path": None} for one in results)
+    assert before == now and now["out_of_distribution"] == 50
+
+
 def test_samples_of_the_same_model_calibrate_a_detector(fitted: Path, tmp_path: Path) -> None:
     result = clew.calibrate(
         fitted / "out/detector", samples=fitted / "other", out=tmp_path / "mine"

@@ -148,6 +148,7 @@ def _gather(config: ShowConfig, loader: TraceBatchLoader, trace: Trace) -> Pictu
 
         verdicts = read_verdicts(config.comparison)
     other, notes = _find_other(config, loader, trace, judged)
+    notes += [verdicts.warning] if verdicts and verdicts.warning else []
     traces = [trace] if other is None else [trace, other]
     model = (loader.manifest.settings.get("model") or {}).get("id")
     answers = [_read(one, judged, verdicts, model, config.tokenizer, notes) for one in traces]

@@ -17,7 +17,7 @@ from clew.hallucination.comparison.report.comparison import (
     read_answers,
     read_comparison,
 )
-from clew.hallucination.detectors.detector_folder import KEPT, load_detector
+from clew.hallucination.detectors.detector_folder import DETECTOR_JSON, KEPT, load_detector
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.traces import Trace
 
@@ -26,11 +26,17 @@ _SPLITS = ("validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Verdicts:
-    """The risks of a comparison's best method for the answers that it was not fitted on."""
+    """The risks of a comparison's best method for the answers that it was not fitted on. `warning`
+    says that the method may be guessing."""
 
     comparison: Comparison
     answers: Answers
     probe: TokenProbe | None = None
+
+    @property
+    def warning(self) -> str | None:
+        told = self.comparison.part("findings").get("detector")
+        return None if told is None else str(told)
 
     def risks_of(self, trace: Trace) -> np.ndarray | None:
         """The risk of every token of an answer that the method was not fitted on; None without a
@@ -75,5 +81,9 @@ def read_verdicts(folder: Path) -> Verdicts:
     comparison = read_comparison(folder)
     path, methods = folder / SCORES_FILE, [comparison.best.name]
     answers = read_answers(path, methods, again=AGAIN, splits=_SPLITS)
-    probe = load_detector(folder / KEPT).token_probe if (folder / KEPT).is_dir() else None
+    probe = (
+        load_detector(folder / KEPT).token_probe
+        if (folder / KEPT / DETECTOR_JSON).exists()
+        else None
+    )
     return Verdicts(comparison=comparison, answers=answers, probe=probe)

@@ -11,7 +11,12 @@ from clew.base.progress import Note, Reporter
 from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled, pick_best
 from clew.hallucination.comparison.settings import KeepDetectors
 from clew.hallucination.comparison.trial import Measured, Trial, TrialResult, explain_failure
-from clew.hallucination.detectors.calibration import Companions, make_detector
+from clew.hallucination.detectors.calibration import (
+    MORE_ANSWERS,
+    Companions,
+    make_detector,
+    measure_chance,
+)
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import (
     DETECTOR_JSON,
@@ -63,10 +68,11 @@ def _find_unsaved(measured: Sequence[Measured]) -> set[str]:
 
 def keep_detectors(
     evaluation: Evaluation, result: TrialResult, names: Mapping[str, str], reporter: Reporter
-) -> dict[str, str]:
+) -> tuple[dict[str, str], str | None]:
     """Write the folders of the detectors that `result` fitted; `names` are the methods by folder.
-    Returns the folders by method. Other folders lose the detector that an earlier comparison left
-    there, unless it was calibrated since."""
+    Returns the folders by method, and a sentence about those that may be guessing: they are kept
+    only on request. Other folders lose the detector that an earlier comparison left there, unless
+    it was calibrated since."""
     writer = _DetectorWriter(trial=result.trial, reporter=reporter)
     if [*names] == [KEPT]:  # of several, each is tried and says so itself
         chosen = [one for one in evaluation.measured if one.row["family"] != "baseline"]
@@ -75,18 +81,49 @@ def keep_detectors(
             reporter(Note(f"{best['title']} is not kept as a detector: {_UNSAVED}"))
     [rows, *_] = [rows for rows in result.measured.values() if rows] or [[]]
     fitted = {one.row["method"]: one for one in rows}
-    beside = describe_pooled(evaluation)
+    beside, keeps_all = describe_pooled(evaluation), result.trial.config.keep_at_chance
+    chance = {name: _measure_chance(evaluation, result.trial, one) for name, one in fitted.items()}
+    guessing = {name: found["at_chance"] for name, found in chance.items() if found["at_chance"]}
+    told = [
+        (fitted[name].row["title"], guessing[name]) for name in names.values() if name in guessing
+    ]
     folders = {
         name: folder
         for folder, name in sorted(names.items(), reverse=True)
-        if name in fitted and writer.write(fitted[name], folder, beside.get(name, {}))
+        if name in fitted
+        and (keeps_all or name not in guessing)
+        and writer.write(fitted[name], folder, {**chance[name], **beside.get(name, {})})
     }
     methods = [one.row["method"] for one in evaluation.measured]
     methods += [one.method for one in evaluation.excluded]
     written = {folder for folder, name in names.items() if name in folders}
     for folder in {KEPT, *(f"{_EVERY}/{name}" for name in methods)} - written:
         writer.remove(folder)
-    return folders
+    return folders, _tell_chance(dict(told), is_kept=keeps_all, is_alone=[*names] == [KEPT])
+
+
+def _measure_chance(evaluation: Evaluation, trial: Trial, one: Measured) -> dict[str, Any]:
+    """On validation answers; of folds, on all answers, each by a detector without it."""
+    if evaluation.plan.kind == "folds":
+        tested = {row.row["method"]: row for row in evaluation.measured}
+        every, scores = evaluation.labels.test, tested[one.row["method"]].test_scores
+        return measure_chance(every, every, scores)
+    labels = trial.train.data.labels
+    return measure_chance(labels["train"], labels["validation"], one.validation_probabilities)
+
+
+def _tell_chance(reasons: Mapping[str, str], *, is_kept: bool, is_alone: bool) -> str | None:
+    """`reasons` by the title of the method, the best first."""
+    if not reasons:
+        return None
+    [first, *others] = reasons
+    why = f"not shown to be better than chance ({reasons[first]})"
+    rest = f", and neither are {', '.join(others)}" if others else ""
+    if is_kept:
+        return f"{first} was kept as a detector on request, but is {why}{rest}."
+    if is_alone:
+        return f"No detector was kept: {first} is {why}. {MORE_ANSWERS}."
+    return f"{first} was not kept as a detector, since it is {why}{rest}. {MORE_ANSWERS}."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,9 +118,9 @@ def compare_methods(
         has_rows = any(rows for result in results for rows in result.measured.values())
         refuse_empty(has_rows, excluded)
         evaluation = evaluate(plan, results)
-        kept = _keep(config, evaluation, run, methods)
+        kept, told = _keep(config, evaluation, run, methods)
         settings = _describe_settings(config, methods, evaluation.trial)
-        content = write_comparison(config.out, methods, evaluation, kept, settings)
+        content = write_comparison(config.out, methods, evaluation, kept, told, settings)
     faults = tuple(one for one in excluded if one.is_fault)
     return ComparisonResult(folder=config.out, results=content, faults=faults)
 
@@ -182,7 +182,7 @@ def _tell_others(config: CompareConfig, plan: Plan, methods: Sequence[AnyMethod]
 
 def _keep(
     config: CompareConfig, evaluation: Evaluation, run: "_Run", methods: Sequence[AnyMethod]
-) -> dict[str, str]:
+) -> tuple[dict[str, str], str | None]:
     """Keep the detectors of the final trial; a trial of its own first fits what is kept."""
     final = evaluation.plan.final
     names = names_to_keep(config.keep_detectors, evaluation.measured)

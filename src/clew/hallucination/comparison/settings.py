@@ -38,6 +38,7 @@ class CompareConfig(TrainingSettings):
     seeds: int = 5
     overwrite: bool = False
     keep_detectors: KeepDetectors = "best"
+    keep_at_chance: bool = False
     names: tuple[str, ...] = ()
     pairs: bool = True
     folds: int = 0
@@ -122,6 +123,7 @@ class CompareConfig(TrainingSettings):
             train=trained.train,
             request=trained.request,
             overwrite=trained.overwrite,
+            keep_at_chance=trained.keep_at_chance,
         )
 
     @property

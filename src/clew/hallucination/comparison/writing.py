@@ -51,10 +51,11 @@ def write_comparison(
     methods: Sequence[AnyMethod],
     evaluation: Evaluation,
     kept: Mapping[str, str],
+    told: str | None,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write the files of a comparison. Returns the contents of results.json, which is written last;
-    `kept` are the folders of the detectors, by method."""
+    `kept` are the folders of the detectors, by method, and `told` is a sentence about them."""
     measured, labels, trial = evaluation.measured, evaluation.labels, evaluation.trial
     plan = evaluation.plan
     rows = sort_rows([one.row for one in measured])
@@ -79,6 +80,7 @@ def write_comparison(
                 measured, labels, graph_methods=graphs, kind=plan.kind, parts=len(evaluation.parts)
             ),
             **(tell_transfer(evaluation) if sets else {}),
+            **({"detector": told} if told else {}),
         },
         "data": _describe_data(evaluation),
         "capture": trial.train.data.settings.get("capture", {}),

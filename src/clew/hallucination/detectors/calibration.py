@@ -29,7 +29,7 @@ from clew.loading.order import Rank
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics.calibration import PlattScale, expected_calibration_error
 from clew.metrics.measures import best_threshold, threshold_for_rate
-from clew.metrics.ranking import auroc
+from clew.metrics.ranking import auroc, bootstrap_auroc
 
 _NODES = ("graphs", "grids")
 
@@ -137,6 +137,31 @@ _FOLDS, _BATCH = 5, 64
 _UNCHANGED = ("auroc", "auprc")
 # With fewer answers of a class, two numbers cannot be fitted to them.
 FEWEST = 10
+_CHANCE = 0.5  # the AUROC of a guess
+# What to do about a detector that is at chance.
+MORE_ANSWERS = (
+    "Label more answers, or keep it with `keep_at_chance=True`: every use of it will say so"
+)
+
+
+def measure_chance(
+    train: np.ndarray, validation: np.ndarray, scores: Float64[np.ndarray, " validation"]
+) -> dict[str, Any]:
+    """What a detector keeps of its validation answers: the interval of its AUROC, and under
+    "at_chance" why it is not shown to be better than chance, None if it is. `train` and
+    `validation` are labels."""
+    low, high = bootstrap_auroc(validation, scores)
+    reason = None
+    for name, labels in (("training", train), ("validation", validation)):
+        hallucinated = int((labels > 0).sum())
+        counts = {"hallucinated": hallucinated, "correct": len(labels) - hallucinated}
+        rarer = min(counts, key=lambda kind: counts[kind])
+        if reason is None and counts[rarer] < FEWEST:
+            reason = f"only {counts[rarer]} of its {len(labels):,} {name} answers are {rarer}"
+    if reason is None and low <= _CHANCE:
+        area = auroc(validation, scores)
+        reason = f"its AUROC on validation answers is {area:.2f} [{low:.2f}, {high:.2f}]"
+    return {"val_auroc_ci": [low, high], "at_chance": reason}
 
 
 @dataclass(frozen=True, kw_only=True)

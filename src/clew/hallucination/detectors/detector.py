@@ -136,6 +136,29 @@ class Detector:
         parts: tuple[Any, ...] = (self.scorer, fallback, self.distance)
         return frozenset({TOKENS}).union(*(part.fields for part in parts if part is not None))
 
+    def as_dict(self) -> dict[str, Any]:
+        """What `clew inspect` shows of a kept detector."""
+        figures = ("val_auroc", "val_auroc_ci", "test_auroc", "test_auroc_ci")
+        return {
+            "detector": self.name,
+            "title": self.title,
+            "model": self.model.get("id"),
+            "prompt": self.prompt.template,
+            "parameters": self.parameters,
+            "threshold": self.threshold,
+            **{name: self.metrics[name] for name in figures if name in self.metrics},
+            "answers": self.kept.data,
+            "warning": self.warning,
+        }
+
+    @property
+    def warning(self) -> str | None:
+        """What every use of the detector must say, if it was kept although it may be guessing."""
+        reason = self.metrics.get("at_chance")
+        if reason is None:
+            return None
+        return f"the detector {self.name} is not shown to be better than chance: {reason}"
+
     @property
     def token_probe(self) -> TokenProbe | None:
         """What gives tokens a risk, and with it their shade: every use asks here."""

@@ -131,6 +131,7 @@ class _Preprocess(TypedDict, total=False):
 class _Results(TypedDict, total=False):
     test_auroc: Probability | None
     parameters: Count | None
+    at_chance: _Text | None
 
 
 @dataclass(frozen=True, kw_only=True)

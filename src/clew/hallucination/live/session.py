@@ -69,6 +69,8 @@ class Session:
             describe_model(name, loaded.model, loaded.quantize),
             with_chat_template(detector.prompt, loaded.tokenizer),
         )
+        if detector.warning:
+            reporter(Note(f"warning: {detector.warning}"))
         self.loaded, self.detector = loaded, detector.to(loaded.device)
         self.prompt: Prompt = detector.prompt
         self.generation = read_generation(detector)
@@ -263,6 +265,7 @@ _COLUMNS = pa.schema(
         *((name, pa.string()) for name in ("state", "reason", "detector", "method")),
         ("distance", pa.float64()),
         ("token_probability_risk", pa.float64()),
+        ("warning", pa.string()),
         ("tokens", pa.list_(_TOKEN)),
     ]
 )
@@ -271,7 +274,8 @@ _COLUMNS = pa.schema(
 @dataclass(frozen=True, kw_only=True)
 class AskedAnswer:
     """An answer, and what the detector says about it. `tokens` are the answer's, each with its own
-    risk where the detector has one; `ended` says why the answer ended, "" if there is none."""
+    risk where the detector has one; `ended` says why the answer ended, "" if there is none;
+    `warning` says that the detector may be guessing."""
 
     question: Question
     text: str
@@ -279,6 +283,7 @@ class AskedAnswer:
     ended: str
     assessment: Risk
     detector: str
+    warning: str | None = None
 
     @property
     def risk(self) -> float | None:
@@ -316,6 +321,7 @@ class AskedAnswer:
             "ended": self.ended,
             **self.assessment.to_dict(),
             "detector": self.detector,
+            "warning": self.warning,
             "tokens": tokens,
         }
 
@@ -417,4 +423,5 @@ class Asker:
             ended=ended,
             assessment=risk,
             detector=detector,
+            warning=self.session.detector.warning,
         )

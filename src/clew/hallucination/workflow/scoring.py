@@ -37,11 +37,13 @@ _FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScoreResult(Tabular):
-    """The risks of answers. `path` is the file they are in; without one, `rows` has them."""
+    """The risks of answers. `path` is the file they are in; without one, `rows` has them. `warning`
+    says that the detector may be guessing."""
 
     path: Path | None
     summary: "RiskSummary"
     detector: str
+    warning: str | None = None
     rows: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -52,7 +54,8 @@ class ScoreResult(Tabular):
 
     def as_dict(self) -> dict[str, Any]:
         path = None if self.path is None else str(self.path)
-        return {"path": path, "detector": self.detector, **asdict(self.summary)}
+        about = {"path": path, "detector": self.detector, "warning": self.warning}
+        return {**about, **asdict(self.summary)}
 
     def __repr__(self) -> str:
         states = ", ".join(f"{count:,} {state}" for state, count in self.summary.states.items())
@@ -196,10 +199,11 @@ def score(given: ScoreSettings) -> ScoreResult:
         with report_work(report, started):
             yield from score_from(first)
 
+    about: dict[str, Any] = {"detector": kept.name, "warning": kept.warning}
     if given.out is None:
         with open_scorer() as (_, score_from):
             rows = tuple(row for window in run(score_from, 0) for row in window)
-        return ScoreResult(path=None, summary=summarize(rows), detector=kept.name, rows=rows)
+        return ScoreResult(path=None, summary=summarize(rows), rows=rows, **about)
     settings = {
         "format": _FORMAT,
         "detector": describe_detector(kept),
@@ -222,7 +226,7 @@ def score(given: ScoreSettings) -> ScoreResult:
                 for some in run(score_from, first):
                     file.append(some)
             summary = file.finish()
-    return ScoreResult(path=out, summary=summary, detector=kept.name)
+    return ScoreResult(path=out, summary=summary, **about)
 
 
 def _score_here(

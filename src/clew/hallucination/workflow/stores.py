@@ -13,6 +13,7 @@ from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
     from clew.hallucination.answer_page import ShowResult
+    from clew.hallucination.detectors import Detector
     from clew.hallucination.legacy import ConvertResult
     from clew.hallucination.samples.summary import SamplesSummary
     from clew.hallucination.traces.summary import StoreSummary
@@ -24,7 +25,8 @@ class InspectSettings:
     """What `inspect` takes.
 
     Args:
-        store: Folder or URL of a store, or of samples written by "clew preprocess".
+        store: Folder or URL of a store, or of samples written by "clew preprocess"; or the folder
+            of a detector.
         compare_with: Legacy .pkl or .pkl.gz file to compare its traces with, field by field.
     """
 
@@ -33,15 +35,16 @@ class InspectSettings:
 
 
 @takes(InspectSettings)
-def inspect(given: InspectSettings) -> "SamplesSummary | StoreSummary":
-    """Show the contents of a store: totals, shards, lengths, sample answers, settings.
+def inspect(given: InspectSettings) -> "SamplesSummary | StoreSummary | Detector":
+    """Show the contents of a store: totals, shards, lengths, sample answers, settings; or what a
+    detector is, and how good.
 
     Returns:
         The summary; `as_dict()` is what the command prints as JSON.
 
     Raises:
         InputError: The file to compare with cannot be read.
-        StoreError: There is no store in this folder.
+        StoreError: There is no store in this folder, or its detector is damaged.
 
     Examples:
         >>> clew.inspect("traces_data").rows
@@ -49,6 +52,10 @@ def inspect(given: InspectSettings) -> "SamplesSummary | StoreSummary":
     from clew.hallucination.samples.index import open_samples
     from clew.hallucination.samples.summary import summarize
 
+    if (urls.as_path(given.store) / "detector.json").exists():
+        from clew.hallucination.detectors import load_detector  # loads torch, unlike the others
+
+        return load_detector(given.store)
     folder = open_samples(given.store)
     if given.compare_with is None:
         return summarize(folder)

@@ -104,6 +104,9 @@ class TrainSettings(TrainingHardware, Cached, Watched):
         higher_is: Meaning of a high score (traces only). [default: inferred from the column name]
         out: Folder for the networks, logs, curves and results.json, or its URL.
         overwrite: Start over instead of resuming.
+        keep_at_chance: Keep a network as a detector even if it is not shown to be better than
+            chance: fewer than 10 answers of a class, or an interval of the validation AUROC that
+            reaches 0.5. Every use of it says so.
         compare: After training, compare all methods, with five seeds per network, in OUT/compare.
         networks: Networks to train: lstm, gnn_det, gvae, charm, act_vit.
         lstm_hidden: Hidden size of the LSTM. [default: 128]
@@ -133,6 +136,7 @@ class TrainSettings(TrainingHardware, Cached, Watched):
     higher_is: Literal["correct", "hallucinated"] | None = None
     out: Annotated[str | Path, UrlNeverFromFile] = "results"
     overwrite: bool = False
+    keep_at_chance: bool = False
     compare: bool = False
     networks: str | Sequence[str] = ("lstm", "gnn_det", "gvae")
     lstm_hidden: int | None = None
@@ -152,7 +156,11 @@ class TrainSettings(TrainingHardware, Cached, Watched):
     log_to: Literal["wandb", "mlflow"] | None = None
 
 
-@repeatable("train", always=("preprocessed_dir", "out"), unrecorded=("overwrite", "threads"))
+@repeatable(
+    "train",
+    always=("preprocessed_dir", "out"),
+    unrecorded=("overwrite", "keep_at_chance", "threads"),
+)
 @takes(TrainSettings)
 def train(given: TrainSettings) -> TrainingResult:
     """Train hallucination detectors and evaluate them on the test split.
@@ -224,6 +232,9 @@ class CompareSettings(Hardware, OnCluster, Cached, Watched):
         overwrite: Rerun the selected methods instead of resuming.
         keep_detectors: Keep the best method on validation as a detector in OUT/detector, keep all
             methods that read the model in OUT/detectors/METHOD as well, or none.
+        keep_at_chance: Keep a detector even if it is not shown to be better than chance: fewer than
+            10 answers of a class, or an interval of the validation AUROC that reaches 0.5. Every
+            use of it says so.
         train_on: Folders of samples to train and select on: on each alone, or with `union` on all
             together.
         test_on: Folders of samples to evaluate on. One that is not trained on is evaluated on all
@@ -251,6 +262,7 @@ class CompareSettings(Hardware, OnCluster, Cached, Watched):
     seeds: int = 5
     overwrite: bool = False
     keep_detectors: Literal["best", "all", "none"] = "best"
+    keep_at_chance: bool = False
     train_on: Sequence[str | Path] = ()
     test_on: Sequence[str | Path] = ()
     union: bool = False
@@ -266,7 +278,7 @@ class CompareSettings(Hardware, OnCluster, Cached, Watched):
 @repeatable(
     "compare",
     always=("preprocessed_dir", "out"),
-    unrecorded=("overwrite", "keep_detectors", "cluster", "workers", "threads"),
+    unrecorded=("overwrite", "keep_detectors", "keep_at_chance", "cluster", "workers", "threads"),
 )
 @takes(CompareSettings)
 def compare(given: CompareSettings) -> "ComparisonResult":

@@ -88,7 +88,7 @@ def test_every_network_and_every_probe_by_layer_has_a_panel(page: Page) -> None:
 
 
 def test_mistakes_are_listed_with_their_texts(page: Page) -> None:
-    missed, alarms = page.section("mistakes").split("False alarms: correct, but flagged")
+    missed, alarms = page.section("mistakes").split("False alarms: labeled correct, but high risk")
     assert missed.count("stamp hallucinated") == 5 and "stamp correct" not in missed
     assert alarms.count("stamp correct") == 5 and "stamp hallucinated" not in alarms
     assert "What is the capital of" in missed and "accepted" in missed

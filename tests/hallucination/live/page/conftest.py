@@ -74,7 +74,9 @@ def detector_folder(folders: Folders, tmp_path_factory: pytest.TempPathFactory) 
     )
     preprocess_store(made, ignore_event)
     methods = ("perplexity", "linear_probe")
-    config = CompareConfig(train_on=(samples,), test_on=(samples,), out=out, methods=methods)
+    config = CompareConfig(
+        train_on=(samples,), test_on=(samples,), out=out, methods=methods, keep_at_chance=True
+    )
     return compare_methods(config, ignore_event).folder / "detector"
 
 

@@ -18,7 +18,7 @@ LISTED = 'document.querySelectorAll("#found li").length'
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 FIGURE = 'document.querySelector(".asked .figure").textContent'
 DIAL = 'document.querySelector(".asked .dial").getAttribute("aria-label")'
-VERDICTS = ("Likely hallucinated", "Likely correct", "Out of distribution")
+VERDICTS = ("High risk", "Low risk")
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 
 

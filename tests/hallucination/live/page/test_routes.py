@@ -53,6 +53,7 @@ def test_the_trace_of_a_stored_answer_has_all_that_is_drawn(address: str) -> Non
         "risk": 0.9,
         "threshold": THRESHOLD,
         "verdict": "hallucinated",
+        "risk_level": "high",
         "state": "checked",
         "method": "LSTM",
         "reason": None,

@@ -17,7 +17,7 @@ CHAT = {"model": MODEL, "messages": DIALOGUE, "max_tokens": 8}
 PROMPT = {"model": MODEL, "prompt": "The capital", "max_tokens": 8}
 OBJECT = {
     *("risk", "verdict", "threshold", "state", "reason", "detector", "method", "distance"),
-    "tokens",
+    *("risk_level", "token_probability_risk", "warning", "tokens"),
 }
 
 
@@ -39,7 +39,8 @@ def test_a_chat_has_the_shape_of_openai_and_a_risk(served: Served) -> None:
     assert content["clew"] == content["choices"][0]["clew"]
     assert {*content["clew"]} == OBJECT
     assert content["clew"]["state"] in ("checked", "out_of_distribution")
-    assert 0 <= content["clew"]["risk"] <= 1
+    name = "risk" if content["clew"]["state"] == "checked" else "token_probability_risk"
+    assert 0 <= content["clew"][name] <= 1
     assert "".join(one["token"] for one in content["clew"]["tokens"]) == choice.message.content
 
 

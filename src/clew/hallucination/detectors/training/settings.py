@@ -101,6 +101,7 @@ class TrainRunConfig(TrainingSettings):
     out: Path = Path("results")
     networks: tuple[str, ...] = USUAL_NETWORKS
     overwrite: bool = False
+    keep_at_chance: bool = False
 
     def __post_init__(self) -> None:
         check_numbers(self)

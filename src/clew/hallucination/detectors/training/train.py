@@ -29,7 +29,12 @@ from clew.engine.feed import load_settings
 from clew.engine.folders import CURVES, LAST, RESULT, clear_run, draw_curves, make_folder, only_one
 from clew.engine.planner import connect
 from clew.engine.processes import count_restarts, first_does
-from clew.hallucination.detectors.calibration import Companions, make_detector
+from clew.hallucination.detectors.calibration import (
+    MORE_ANSWERS,
+    Companions,
+    make_detector,
+    measure_chance,
+)
 from clew.hallucination.detectors.detector import Detector, unfold
 from clew.hallucination.detectors.detector_folder import (
     DETECTOR_JSON,
@@ -256,16 +261,27 @@ def _describe(data: dict[str, Any]) -> str:
     return f"{', '.join(counts)} (questions {shortened(data.get('questions', 'unknown'))})"
 
 
-def keep_network(task: Task, fitted: FitResult, source: DataSource, reporter: Reporter) -> None:
+def keep_network(
+    task: Task,
+    fitted: FitResult,
+    source: DataSource,
+    reporter: Reporter,
+    *,
+    keep_at_chance: bool = False,
+) -> None:
     """Write the network's folder `detector`, if it has none. A note says why if that is not
-    possible: its files are there, but nothing says which model the samples come from."""
+    possible (its files are there, but nothing says which model the samples come from), or if the
+    network may be guessing: it is kept with `keep_at_chance` only."""
     folder = task.folder / KEPT
     if (folder / DETECTOR_JSON).exists():
         return
     try:
         if not isinstance(source, PreprocessedData):
             raise ClewError('its samples are traces: create samples with "clew preprocess" first')
-        save_detector(_make(task, fitted, source.folder), folder)
+        made = _make(task, fitted, source.folder)
+        if made.warning and not keep_at_chance:
+            raise ClewError(f"{made.warning}. {MORE_ANSWERS}")
+        save_detector(made, folder)
     except ClewError as error:
         reporter(Note(f"{task.title} is not kept as a detector: {error}"))
 
@@ -281,6 +297,7 @@ def _make(task: Task, fitted: FitResult, samples: Path) -> Detector:
         labels["test"], calibration.probabilities(test), threshold=threshold, scores=test
     )
     results: dict[str, Any] = {f"test_{k}": v for k, v in asdict(measures).items()}
+    results |= measure_chance(labels["train"], labels["validation"], validation)
     method = Detector(
         name=task.kind.name,
         title=task.kind.title,
@@ -339,7 +356,8 @@ def _train_networks(
         run = saved or task.describe(fitted)
         if saved is None:
             first_does(partial(_record, task, fitted, run, results))
-        first_does(partial(keep_network, task, fitted, source, reporter))
+        keep = partial(keep_network, keep_at_chance=config.keep_at_chance)
+        first_does(partial(keep, task, fitted, source, reporter))
         reporter(NetworkEnded(run=run, is_new=saved is None))
         return run
 

@@ -84,7 +84,8 @@ class Tracer:
         """The names of the model and the detector, for the head of the page."""
         detector = self.session.detector
         model = str(detector.model.get("id") or "")
-        return {"model": PurePath(model).name or model, "detector": detector.title}
+        name = PurePath(model).name or model
+        return {"model": name, "detector": detector.title, "warning": detector.warning}
 
     def explain_other_model(self, model: dict[str, Any]) -> str:
         """Why traces of `model` cannot be compared with new answers; empty if they can."""

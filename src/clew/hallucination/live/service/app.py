@@ -314,7 +314,7 @@ class Scoring:
         for item, scored in zip(items, scored_items, strict=True):
             self._service.metrics.count_answer(scored.risk, "score")
             texts = [str(session.tokenizer.decode([token])) for token in item.tokens]
-            found.append(scored_object(scored, session.detector.name, item.tokens, texts))
+            found.append(scored_object(scored, session.detector, item.tokens, texts))
         return found
 
     def _read(self, given: Any, path: str) -> Answer:

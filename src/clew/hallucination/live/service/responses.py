@@ -8,6 +8,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clew.hallucination.detectors import Detector
     from clew.hallucination.detectors.data import Risk
     from clew.hallucination.live.delivery import LiveAnswer
     from clew.hallucination.live.scoring import Scored
@@ -21,10 +22,10 @@ _BROKEN = "\ufffd"
 
 
 def clew_object(
-    risk: "Risk", detector: str, tokens: "Sequence[Token] | None" = None
+    risk: "Risk", detector: "Detector", tokens: "Sequence[Token] | None" = None
 ) -> dict[str, Any]:
     """What the detector says about an answer, the risk of its tokens included."""
-    found = {**risk.to_dict(), "detector": detector}
+    found = {**risk.to_dict(), "detector": detector.name, "warning": detector.warning}
     return found if tokens is None else {**found, "tokens": _describe_tokens(tokens)}
 
 
@@ -36,7 +37,7 @@ def _describe_tokens(tokens: "Sequence[Token]") -> list[dict[str, Any]]:
 
 
 def scored_object(
-    scored: "Scored", detector: str, tokens: Sequence[int], texts: Sequence[str]
+    scored: "Scored", detector: "Detector", tokens: Sequence[int], texts: Sequence[str]
 ) -> dict[str, Any]:
     """What the detector says about a given answer."""
     risks = scored.token_risks or (None,) * len(tokens)
@@ -58,7 +59,7 @@ class Shape:
     is_only: bool
     model: str
     fingerprint: str
-    detector: str
+    detector: "Detector"
     top_logprobs: int | None
     token_text: Callable[[int], str]
     number: str = field(default_factory=lambda: token_hex(12))
@@ -72,7 +73,7 @@ class Shape:
             is_only=asked.answers == 1,
             model=service.model_name,
             fingerprint=f"fp_{str(detector.model.get('fingerprint', ''))[:10]}",
-            detector=detector.name,
+            detector=detector,
             top_logprobs=asked.alternatives,
             token_text=lambda token: str(tokenizer.decode([token])),
         )

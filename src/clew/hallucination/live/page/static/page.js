@@ -70,6 +70,8 @@ async function start() {
     const info = await read("clew/page");
     const served = info.live ? `${info.live.model} · ${info.live.detector}` : "";
     at("served").textContent = served;
+    at("warning").textContent = info.live?.warning ? `Warning: ${info.live.warning}.` : "";
+    at("warning").hidden = !info.live?.warning;
     document.title = info.live ? `clew · ${info.live.model}` : "clew";
     if (!isBrowsing) startBrowsing(info.store);
     isBrowsing = true;

@@ -2,8 +2,11 @@
 
     python benchmarks/score.py --detector comparison/detector   the embedded model on this CPU
     python benchmarks/score.py --llama-7b                       random weights of its shape, GPU
+    python benchmarks/score.py --detector D --read-back traces  the answers of a store, read again
 
-Prompt and answer have 60 tokens together; each prompt is its own (nothing is shared).
+Prompt and answer have 60 tokens together; each prompt is its own (nothing is shared). `--read-back`
+gives the answers of a trace store as text to "clew extract --answers given" and to "clew score":
+answers per second of both, and how far the traces are those that were generated.
 """
 
 import argparse
@@ -13,14 +16,18 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from extract import llama_7b, synchronize
 from serve import make_detector
 
 import clew
+from clew.base.progress import WorkEnded, WorkStarted
 from clew.hallucination.capture import load_model
+from clew.hallucination.live.existing import ExistingAnswer, encode_answers
 from clew.hallucination.live.features import Answer
 from clew.hallucination.live.session import Session
+from clew.hallucination.questions.answered import AnsweredQuestion
 
 
 def make_answers(count, prompt_tokens, answer_tokens, vocabulary):
@@ -74,6 +81,69 @@ def measure(session, answers, args):
     )
 
 
+def read_back(session, store):
+    made = clew.TraceBatchLoader(store)
+    names = {"id": "question_id", "question": "question", "answer": "answer"}
+    rows = [{name: one[column] for name, column in names.items()} for one in made.iter_traces()]
+    settings, events = made.manifest.settings, []
+    kept = {name: settings[name] for name in ("node_dim", "edges_per_token")}
+    kept |= {"prompt": settings["prompt"]["template"], "chat": settings["prompt"]["chat"]}
+
+    def note(event):
+        events.append((time.perf_counter(), event))
+
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "read"
+        read = clew.extract(
+            model=session.loaded,
+            questions=rows,
+            answers="given",
+            out=out,
+            basis=store,
+            reporter=note,
+            **kept,
+        )
+        starts = [when for when, event in events if isinstance(event, WorkStarted)]
+        ends = [when for when, event in events if isinstance(event, WorkEnded)]
+        speed = read.num_traces / (ends[-1] - starts[-1])
+        compare_traces(made, read)
+    scorer, encoded = (
+        session.scorer(),
+        encode_answers(
+            session.encoder, [ExistingAnswer(about=AnsweredQuestion(**row)) for row in rows]
+        ),
+    )
+    answers = [answer for answer, _ in encoded]
+    list(scorer.score(answers[: scorer.window]))  # warms up
+    took = seconds_of(lambda: list(scorer.score(answers)))
+    print(
+        f"read: {speed:,.1f} answers/s, scored: {len(rows) / took:,.1f} answers/s, "
+        f"{speed * took / len(rows):.2f} times as fast"
+    )
+
+
+def compare_traces(made, read):
+    """Relative differences, by norm and layer, of the traces that have the same tokens."""
+    found = {trace["question_id"]: trace for trace in read.iter_traces()}
+    pairs = [(one, found[one["question_id"]]) for one in made.iter_traces() if one["answer"]]
+    same = [(one, two) for one, two in pairs if [*one["tokens"]] == [*two["tokens"]]]
+    print(f"same tokens: {len(same):,} of {len(pairs):,} answers ({len(same) / len(pairs):.1%})")
+    if not same:  # a random model writes tokens that no tokenizer would choose
+        return
+    for name in ("last_hidden", "answer_hidden", "nodes", "token_logprobs", "token_entropies"):
+        errors = [difference(one[name], two[name]) for one, two in same]
+        print(f"  {name}: median {statistics.median(errors):.1e}, largest {max(errors):.1e}")
+    edges = [(one["edge_source"] == two["edge_source"]).mean() for one, two in same]
+    print(f"  edges to the same token: {statistics.mean(edges):.2%}")
+
+
+def difference(one, two):
+    one, two = (np.atleast_2d(np.float32(values)) for values in (one, two))
+    one, two = (values.reshape(len(values), -1) for values in (one, two))
+    gap = np.linalg.norm(one - two, axis=1) / np.maximum(np.linalg.norm(one, axis=1), 1e-6)
+    return float(gap.max())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--llama-7b", action="store_true")
@@ -82,6 +152,7 @@ def main():
     parser.add_argument("--answer-tokens", type=int, default=16)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--read-back", type=Path, metavar="TRACES")
     args = parser.parse_args()
     if args.llama_7b:
         loaded = llama_7b()
@@ -94,6 +165,8 @@ def main():
     answers = make_answers(count, 60 - args.answer_tokens, args.answer_tokens, vocabulary)
     with Session(loaded, detector) as session:
         measure(session, answers, args)
+        if args.read_back:
+            read_back(session, args.read_back)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ RUNS = {
     "patterns_unknown": "--data three_photos --hold-out red --network tiny --epochs 1",
     "probes": "--quick",
     "ray_overhead": "--questions 8 --turns 1 --variants 1 --model my-model",
-    "score": f"{_DETECTOR} --answers 8 --repeats 1",
+    "score": f"{_DETECTOR} --answers 8 --repeats 1 --read-back traces_data",
     "serve": f"{_DETECTOR} --rows 2 --requests 4 --max-new-tokens 4 --repeats 1",
     "sets": "--work sets --model my-model --sets my_questions.csv --questions more_questions.csv "
     "--methods perplexity --seeds 1 --on-cpu 1",

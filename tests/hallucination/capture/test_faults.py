@@ -1,5 +1,6 @@
 """Whatever ends a capture, the same command again produces the store of an uninterrupted run."""
 
+import json
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from clew.storage.manifest import read_manifest
 from clew.storage.verify import verify_store
 from clew.storage.writer import read_intact_batches
 from tests import disks
-from tests.builders import write_questions
+from tests.builders import write_lines, write_questions
 from tests.disks import bytes_in
 from tests.hallucination.capture.processes import ClewProcess
 from tests.stores import assert_same_store
@@ -23,21 +24,27 @@ pytestmark = pytest.mark.slow
 QUESTIONS = 60
 SETTINGS = (
     "--self-evaluation",
-    *("--batch-size", "10", "--generation-batch", "4", "--max-new-tokens", "6"),
+    *("--batch-size", "10", "--generation-batch", "4"),
     *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),
     # Square brackets are markup in rich; they must be printed unchanged.
     *("--prompt", "[INST] {question} [/INST]"),
 )
+KINDS = {"generated": ("--max-new-tokens", "6"), "given": ("--answers", "given")}
 
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_questions(tmp_path_factory.mktemp("many") / "questions.jsonl", QUESTIONS)
+    """Each with an answer that can be read."""
+    path = write_questions(tmp_path_factory.mktemp("many") / "questions.jsonl", QUESTIONS)
+    records = map(json.loads, path.read_text().splitlines())
+    return write_lines(path, [one | {"response": one["question"][:-5]} for one in records])
 
 
-@pytest.fixture(scope="module")
-def start(model_folder: Path, questions: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Starts `clew extract` into a store."""
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def start(
+    request: Any, model_folder: Path, questions: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Any:
+    """Starts `clew extract` into a store, with answers of either kind."""
     outputs = tmp_path_factory.mktemp("outputs")
 
     def begin(out: Path, *more: str) -> ClewProcess:
@@ -45,7 +52,7 @@ def start(model_folder: Path, questions: Path, tmp_path_factory: pytest.TempPath
         number = len(list(outputs.iterdir()))
         output = outputs / f"{number}.txt"
         output.touch()
-        return ClewProcess(["extract", *where, *SETTINGS, *more], output)
+        return ClewProcess(["extract", *where, *request.param, *SETTINGS, *more], output)
 
     return begin
 

@@ -9,7 +9,7 @@ import clew
 from clew.base.errors import InputError
 from clew.hallucination.capture import LoadedModel
 from clew.storage.manifest import read_manifest
-from tests.builders import write_lines
+from tests.builders import tiny_loaded, write_lines
 
 LOG = [
     {"id": "a", "question": "What is red?", "answer": "a rose", "hallucinated": 0},
@@ -58,6 +58,35 @@ def test_answers_that_were_generated_give_the_same_trace_when_they_are_read(
     for one, two in same:
         for name in ("last_hidden", "nodes", "token_logprobs", "token_entropies", "lookback"):
             assert two[name] == pytest.approx(one[name], rel=2e-2, abs=2e-2), name
+
+
+def test_full_traces_and_self_evaluation_of_given_answers_are_stored(read: Any) -> None:
+    traces = list(read(LOG, keep="full", self_evaluation=True, node_dim=4).iter_traces())
+    assert [t["hidden_states"].shape[1] for t in traces] == [len(t["tokens"]) for t in traces]
+    assert all((t["p_true"] > 0).all() for t in traces)
+
+
+def test_an_answer_that_exceeds_the_context_is_excluded(read: Any) -> None:
+    long = {"question": "What is long?", "answer": "very " * 3000 + "long"}
+    [skipped] = read([*LOG[:2], long]).manifest.skipped
+    assert "tokens of the answer exceed the model's limit of" in skipped["reason"]
+
+
+def test_the_basis_is_fitted_on_answers_behind_a_long_source(read: Any, tmp_path: Path) -> None:
+    """With the same sources and questions, other answers give another basis."""
+    roomy, source = tiny_loaded(context=4096), {"context": "who was where " * 100}
+    rows = [one | source for one in LOG[:2]]
+    changed = [one | {"answer": "something else"} for one in rows]
+    for name, some in (("one", rows), ("two", changed)):
+        read(some, model=roomy, out=tmp_path / name, node_dim=4)
+    one, two = ((tmp_path / name / "basis.arrow").read_bytes() for name in ("one", "two"))
+    assert one != two
+
+
+def test_a_dry_run_plans_the_reading(read: Any) -> None:
+    plan = read(LOG, dry_run=True)
+    assert (plan.questions, plan.sample) == (3, 3)
+    assert plan.seconds > 0
 
 
 @pytest.mark.parametrize("setting", ["max_new_tokens", "num_beams", "draws"])

@@ -23,6 +23,7 @@ from clew.base.progress import Note, Reporter
 from clew.base.texts import bytes_text, duration_text
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.store import (
+    BASIS_LENGTH,
     MACHINE_KEY,
     TraceStore,
     fit_on_questions,
@@ -68,7 +69,7 @@ from clew.storage.origin import describe_in_schema
 
 # Skipped questions that are reported one by one; the manifest lists all.
 _MAX_SAID = 10
-CPU_ROWS = 128
+CPU_ROWS, _CPU_TOKENS = 128, 1 << 14
 # Share of the free device memory that a generation batch may take.
 _MEMORY_SHARE = 0.6
 _TEXT_BYTES = 600
@@ -77,10 +78,15 @@ _TOKEN_TEXT_BYTES = 8
 _TIMED_ROWS = 24
 # Generated to compare batched with plain passes where all answers are given.
 _CHECK_TOKENS = 2
+# Of these, a few are passed to compare batched with plain passes.
+_CHECKED_ROWS = 1000
 # Questions that are tokenized at once.
 _ENCODED_ROWS = 1000
 # The most tokens that are generated to time a batch.
 _TIMED_TOKENS = 8
+# Of a given answer and its prompt, the tokens that are passed to fit a basis, and those of the
+# prompt's end that it is fitted on.
+_BASIS_MOST, _BASIS_PROMPT = 2048, 64
 # A full trace must fit in memory; this is its maximum size.
 MAX_FULL_TRACE_BYTES = 1 << 30
 
@@ -112,14 +118,19 @@ class EncodedRows:
         prompt, answer = self.prompts[index], self.answers[index]
         return [*prompt, *answer][: -_TIMED_TOKENS if answer else None] or prompt[:1]
 
-    def answered(self, tokenizer: Any) -> Iterator[list[int]]:
-        """The tokens of the prompts with their answers: those given, else the first accepted."""
-        for index, question in enumerate(self.questions):
-            answer = self.answers[index]
-            if not answer and question.answers:
-                text = f" {question.answers[0]}"
-                answer = tokenizer.encode(text, add_special_tokens=False)
-            yield [*self.prompts[index], *answer]
+    def answered(self, tokenizer: Any) -> Iterator[tuple[list[int], int]]:
+        """The tokens of prompts with an answer, and where those to fit a basis on begin. Of an
+        answer that is given, all of it, with the end of its prompt: a long source would leave no
+        room. Without one, the first accepted answer."""
+        for question, prompt, answer in zip(
+            self.questions, self.prompts, self.answers, strict=True
+        ):
+            if answer:
+                yield [*prompt, *answer][:_BASIS_MOST], max(0, len(prompt) - _BASIS_PROMPT)
+                continue
+            text = f" {question.answers[0]}" if question.answers else ""
+            accepted = tokenizer.encode(text, add_special_tokens=False) if text else []
+            yield [*prompt, *accepted][:BASIS_LENGTH], 0
 
 
 @dataclass(kw_only=True)
@@ -213,7 +224,7 @@ def prepare_job(
         max_new_tokens=config.new_tokens or _CHECK_TOKENS,
         max_rows=max(plan.rows, MAX_ROWS),
     )
-    same_length = settle_decoder(decoder, rows.prompts, reporter, name=config.model)
+    same_length = settle_decoder(decoder, rows.prompts[:_CHECKED_ROWS], reporter, name=config.model)
     return Job(
         config=config,
         store=store,
@@ -370,6 +381,8 @@ def plan_batches(
         if model_device(model).type == "cuda":
             free = int(free_gpu_memory(model) * _MEMORY_SHARE)
             rows = max(1, min(MAX_ROWS, free // row_bytes(model, shape, width)))
+        elif config.is_given:  # reading long texts gains nothing from many at once
+            rows = max(1, min(CPU_ROWS, _CPU_TOKENS // width))
         if rows < shard:
             rows = -(-shard // -(-shard // rows))
         rows = min(rows, shard)
@@ -398,7 +411,7 @@ def estimate_run(job: Job, ids: Sequence[int]) -> tuple[str, int]:
     to the rows of these ids, assuming answers of maximum length."""
     decoder, plan, config = job.decoder, job.plan, job.config
     shape, new, draws = decoder.shape, config.new_tokens, config.draws
-    lengths = np.array(job.rows.lengths)[ids]
+    lengths = np.asarray(job.rows.lengths)[np.asarray(ids)]
     tokens, middle = lengths + new, np.sort(lengths)[len(lengths) // 2]
     size = int(np.sum(trace_bytes(shape, config.keep, tokens, draws * new)))
     size += len(tokens) * sum(one.bytes for one in job.extra_work)

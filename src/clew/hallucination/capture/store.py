@@ -59,6 +59,8 @@ _MAY_DIFFER = (f"{MACHINE_KEY}.", "model.id", "model.revision", ANSWER_HIDDEN)
 _BASIS_QUESTIONS = 64
 _BASIS_TOKENS_PER_COMPONENT = 16
 _BASIS_ROWS = 16
+# Tokens of a sequence, where several are passed at once.
+BASIS_LENGTH = 512
 
 
 class TraceStore:
@@ -351,38 +353,43 @@ class _StateSample:
 def fit_on_questions(
     loaded: LoadedModel,
     observer: ModelObserver,
-    answered: Iterable[list[int]],
+    answered: Iterable[tuple[list[int], int]],
     shared_tokens: int,
     node_dim: int,
     reporter: Reporter,
 ) -> Basis:
-    """Fit on the first prompts with their answers (token ids), whose `shared_tokens` count once."""
+    """Fit on the first prompts with their answers (token ids), each from a place on; their
+    `shared_tokens` count once."""
     skip = max(1, shared_tokens)
     sequences: list[list[int]] = []
+    firsts: list[int] = []
     tokens = 0
-    for sequence in islice(answered, _BASIS_QUESTIONS):
-        sequences.append(sequence[:512])
-        tokens += len(sequences[-1]) - skip
+    for sequence, first in islice(answered, _BASIS_QUESTIONS):
+        sequences.append(sequence)
+        firsts.append(max(skip, first))
+        tokens += len(sequence) - firsts[-1]
         if tokens >= node_dim * _BASIS_TOKENS_PER_COMPONENT:
             break
+    # The prefix once, without its first token: in most models that one's state is much larger than
+    # all others and would dominate the basis.
+    firsts[0] = 1 if firsts[0] == skip else firsts[0]
     sample = _StateSample(observer.layers, reporter)
-    starts = range(0, len(sequences), _BASIS_ROWS)
+    rows = _BASIS_ROWS if max(map(len, sequences)) <= BASIS_LENGTH else 1
+    starts = range(0, len(sequences), rows)
     asked = counted(len(sequences), "question")
     name = f"fitting the basis of the projected states on {asked}"
     with report_work(reporter, StepStarted(name=name, parts=(len(starts) + 1) * observer.layers)):
         for start in starts:
-            part = sequences[start : start + _BASIS_ROWS]
-            sample.keep = _tokens_to_fit(part, skip, first=start == 0).to(loaded.device)
+            part = sequences[start : start + rows]
+            sample.keep = _tokens_to_fit(part, firsts[start : start + rows]).to(loaded.device)
             listen_to_whole(loaded.model, observer, part, sample)
         return fit_basis(sample.each_layer(), node_dim)
 
 
-def _tokens_to_fit(sequences: Sequence[Sequence[int]], skip: int, *, first: bool) -> Tensor:
-    """Real tokens after the shared prefix, plus the prefix once without its first token. In most
-    models the first token's state is much larger than all others and would dominate the basis.
-    """
+def _tokens_to_fit(sequences: Sequence[Sequence[int]], firsts: Sequence[int]) -> Tensor:
+    """Real tokens from a place on."""
     width = max(len(sequence) for sequence in sequences)
     keep = torch.zeros(len(sequences), width, dtype=torch.bool)
-    for row, sequence in enumerate(sequences):
-        keep[row, 1 if first and row == 0 else skip : len(sequence)] = True
+    for row, (sequence, first) in enumerate(zip(sequences, firsts, strict=True)):
+        keep[row, first : len(sequence)] = True
     return keep

@@ -223,6 +223,7 @@ def test_ray_that_is_lost_gives_one_sentence_and_the_run_resumes_without_it(
         assert driver.wait() == 1, driver.output
         with suppress(psutil.NoSuchProcess):  # Ray ends it as well
             worker.kill()
+        psutil.wait_procs([worker])
     assert "Traceback" not in driver.output
     assert "Ray's process on this machine (the raylet) has ended. Run the" in driver.output
     with start() as alone:

@@ -43,9 +43,10 @@ def test_workers_do_each_unit_once_although_some_are_killed(
     assert sum(outcome.result for outcome in outcomes) == working.UNITS
     assert len([*tmp_path.glob("dead-*")]) == dying
     assert len([note for note in notes(events) if "died; another one is started" in note]) == dying
-    # All workers are shown as one.
-    assert [event.planned for event in pick(events, WorkStarted)] == [working.UNITS]
-    assert sum(event.count for event in pick(events, WorkAdvanced)) == working.UNITS
+    # All workers are shown as one. The first to report may have found some units done.
+    [started] = pick(events, WorkStarted)
+    advanced = sum(event.count for event in pick(events, WorkAdvanced))
+    assert (started.planned, started.done + advanced) == (working.UNITS, working.UNITS)
     assert notes(events).count("all workers say this") == 1
     assert all(len(event.workers) <= 2 for event in pick(events, WorkersAdvanced))
     assert not pick(events, OthersAdvanced)

@@ -111,12 +111,8 @@ def joined_lock(store: Path) -> Iterator[None]:
                 _refuse_if_held(other, "Wait until it finishes: it cannot be joined.")
         _remove_ended(store)
         lock = _hold(path, shared=True)
-    try:
-        with _released(path, lock):
-            yield
-    finally:
-        with suppress(OSError), manifest_lock(store):
-            _remove_ended(store)
+    with _released(path, lock):
+        yield
 
 
 def _hold(path: Path, *, shared: bool) -> filelock.BaseFileLock:
@@ -135,6 +131,8 @@ def _released(path: Path, lock: filelock.BaseFileLock) -> Iterator[None]:
     finally:
         _owner_file(path).unlink(missing_ok=True)
         lock.release()
+        with suppress(OSError), manifest_lock(path.parent):
+            _remove_ended(path.parent)
 
 
 @contextmanager

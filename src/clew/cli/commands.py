@@ -35,7 +35,6 @@ from clew.cli.options import (
 from clew.cli.renderer import Renderer
 from clew.cli.run_config import INT_LIMIT, read_config, refuse_unrecorded
 from clew.cli.signals import (
-    load_libraries,
     log_to_stderr,
     long_run,
     saying_how_it_was_stopped,
@@ -59,10 +58,9 @@ class Call:
     progress: Console
     about: Mapping[str, Any]
 
-    def run(self, function: Callable[..., Any], *, load: bool = False, **changes: Any) -> Any:
+    def run(self, function: Callable[..., Any], **changes: Any) -> Any:
         """Call the command's function with the settings and `changes`, and show its progress. If
-        commands.toml says how it stops, signals stop it like that. With `load`, what takes seconds
-        to import is loaded first."""
+        commands.toml says how it stops, signals stop it like that."""
         settings = {**self.settings, **changes}
         with ExitStack() as stack:
             if "stopping" in self.about:
@@ -72,8 +70,6 @@ class Call:
             if "shows_log" in self.about:
                 stack.enter_context(shown_log(self.progress))
             settings["reporter"] = stack.enter_context(Renderer(self.progress))
-            if load:
-                load_libraries(settings["reporter"])
             return function(**settings)
 
     def print_json(self, value: Any, indent: int | None = 1) -> None:

@@ -19,8 +19,7 @@ COMMAND = read_command(extract)
 
 def run(call: Call) -> None:
     log_to_stderr()
-    is_here = call.settings["cluster"] is None or call.settings["dry_run"]
-    traces = call.run(extract, load=is_here)
+    traces = call.run(extract)
     if call.settings["dry_run"]:
         show_plan(call, traces)
         return

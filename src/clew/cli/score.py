@@ -21,7 +21,7 @@ _CELL_CHARACTERS = 80
 
 def run(call: Call) -> None:
     log_to_stderr()
-    result = call.run(score, load=True)
+    result = call.run(score)
     if call.as_json:
         rows = {"rows": list(result.rows)} if result.path is None else {}
         call.print_json({**result.as_dict(), **rows})

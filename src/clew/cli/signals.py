@@ -8,14 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from types import FrameType
 
 import typer
 from rich.console import Console
 
 from clew.base.errors import InputError, LostProcessError, StoppedError
-from clew.base.progress import Reporter, StepStarted, report_work
 from clew.base.texts import for_shell, for_terminal
 from clew.cli.errors import complain, error_text, with_flags
 from clew.cli.printing import print_line
@@ -77,13 +75,6 @@ def _is_alone() -> bool:
 
 def _is_first() -> bool:
     return _is_alone() or os.environ.get("RANK") == "0"
-
-
-def load_libraries(reporter: Reporter) -> None:
-    """Import what takes seconds, on a busy machine a minute, and say so."""
-    with report_work(reporter, StepStarted(name="loading PyTorch")):
-        import_module("torch")
-        import_module("transformers")
 
 
 def _say_last(console: Console, text: str) -> None:

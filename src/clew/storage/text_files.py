@@ -1,10 +1,13 @@
 """Text files that somebody else may have written, read line by line in bounded memory, and the one
 way to write and read CSV files."""
 
+import codecs
 import csv
 import gzip
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,6 +24,12 @@ _FREE_BYTES = 1 << 23
 _MAX_EMPTY_LINES = 1_000_000
 _EMPTY = frozenset(("\n", "\r", "\r\n"))
 _SKIPPED_AT_ONCE = 1 << 20
+# Windows-1252 has the letters of Latin-1, and quotes where that has none. It lacks five bytes;
+# those below a space, but for line ends, are in no text.
+_UTF8, _LATIN = "utf-8-sig", "cp1252"
+_NOT_LATIN = re.compile(rb"[\x00-\x08\x0e-\x19\x1b-\x1f\x7f\x81\x8d\x8f\x90\x9d]")
+_LOOKED_AT = 1 << 12
+_DELIMITERS = ",;\t|"  # of several equally frequent ones, the first
 # By default, csv rejects fields of more than 131,072 characters.
 csv.field_size_limit(MAX_RECORD_CHARACTERS)
 
@@ -52,16 +61,67 @@ class _BoundedGzip(gzip.GzipFile):
         self._packed.close()
 
 
-def open_text(path: Path) -> TextIO:
-    """Text in UTF-8 with or without a byte order mark, line endings unchanged (as csv requires);
-    a .gz file is decompressed. Raises OSError, also for a pipe and, while reading, for a
-    decompression bomb."""
+def open_text(path: Path, encoding: str | None = None) -> TextIO:
+    """Text, line endings unchanged (as csv requires); a .gz file is decompressed. Without an
+    encoding, it is recognized: UTF-8 or UTF-16, with or without a byte order mark, or Latin-1.
+    Raises OSError, also for a pipe and, while reading, for a decompression bomb."""
+    if encoding is None:
+        about = path.stat()
+        encoding = _find_encoding(path, about.st_size, about.st_mtime_ns)
+    elif codecs.lookup(encoding).name == "utf-8":
+        encoding = _UTF8
+    return io.TextIOWrapper(_open_raw(path), encoding=encoding, newline="")
+
+
+def encoding_name(file: TextIO) -> str:
+    """The encoding as people call it, "" for UTF-8."""
+    name = codecs.lookup(file.encoding).name
+    return {"utf-8-sig": "", "cp1252": "Latin-1"}.get(name, name.upper())
+
+
+@lru_cache(maxsize=64)
+def _find_encoding(path: Path, _size: int, _changed: int) -> str:
+    """UTF-8 if all of the file is."""
+    with _open_raw(path) as raw:
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        is_first = True
+        while chunk := raw.read1(_SKIPPED_AT_ONCE):
+            if is_first and (wide := _find_wide(chunk)):
+                return wide
+            is_first = False
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError:
+                return _LATIN if _looks_latin(chunk) else _UTF8
+    return _UTF8
+
+
+def _find_wide(chunk: bytes) -> str | None:
+    """UTF-16 by its byte order mark, or by the zeros of Latin letters."""
+    if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    some = chunk[:_LOOKED_AT]
+    even, odd = some[::2].count(0), some[1::2].count(0)
+    if 2 * max(even, odd) <= len(some) // 2 or min(even, odd) > len(some) // 50:
+        return None
+    return "utf-16-be" if even > odd else "utf-16-le"
+
+
+def _looks_latin(chunk: bytes) -> bool:
+    """Whether a text that is not UTF-8 is rather in Latin-1 than damaged or no text at all."""
+    text = chunk.decode("utf-8", "replace")
+    damaged = text.count("\ufffd")
+    whole = sum(character > "\x7f" for character in text) - damaged
+    return damaged > whole and not _NOT_LATIN.search(chunk)
+
+
+def _open_raw(path: Path) -> Any:
     raw: Any = open_regular(path)
     if path.suffix.lower() == ".gz":
         size = raw.seek(0, io.SEEK_END)
         raw.seek(0)
         raw = _BoundedGzip(raw, _MAX_RATIO * size + _FREE_BYTES)
-    return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+    return raw
 
 
 class BoundedLines:
@@ -118,12 +178,14 @@ class _RecordLines(BoundedLines):
 
 class CsvRecords:
     """The records of a CSV file, as lists of cells. A malformed one raises csv.Error, one that
-    is too long also TooLongError; the iteration can continue with the next line."""
+    is too long also TooLongError; the iteration can continue with the next line. Without a
+    `delimiter`, it is found in the header of the file, which must be at its start."""
 
-    def __init__(self, file: TextIO, delimiter: str = ",") -> None:
+    def __init__(self, file: TextIO, delimiter: str | None = ",") -> None:
+        self.delimiter = _find_delimiter(file) if delimiter is None else delimiter
         self._lines = _RecordLines(file)
         # Strict, since an unclosed quote would silently swallow the lines after it.
-        self._reader = csv.reader(self._lines, delimiter=delimiter, strict=True)
+        self._reader = csv.reader(self._lines, delimiter=self.delimiter, strict=True)
 
     @property
     def line(self) -> int:
@@ -136,6 +198,22 @@ class CsvRecords:
     def __next__(self) -> list[str]:
         self._lines.start_record()
         return next(self._reader)
+
+
+def _find_delimiter(file: TextIO) -> str:
+    """The candidate that occurs most often in the first line with any text (spreadsheets in many
+    countries write semicolons). The file is rewound to its start."""
+    lines, header = BoundedLines(file), ""
+    while not header.strip():
+        try:
+            header = next(lines)
+        except TooLongError:
+            continue
+        except StopIteration:
+            break
+    file.seek(0)
+    bare = re.sub(r'"[^"]*"', "", header)
+    return max(_DELIMITERS, key=bare.count)
 
 
 def csv_text(rows: Iterable[Sequence[Any]], *, line_end: str = "\n") -> str:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.questions.answered import read_answered, refuse_unanswered
+from clew.hallucination.questions import describe_answers, open_records
+from clew.hallucination.questions.answered import read_answered
 from clew.hallucination.questions.records import Row
 
 
@@ -27,7 +28,13 @@ def test_beside_a_response_the_answer_is_an_accepted_one() -> None:
 @pytest.mark.parametrize(
     ("columns", "hallucinated"),
     [
-        ({"label": 1}, True),
+        ({"label": "wrong"}, True),
+        ({"label": "👍"}, False),
+        ({"is_hallucinated": 1}, True),
+        ({"hallucinated": 1.0}, True),
+        ({"supported": "No"}, True),
+        ({"thumbs": "up"}, False),
+        ({"label": "", "score": 0.9}, False),
         ({"hallucinated": False}, False),
         ({"label": "Hallucinated"}, True),
         ({"correct": "yes"}, False),
@@ -73,4 +80,4 @@ def test_an_answer_without_a_question_is_shown_in_its_row() -> None:
 )
 def test_records_without_questions_or_answers_are_refused(record: object, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        refuse_unanswered("the list", Row(number=0, where="answer 1", record=record))
+        describe_answers(open_records([record]))

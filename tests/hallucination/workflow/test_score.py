@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 ANSWER = "The capital of France"
 RECORDS = [
-    {"id": f"a{i}", "question": f"Who is {i}?", "answer": f"{ANSWER} {i}", "label": i % 2}
+    {"id": f"a{i}", "question": f"Who is {i}?", "answer": f"{ANSWER} {i}", "hallucinated": i % 2}
     for i in range(11)
 ]
 Score = Callable[..., Any]
@@ -64,7 +64,7 @@ def test_every_format_of_answers_gives_the_same_risks(
     expected = score(RECORDS).table
     assert score(write_answers(tmp_path, ending)).table.equals(expected)
     assert expected["id"].to_pylist() == [record["id"] for record in RECORDS]
-    assert expected["hallucinated"].to_pylist() == [bool(r["label"]) for r in RECORDS]
+    assert expected["hallucinated"].to_pylist() == [bool(r["hallucinated"]) for r in RECORDS]
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".csv", ".arrow"])

@@ -3,7 +3,7 @@ ids, and scored in windows, in this process or on the workers of a cluster."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -28,13 +28,15 @@ from clew.hallucination.live.scoring import (
 )
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.prompts import Encoder
-from clew.hallucination.questions import list_records, open_rows
-from clew.hallucination.questions.answered import (
+from clew.hallucination.questions import (
     AnsweredQuestion,
-    read_answered,
-    refuse_unanswered,
+    RowFormat,
+    describe_answers,
+    list_records,
+    open_records,
+    read_answers,
 )
-from clew.hallucination.questions.records import Row
+from clew.hallucination.questions.answered import OwnIds
 from clew.hallucination.samples.source import hash_traces
 from clew.hallucination.traces.schema import CONTEXT
 from clew.hallucination.traces.token_texts import split_texts
@@ -48,6 +50,8 @@ _TRACE_COLUMNS = (
 )
 _CORRECT_SCORE = 0.5
 _DIGITS = 6
+# Of a row: further columns of the file, by their names there.
+KEPT = "kept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,55 +74,50 @@ class ExistingAnswer:
         return None if match.is_refused else match.score < _CORRECT_SCORE
 
 
-def open_answers(answers: Any, detector: Detector) -> "ExistingAnswers":
+def open_answers(answers: Any, detector: Detector, format: RowFormat) -> "ExistingAnswers":
     """The answers of a file, a Hugging Face dataset, a trace store, or of a list or DataFrame.
     Raises InputError if there are none, or if the traces are another model's."""
     if not isinstance(answers, str | Path):
-        return RowAnswers(list(list_records(answers)), name="the list of answers")
+        return RowAnswers(list(list_records(answers)), format)
     path = as_path(answers)
     if (path / MANIFEST_NAME).exists():
         return TraceAnswers(path, detector)
-    return RowAnswers(str(answers), name=path.name)
+    return RowAnswers(str(answers), format)
 
 
 class RowAnswers:
     """Answers from records. They are read once to count them, then again to be scored. `identity`
     changes with any of them; `is_training_data`: the detector is known to have been fitted on
-    them."""
+    them. `note` is a sentence for the user, or ""."""
 
     is_training_data = False
 
-    def __init__(self, source: str | list[Any], *, name: str) -> None:
-        self._source, self._name = source, name
+    def __init__(self, source: str | list[Any], format: RowFormat) -> None:
+        self._source, self._format = source, format
         digest, count = hashlib.sha256(), 0
-        for row in self._rows()[1]:
-            if not count:
-                refuse_unanswered(name, row)
-            about = read_answered(row, "")
+        rows = open_records(source, format)
+        describe_answers(rows)
+        rows.stem = ""
+        own_ids = OwnIds()
+        for about in read_answers(rows, own_ids):
             parts = [about.id, about.question, about.answer, about.context, about.problem]
             digest.update(json.dumps(parts).encode())
             count += 1
         if not count:
-            raise InputError(f"{name} is empty: give at least one answer.")
-        self.count = count
-        self.identity = {"name": name, "sha256": digest.hexdigest()}
+            raise InputError(f"{rows.name} is empty: give at least one answer.")
+        self.count, self.note = count, own_ids.text
+        self.identity = {"name": rows.name, "sha256": digest.hexdigest(), **format.describe()}
 
     def read(self, first: int) -> Iterator[ExistingAnswer]:
         """The answers from number `first` on."""
-        stem, rows = self._rows()
-        for row in islice(rows, first, None):
-            yield ExistingAnswer(about=read_answered(row, stem))
-
-    def _rows(self) -> tuple[str, Iterable[Row]]:
-        if isinstance(self._source, str):
-            source = open_rows(self._source)
-            return source.stem, (row for row in source.rows if not row.is_blank)
-        rows = enumerate(self._source)
-        return "answer", (Row(number=n, where=f"answer {n + 1}", record=r) for n, r in rows)
+        found = read_answers(open_records(self._source, self._format))
+        return (ExistingAnswer(about=about) for about in islice(found, first, None))
 
 
 class TraceAnswers:
     """The answers of a trace store, with the tokens that were generated."""
+
+    note = ""
 
     def __init__(self, path: Path, detector: Detector) -> None:
         self._store = open_traces(path)
@@ -267,6 +266,7 @@ class WindowScorer:
             "retokenized": is_retokenized,
             "risk_level": risk.risk_level,
             "token_probability_risk": _rounded(risk.token_probability_risk),
+            KEPT: dict(existing.about.kept),
         }
         return row | {"tokens": self._token_rows(answer, found)} if self._tokens else row
 
@@ -298,6 +298,7 @@ class ScoringWorker:
     tokens: bool
     device: str
     dtype: str
+    format: RowFormat
 
     @property
     def window(self) -> int:
@@ -313,7 +314,7 @@ class ScoringWorker:
             dtype=self.dtype,
             reporter=ignore_event,
         )
-        answers = open_answers(self.answers, detector)
+        answers = open_answers(self.answers, detector, self.format)
         return WindowScorer(session, answers, self.count, rows=self.rows, tokens=self.tokens).score
 
     def spread(

@@ -127,12 +127,19 @@ def choose_format(out: Path) -> Format:
 
 class RiskFile:
     """A file of risks being written. `settings` identify the run; with `tokens`, rows have the
-    risks of tokens. Use it as a context manager: it is locked."""
+    risks of tokens; `kept` names further columns. Use it as a context manager: it is locked."""
 
-    def __init__(self, out: Path, settings: Mapping[str, Any], *, tokens: bool = False) -> None:
+    def __init__(
+        self,
+        out: Path,
+        settings: Mapping[str, Any],
+        *,
+        tokens: bool = False,
+        kept: Sequence[str] = (),
+    ) -> None:
         self.out, self._format = out, choose_format(out)
         self._settings = read_as(dict[str, Any], json.loads(to_json(settings)))
-        self._schema = TOKEN_SCHEMA if tokens else SCHEMA
+        self._schema = _with_kept(TOKEN_SCHEMA if tokens else SCHEMA, kept)
         self._journal = out.with_name(out.name + _JOURNAL)
         self._summary = out.with_name(out.name + _SUMMARY)
         self._lock = lock_file(out.with_name(f".{out.name}{_LOCK}"), timeout_seconds=0)
@@ -246,7 +253,9 @@ class RiskFile:
         else:
             with pa.ipc.new_file(target, self._schema) as writer:
                 while some := list(islice(rows, _ROWS_AT_ONCE)):
-                    writer.write_batch(pa.RecordBatch.from_pylist(some, schema=self._schema))
+                    rows_of_text = [_text_kept(row, self._schema) for row in some]
+                    batch = pa.RecordBatch.from_pylist(rows_of_text, schema=self._schema)
+                    writer.write_batch(batch)
 
     def _resume(self, count: int, window: int) -> int:
         """Cut the journal after its last complete window; returns the rows it then has."""
@@ -310,7 +319,27 @@ class RiskFile:
 
 
 def _cell(value: object) -> object:
-    return to_json(value) if isinstance(value, list) else value
+    return to_json(value) if isinstance(value, list | dict) else value
+
+
+def name_kept(column: str) -> str:
+    """The name of a further column, beside those of the risks."""
+    return f"{column} (file)" if column in TOKEN_SCHEMA.names else column
+
+
+def _with_kept(schema: pa.Schema, kept: Iterable[str]) -> pa.Schema:
+    return pa.schema([*schema, *((name, pa.string()) for name in kept)])
+
+
+def _text_kept(row: Rows, schema: pa.Schema) -> Rows:
+    """A row whose further columns are text: in a table, a column has one type."""
+    own = {*TOKEN_SCHEMA.names}
+    texts = {
+        name: row[name] if isinstance(row.get(name), str | None) else to_json(row[name])
+        for name in schema.names
+        if name not in own and name in row
+    }
+    return row | texts
 
 
 def read_risks(path: Path) -> pa.Table:
@@ -352,5 +381,7 @@ def read_settings(path: Path) -> dict[str, Any] | None:
 
 
 def to_table(rows: Sequence[Rows]) -> pa.Table:
-    has_tokens = bool(rows) and "tokens" in rows[0]
-    return pa.Table.from_pylist(list(rows), schema=TOKEN_SCHEMA if has_tokens else SCHEMA)
+    first = rows[0] if rows else {}
+    schema = TOKEN_SCHEMA if "tokens" in first else SCHEMA
+    schema = _with_kept(schema, (name for name in first if name not in schema.names))
+    return pa.Table.from_pylist([_text_kept(row, schema) for row in rows], schema=schema)

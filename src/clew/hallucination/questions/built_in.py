@@ -13,7 +13,6 @@ from clew.hallucination.questions.records import (
     Collector,
     Question,
     QuestionSet,
-    plain_fields,
     read_question,
 )
 
@@ -63,7 +62,7 @@ def _collect(
 
 def _read_set(name: str) -> Iterator[Question]:
     for row in open_file(_DATA / f"{name}.jsonl").rows:
-        yield read_question(plain_fields(row.read_fields()), name)
+        yield read_question(row.read_fields(), name)
 
 
 def _mix(names: Iterable[str]) -> Iterator[Question]:

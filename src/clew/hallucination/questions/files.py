@@ -3,24 +3,24 @@ Hugging Face Hub, read with `datasets`."""
 
 import csv
 import functools
-import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from clew.base.errors import InputError
 from clew.base.texts import counted
 from clew.hallucination.hub import quiet_hub
-from clew.hallucination.questions.records import (
-    Row,
-    RowSource,
-    first_line,
+from clew.hallucination.questions.columns import (
+    RECOGNIZED,
+    RowFormat,
     plain_fields,
     plain_name,
     useful_columns,
 )
+from clew.hallucination.questions.records import Layout, Row, RowSource, first_line
 from clew.hallucination.questions.tables import read_table
 from clew.storage.arrow import ARROW_ERRORS
 from clew.storage.reading import NotRegularFileError, hash_text, open_regular, parse_json
@@ -29,6 +29,7 @@ from clew.storage.text_files import (
     BoundedLines,
     CsvRecords,
     TooLongError,
+    encoding_name,
     open_text,
 )
 
@@ -36,34 +37,38 @@ from clew.storage.text_files import (
 _MAX_JSON_CHARACTERS = 1 << 27
 _MAX_JSON_VALUES = 1 << 23
 _NAMED_LINES = 5
+_MARKS = {";": '";"', "\t": "tabs", "|": '"|"', ",": '","'}
 _PREFERRED_SPLITS = ("train", "validation", "dev", "test")
-_DELIMITERS = ",;\t|"  # of several equally frequent ones, the first
 
 
-def open_file(path: Path) -> RowSource:
+def open_file(path: Path, format: RowFormat = RECOGNIZED) -> RowSource:
     """The rows of a file. Raises InputError, immediately or while reading, if it cannot be used."""
     ending = file_ending(path)
     if ending not in READERS:
         raise InputError(
             f'{path}: unknown file extension "{ending}": use one of {", ".join(READERS)}'
         )
-    rows = _read_rows(path, ending)
-    return RowSource(name=path.name, stem=path.name[: -len(ending)], rows=rows)
+    rows = _read_rows(path, ending, format)
+    stem = path.name[: -len(ending)]
+    return RowSource(name=path.name, stem=stem, rows=rows, format=format)
 
 
-def _read_rows(path: Path, ending: str) -> Iterator[Row]:
+def _read_rows(path: Path, ending: str, format: RowFormat) -> Iterator[Row]:
     try:
         open_regular(path).close()
-        yield from READERS[ending](path)
+        yield from READERS[ending](path, format)
     except NotRegularFileError as error:
         raise InputError(
             f"{path}: {error.strerror}: write the questions to a file first, such as "
             "questions.jsonl"
         ) from None
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
+    except UnicodeError as error:
+        what = str(error)
+        if isinstance(error, UnicodeDecodeError):
+            what = f"found the byte 0x{error.object[error.start]:02x}"
         raise InputError(
-            f"{path} is not UTF-8 text (found the byte 0x{byte:02x}): save it as UTF-8"
+            f"{path} is not {format.encoding or 'UTF-8'} text ({what}): save it as UTF-8, or say "
+            "what it is with `encoding`"
         ) from error
     except (EOFError, zlib.error, *ARROW_ERRORS) as error:
         raise InputError(
@@ -77,17 +82,18 @@ def file_ending(path: Path) -> str:
     return "".join(endings) if endings[-1:] == [".gz"] else "".join(endings[-1:])
 
 
-def _read_json_lines(path: Path) -> Iterator[Row]:
+def _read_json_lines(path: Path, format: RowFormat) -> Iterator[Row]:
     number = 0
-    with open_text(path) as file:
+    with open_text(path, format.encoding) as file:
+        layout = Layout(form=encoding_name(file))
         for line_number, line in enumerate(_each_record(BoundedLines(file)), start=1):
             if isinstance(line, str) and not line.strip():
                 continue
             where = f"line {line_number}"
             if isinstance(line, str):
-                yield _json_row(number, where, line)
+                yield _json_row(number, where, line, layout)
             else:
-                yield Row(number=number, where=where, problem=str(line))
+                yield Row(number=number, where=where, problem=str(line), layout=layout)
             # A malformed line is counted, so that fixing it does not change the id of any other
             # record.
             number += 1
@@ -104,20 +110,20 @@ def _each_record(source: BoundedLines | CsvRecords) -> Iterator[Any]:
             yield error
 
 
-def _json_row(number: int, where: str, line: str) -> Row:
+def _json_row(number: int, where: str, line: str, layout: Layout) -> Row:
+    about: dict[str, Any] = {"number": number, "where": where, "layout": layout}
     try:
-        return Row(
-            number=number, where=where, record=parse_json(line, finite=False, encodable=False)
-        )
+        return Row(record=parse_json(line, finite=False, encodable=False), **about)
     except ValueError as error:
-        return Row(number=number, where=where, problem=f"it is not JSON ({error})")
+        return Row(problem=f"it is not JSON ({error})", **about)
 
 
-def _read_json(path: Path) -> Iterator[Row]:
-    with open_text(path) as file:
+def _read_json(path: Path, format: RowFormat) -> Iterator[Row]:
+    with open_text(path, format.encoding) as file:
         text = file.read(_MAX_JSON_CHARACTERS + 1)
+        layout = Layout(form=encoding_name(file))
     if _is_json_lines(text):
-        yield from _read_json_lines(path)
+        yield from _read_json_lines(path, format)
         return
     _check_json_size(path, text)
     try:
@@ -132,7 +138,7 @@ def _read_json(path: Path) -> Iterator[Row]:
             f'{path} does not contain a list of records: write [...] or {{"data": [...]}}'
         )
     for number, record in enumerate(records):
-        yield Row(number=number, where=f"row {number + 1}", record=record)
+        yield Row(number=number, where=f"row {number + 1}", record=record, layout=layout)
 
 
 def _is_json_lines(text: str) -> bool:
@@ -156,21 +162,14 @@ def _check_json_size(path: Path, text: str) -> None:
         )
 
 
-def _find_delimiter(file: TextIO) -> str:
-    """Find the delimiter of a CSV file: the candidate that occurs most often in the header
-    (spreadsheets in many countries write semicolons). The file is rewound to its start."""
-    lines = _each_record(BoundedLines(file))
-    header = next((line for line in lines if isinstance(line, str) and line.strip()), "")
-    file.seek(0)
-    bare = re.sub(r'"[^"]*"', "", header)
-    return max(_DELIMITERS, key=bare.count)
-
-
-def _read_csv(path: Path) -> Iterator[Row]:
-    with open_text(path) as file:
-        delimiter = "\t" if ".tsv" in file_ending(path) else _find_delimiter(file)
-        records = CsvRecords(file, delimiter)
-        header: list[str] | None = None
+def _read_csv(path: Path, format: RowFormat) -> Iterator[Row]:
+    is_tsv = ".tsv" in file_ending(path)
+    with open_text(path, format.encoding) as file:
+        records = CsvRecords(file, "\t" if is_tsv else None)
+        usual = "\t" if is_tsv else ","
+        mark = "" if records.delimiter == usual else _MARKS.get(records.delimiter, "")
+        form = ", ".join(filter(None, (encoding_name(file), mark)))
+        header: Layout | None = None
         number, last_line = 0, 0
         blank: list[int] = []
         for cells in _each_record(records):
@@ -180,17 +179,27 @@ def _read_csv(path: Path) -> Iterator[Row]:
                     blank.append(last_line)
                 continue
             if isinstance(cells, list) and header is None:
-                header = cells
+                header = Layout(columns=_name_apart(cells), form=form)
                 continue
-            where = f"row {number + 1}"
+            where, layout = f"row {number + 1}", header or Layout(form=form)
             if isinstance(cells, list):
-                yield _csv_row(number, where, header or [], cells)
+                yield _csv_row(number, where, layout, cells)
             else:
                 problem = f"lines {first} to {last_line} are not valid CSV ({cells})"
-                yield Row(number=number, where=where, problem=problem)
+                yield Row(number=number, where=where, problem=problem, layout=layout)
             number += 1
     if blank:
         yield _blank_row(number, blank)
+
+
+def _name_apart(header: list[str]) -> tuple[str, ...]:
+    """The second of two columns of one name is called "name (2)"."""
+    counts = Counter[str]()
+    names = []
+    for name in header:
+        counts[name] += 1
+        names.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return tuple(names)
 
 
 def _blank_row(number: int, lines: list[int]) -> Row:
@@ -201,14 +210,16 @@ def _blank_row(number: int, lines: list[int]) -> Row:
     return Row(number=number, where=where, problem="all cells are empty", is_blank=True)
 
 
-def _csv_row(number: int, where: str, header: list[str], cells: list[str]) -> Row:
-    if len(cells) > len(header):
-        problem = f"it has {len(cells)} cells for {len(header)} columns (an unquoted delimiter?)"
-        return Row(number=number, where=where, problem=problem)
-    return Row(number=number, where=where, record=dict(zip(header, cells, strict=False)))
+def _csv_row(number: int, where: str, layout: Layout, cells: list[str]) -> Row:
+    columns = layout.columns or ()
+    if len(cells) > len(columns):
+        problem = f"it has {len(cells)} cells for {len(columns)} columns (an unquoted delimiter?)"
+        return Row(number=number, where=where, problem=problem, layout=layout)
+    record = dict(zip(columns, cells, strict=False))
+    return Row(number=number, where=where, record=record, layout=layout)
 
 
-READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+READERS: dict[str, Callable[[Path, RowFormat], Iterator[Row]]] = {
     ".jsonl": _read_json_lines,
     ".json": _read_json,
     ".csv": _read_csv,
@@ -221,7 +232,9 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 }
 
 
-def open_dataset(base: str, names: list[str], *, from_hub: bool) -> RowSource:
+def open_dataset(
+    base: str, names: list[str], *, from_hub: bool, format: RowFormat = RECOGNIZED
+) -> RowSource:
     """The rows of a dataset; `names` is [split] or [config, split].
 
     `base` is a folder or a dataset id on the Hub. Raises InputError, immediately or while reading,
@@ -240,13 +253,14 @@ def open_dataset(base: str, names: list[str], *, from_hub: bool) -> RowSource:
 
     def read() -> Iterator[Row]:
         with explained():
-            yield from _dataset_rows(name, content)
+            yield from _dataset_rows(content, format)
 
     return RowSource(
         name=name,
         stem=label.split("/")[-1],
         rows=read(),
         sha256=hash_text(base, config, split, revision) if from_hub else None,
+        format=format,
     )
 
 
@@ -339,9 +353,11 @@ def _choose_split(base: str, splits: Mapping[str, Any], wanted: str) -> str:
     return preferred[0]
 
 
-def _dataset_rows(name: str, rows: Any) -> Iterator[Row]:
+def _dataset_rows(rows: Any, format: RowFormat) -> Iterator[Row]:
+    layout = Layout()
     # A stream of plain files may not know its columns until it is read.
     if rows.column_names is not None:
-        rows = rows.select_columns(useful_columns(name, rows.column_names))
+        layout = Layout(columns=tuple(rows.column_names))
+        rows = rows.select_columns(useful_columns(rows.column_names, format))
     for number, record in enumerate(rows):
-        yield Row(number=number, where=f"row {number + 1}", record=record)
+        yield Row(number=number, where=f"row {number + 1}", record=record, layout=layout)

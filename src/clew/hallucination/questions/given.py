@@ -2,29 +2,29 @@
 may have any number of them."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from clew.base.errors import InputError
-from clew.hallucination.questions import collect_questions, list_records, load_questions, open_rows
-from clew.hallucination.questions.answered import read_answered, refuse_unanswered
+from clew.base.progress import Note, Reporter, ignore_event
+from clew.hallucination.questions import (
+    collect_questions,
+    describe_answers,
+    load_questions,
+    open_records,
+)
+from clew.hallucination.questions.answered import OwnIds, read_answered
 from clew.hallucination.questions.built_in import built_in_names
+from clew.hallucination.questions.columns import RECOGNIZED, RowFormat
+from clew.hallucination.questions.messages import UnusableRecordError
 from clew.hallucination.questions.records import (
-    CORRECT_COLUMNS,
-    HALLUCINATED_COLUMNS,
-    QUESTION_COLUMNS,
-    RESPONSE_COLUMNS,
     Collector,
     Question,
     QuestionSet,
     Row,
     RowSource,
-    UnusableRecordError,
-    pick,
-    plain_fields,
-    plain_name,
 )
 from clew.storage.disk_list import DiskList
 
@@ -43,53 +43,53 @@ class GivenAnswer(Question):
 
 
 def load_rows(
-    questions: Any, num_samples: int | None = None, answers: Answers | None = None
+    questions: Any,
+    num_samples: int | None = None,
+    answers: Answers | None = None,
+    format: RowFormat = RECOGNIZED,
+    report: Reporter = ignore_event,
 ) -> QuestionSet:
     """The questions of a file, a dataset or a program; with `answers="given"`, they are
-    GivenAnswer. Raises InputError, without a choice also if there are both answers and labels."""
+    GivenAnswer. What the columns are taken for is reported. Raises InputError, without a choice
+    also if there are both answers and labels."""
     if answers == "given":
-        return _load_given(_open(questions), num_samples)
-    is_named = isinstance(questions, str | Path)
-    questions = list(questions) if isinstance(questions, Iterator) else questions
-    if answers is None and not (is_named and str(questions) in built_in_names()):
-        source = _open(questions)
-        refuse_unclear(source.name, next(iter(source.rows), None))
-    if is_named:
-        return load_questions(str(questions), num_samples)
-    return collect_questions(questions, num_samples)
-
-
-def _open(questions: Any) -> RowSource:
+        return _load_given(_open(questions, format), num_samples, report)
+    is_clear = answers is not None
     if isinstance(questions, str | Path):
-        if str(questions) in built_in_names():
-            raise InputError(
-                "a built-in set has no answers to read: give a file that has some.",
-                setting="questions",
-                value=questions,
-            )
-        return open_rows(str(questions))
-    rows = enumerate(list_records(questions))
-    numbered = (Row(number=n, where=f"answer {n + 1}", record=one) for n, one in rows)
-    return RowSource(name="the list of answers", stem="answer", rows=numbered)
+        return load_questions(str(questions), num_samples, format, report, is_clear=is_clear)
+    questions = list(questions) if isinstance(questions, Iterator) else questions
+    return collect_questions(questions, num_samples, format, report, is_clear=is_clear)
 
 
-def _load_given(source: RowSource, num_samples: int | None) -> QuestionSet:
-    collector = _AnswerCollector(source.stem, num_samples)
-    for place, row in enumerate(source.rows):
-        if not place:
-            refuse_unanswered(source.name, row)
+def _open(questions: Any, format: RowFormat) -> RowSource:
+    if isinstance(questions, str | Path) and str(questions) in built_in_names():
+        raise InputError(
+            "a built-in set has no answers to read: give a file that has some.",
+            setting="questions",
+            value=questions,
+        )
+    return open_records(questions, format)
+
+
+def _load_given(source: RowSource, num_samples: int | None, report: Reporter) -> QuestionSet:
+    report(Note(describe_answers(source).text))
+    collector = _AnswerCollector(source, num_samples)
+    for row in source.rows:
         collector.add_row(row)
         if collector.full and not source.read_whole:
             break
+    if repeated := collector.own_ids.text:
+        report(Note(repeated))
     return collector.finish(source.name, source.sha256)
 
 
 class _AnswerCollector(Collector):
     """Turns rows into answers to read."""
 
-    def __init__(self, stem: str, limit: int | None) -> None:
-        super().__init__(stem, limit)
+    def __init__(self, source: RowSource, limit: int | None) -> None:
+        super().__init__(source.stem, limit, format=source.format)
         self._questions = DiskList()
+        self.own_ids = OwnIds()
 
     def add_row(self, row: Row) -> None:
         try:
@@ -102,7 +102,7 @@ class _AnswerCollector(Collector):
             self._digest.update(json.dumps(about).encode())
 
     def _read(self, row: Row) -> GivenAnswer:
-        found = read_answered(row, self._stem)
+        found = self.own_ids.give(read_answered(row, self._stem, self._format))
         if found.problem is not None:
             raise UnusableRecordError(found.problem.removeprefix(f"{row.where}: "))
         if not found.answer:
@@ -118,23 +118,3 @@ class _AnswerCollector(Collector):
             spans=found.spans,
             group=found.group,
         )
-
-
-def refuse_unclear(name: str, row: Row | None) -> None:
-    """Raises InputError if a record has an answer and a label: the answer may be one to read, or
-    one that is accepted."""
-    record = None if row is None else row.record
-    fields = plain_fields(record) if isinstance(record, Mapping) else {}
-    answer = pick(fields, RESPONSE_COLUMNS)
-    label = pick(fields, (*HALLUCINATED_COLUMNS, *CORRECT_COLUMNS))
-    if not answer or not label or not isinstance(record, Mapping):
-        return
-    spelled = {plain_name(column): column for column in record}
-    asked = [spelled[column] for column in pick(fields, QUESTION_COLUMNS)[:1]]
-    questions = "".join(f'"{column}" as the question, ' for column in asked)
-    raise InputError(
-        f'{name} has answers and labels: it is read with {questions}"{spelled[answer[0]]}" as the '
-        f'answer and "{spelled[label[0]]}" as its label. Use `answers="given"` to read these '
-        'answers, or `answers="generate"` to have the model answer, with those of the file as '
-        "the accepted ones."
-    )

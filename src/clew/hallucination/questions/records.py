@@ -6,49 +6,38 @@ Columns are recognized by name, without options; unusable records are skipped an
 import ast
 import hashlib
 import json
-import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from clew.base.errors import InputError, without_settings
+from clew.base.texts import suggest
+from clew.hallucination.questions.columns import (
+    NAMES,
+    RECOGNIZED,
+    ColumnUse,
+    Fields,
+    LabelError,
+    RowFormat,
+    find_column,
+    find_fields,
+    find_roles,
+    is_doubtful_context,
+    label_text,
+    list_columns,
+    pick,
+    plain_fields,
+)
+from clew.hallucination.questions.messages import UnusableRecordError, read_conversation
 from clew.storage.disk_list import DiskList
 from clew.storage.text_files import MAX_RECORD_CHARACTERS
 
-# If several are present, the first in this order is used. Case, spaces and underscores are ignored:
-# "Question ID" is question_id.
-_ID_COLUMNS = ("question_id", "id", "qid", "_id", "example_id", "idx")
-QUESTION_COLUMNS = ("question", "query", "question_text", "problem", "prompt", "input")
-_CATEGORY_COLUMNS = ("category", "topic", "subject", "type")
-# All of these that are present are used.
-_ANSWER_COLUMNS = (
-    *("answer", "answers", "accepted_answers", "correct_answers", "best_answer", "short_answers"),
-    *("target", "targets", "gold", "gold_answer", "gold_answers", "possible_answers"),
-    *("ground_truth", "ground_truths", "reference_answer", "final_answer"),
-    *("aliases", "answer_aliases"),
-)
-# Of a record with an answer to score, in the order in which they are looked for. If an earlier one
-# is present, "answer" is an accepted answer, as in a question set.
-RESPONSE_COLUMNS = (
-    *("response", "generated_answer", "model_answer", "prediction", "completion"),
-    *("generated_text", "output", "answer"),
-)
-# Whether that answer is hallucinated, or whether it is correct (a score of 1).
-HALLUCINATED_COLUMNS = ("hallucinated", "is_hallucinated", "hallucination", "label")
-CORRECT_COLUMNS = ("correct", "is_correct", "score")
 # Inside an answer: TriviaQA's {"value", "aliases", ...}, SQuAD's {"text": [...]}.
 _ANSWER_KEYS = ("value", "text", "answer", "name", "aliases", "normalized_aliases", "human_answers")
-CONTEXT_COLUMNS = (
-    *("context", "contexts", "passage", "passages", "paragraph", "retrieved_contexts"),
-    *("knowledge", "story"),
-)
 # Inside a context: HotpotQA's {"sentences": [[...]]}, PubMedQA's {"contexts": [...]}.
 _CONTEXT_KEYS = ("text", "contexts", "sentences", "passage_text", "passage", "content")
-# A mapping from the name of each part of the answer to what is accepted for it.
-_PARTS_COLUMNS = ("answer_parts",)
 _MAX_CATEGORY_CHARACTERS = 64
 _MAX_ID_CHARACTERS = 4096
 # Of all accepted answers of a question together. It also bounds a list that is stored as text:
@@ -60,7 +49,10 @@ _TOO_LARGE = 10**4000  # Python refuses to write out an integer of more than 4,3
 # Skipped records that are listed one by one, and column names that are kept for an error message.
 _MAX_LISTED = 100_000
 _MAX_COLUMNS = 1000
-_MAX_NAME_CHARACTERS = 200
+_MAX_PART_CHARACTERS = 200
+# First rows that are looked at before all are read.
+_PEEKED_ROWS, _PEEKED_CHARACTERS = 1000, 1 << 22
+_LISTED_LABELS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +102,13 @@ class QuestionSet:
         return replace(self, questions=bare, contexts_sha256="")
 
 
-class UnusableRecordError(ValueError):
-    """A record that cannot become a question; the message is the reason."""
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What was recognized of a file. `columns` are all of its columns, None if its records name
+    their own; `form` is its encoding and delimiter where they are not the usual ones."""
+
+    columns: tuple[str, ...] | None = None
+    form: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,20 +121,21 @@ class Row:
     record: object = None
     problem: str | None = None
     is_blank: bool = False
+    layout: Layout = Layout()
 
-    def read_fields(self) -> Mapping[Any, Any]:
-        """The fields by name. Raises UnusableRecordError if there are none."""
+    def read_fields(self, format: RowFormat = RECOGNIZED, *, answers: bool = False) -> Fields:
+        """The fields and what they are. Raises UnusableRecordError if there are none."""
         if self.problem is not None:
             raise UnusableRecordError(self.problem)
         if not isinstance(self.record, Mapping):
             kind = type(self.record).__name__
             raise UnusableRecordError(f"it is a {kind}, not a record with named fields")
-        return self.record
+        return find_fields(self.record, format, answers=answers)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class RowSource:
-    """The rows of a dataset, read lazily.
+    """The rows of a dataset, read lazily and once, and how they are read.
 
     Records without an id are named after `stem`. `sha256` identifies a dataset that is never read
     completely, such as one on the Hub; otherwise the hash is computed from all rows.
@@ -147,10 +145,101 @@ class RowSource:
     stem: str
     rows: Iterable[Row]
     sha256: str | None = None
+    format: RowFormat = RECOGNIZED
 
     @property
     def read_whole(self) -> bool:
         return self.sha256 is None
+
+    def peek(self) -> list[Row]:
+        """The first rows, which stay in `rows`."""
+        first, size = list[Row](), 0
+        rest = iter(self.rows)
+        for row in islice(rest, _PEEKED_ROWS if self.read_whole else _PEEKED_ROWS // 10):
+            first.append(row)
+            size += _count_characters(row.record)
+            if size > _PEEKED_CHARACTERS:
+                break
+        self.rows = chain(first, rest)
+        return first
+
+
+def _count_characters(record: object) -> int:
+    values = record.values() if isinstance(record, Mapping) else [record]
+    try:
+        return sum(len(value if isinstance(value, str) else str(value)) for value in values)
+    except ValueError:  # an integer of thousands of digits
+        return 0
+
+
+def describe_columns(source: RowSource, *, answers: bool) -> ColumnUse:
+    """What the columns of a file are taken for, from its first rows; `answers`: as answers to read,
+    rather than as questions with accepted answers. Raises InputError for columns that the user
+    named and that are not there."""
+    rows = source.peek()
+    layout = next((row.layout for row in rows), Layout())
+    records = [row.record for row in rows if isinstance(row.record, Mapping)]
+    found: dict[Any, None] = dict.fromkeys(layout.columns or ())
+    for record in records if layout.columns is None else ():
+        found.update(dict.fromkeys(islice(record, max(0, _MAX_COLUMNS - len(found)))))
+    columns = tuple(found)
+    if columns:
+        _refuse_missing(source, columns)
+    roles = find_roles(columns, source.format, answers)
+    _refuse_twins(source, columns, roles)
+    labels, strange = _find_labels(records, source.format) if answers else ({}, {})
+    return ColumnUse(
+        name=source.name,
+        form=layout.form,
+        columns=tuple(map(str, columns)),
+        roles={role: tuple(map(str, names)) for role, names in roles.items()},
+        labels=labels,
+        strange={column: tuple(values) for column, values in strange.items()},
+    )
+
+
+def _refuse_missing(source: RowSource, columns: Sequence[Any]) -> None:
+    named = [("columns", one) for _, one in source.format.columns if one]
+    named += [("keep_columns", one) for one in source.format.keep if one != "*"]
+    for setting, column in named:
+        if find_column(column, columns) is None:
+            raise InputError(
+                f'{source.name} has no column "{column}"{suggest(column, map(str, columns))} '
+                f"(found: {list_columns(columns)}): correct `{setting}`."
+            )
+
+
+def _refuse_twins(
+    source: RowSource, columns: Sequence[Any], roles: Mapping[str, Sequence[Any]]
+) -> None:
+    chosen = {column for _, column in source.format.columns}
+    for role, used in roles.items():
+        for column in used:
+            if column not in chosen and (twin := f"{column} (2)") in columns:
+                raise InputError(
+                    f'{source.name} has two columns "{column}": say which one is the {role} with '
+                    f'`columns`, such as "{role}={twin}" for the second one.'
+                )
+
+
+def _find_labels(
+    records: Sequence[Mapping[Any, Any]], format: RowFormat
+) -> tuple[dict[str, dict[str, bool | None]], dict[str, dict[str, None]]]:
+    """The labels in some records by column: those that are understood, and the others."""
+    known: dict[str, dict[str, bool | None]] = {}
+    strange: dict[str, dict[str, None]] = {}
+    for record in records:
+        for column in find_fields(record, format, answers=True).roles["label"]:
+            try:
+                label = format.read_label(str(column), record[column])
+                found = known.setdefault(str(column), {})
+                if len(found) < _LISTED_LABELS:
+                    found[label_text(record[column])] = label
+                if label is not None:
+                    break
+            except LabelError as error:
+                strange.setdefault(error.column, {})[error.value] = None
+    return known, strange
 
 
 class Collector:
@@ -158,15 +247,18 @@ class Collector:
     what to do if none can be used."""
 
     def __init__(
-        self, stem: str, limit: int | None, fix: str = "fix the file or give another one"
+        self,
+        stem: str,
+        limit: int | None,
+        fix: str = "fix the file or give another one",
+        format: RowFormat = RECOGNIZED,
     ) -> None:
-        self._stem, self._fix = stem, fix
+        self._stem, self._fix, self._format = stem, fix, format
         self._limit = limit
         self._questions: list[Question] | DiskList[Question] = []
         self._skipped: list[SkippedQuestion] = []
         self._ids: set[str] = set()
         self._not_listed = 0
-        self._columns: dict[str, None] = {}
         self._digest = hashlib.sha256()
         self._contexts: Any = None  # a digest of them
         self._has_parts = False
@@ -177,11 +269,8 @@ class Collector:
 
     def add_row(self, row: Row) -> None:
         try:
-            fields = row.read_fields()
-            if len(self._columns) < _MAX_COLUMNS:
-                names = islice(fields, _MAX_COLUMNS)
-                self._columns.update(dict.fromkeys(map(_shortened_name, names)))
-            self.add(read_question(plain_fields(fields), f"{self._stem}_{row.number}"))
+            fields = row.read_fields(self._format)
+            self.add(read_question(fields, f"{self._stem}_{row.number}"))
         except UnusableRecordError as reason:
             self._skip(row, str(reason))
 
@@ -189,8 +278,8 @@ class Collector:
         if len(self._skipped) >= _MAX_LISTED:
             self._not_listed += 1
             return
-        fields = plain_fields(row.record) if isinstance(row.record, Mapping) else {}
-        name = _record_id(fields)
+        record = row.record if isinstance(row.record, Mapping) else {}
+        name = record_id(find_fields(record, self._format, answers=False))
         where = f"{row.where} (id {name:.80})" if name else row.where
         self._skipped.append(SkippedQuestion(where=where, reason=reason))
 
@@ -232,9 +321,6 @@ class Collector:
     def _why_none(self, name: str) -> str:
         if not self._skipped:
             return f"{name} is empty: give at least one question"
-        few = 0 < len(self._columns) < _MAX_COLUMNS
-        if few and not pick(plain_fields(self._columns), QUESTION_COLUMNS):
-            return _no_question_column(name, self._columns)
         first = self._skipped[0]
         return (
             f"{name}: none of the {len(self._skipped) + self._not_listed:,} records can be used "
@@ -242,32 +328,42 @@ class Collector:
         )
 
 
-def _no_question_column(name: str, columns: Iterable[str]) -> str:
-    found = ", ".join(map(_shortened_name, islice(columns, 20))) or "none"
-    return (
-        f"{name} has no question column (found: {found}): name it one of "
-        f"{', '.join(QUESTION_COLUMNS)}"
-    )
+def refuse_without_questions(use: ColumnUse) -> None:
+    """Raises InputError if a file has no column for questions."""
+    if use.columns and not use.roles["question"] and not use.roles["messages"]:
+        raise InputError(
+            f"{use.name} has no question column (found: {list_columns(use.columns)}): name it one "
+            f"of {', '.join(NAMES['question'])}, or say which it is with `columns`, such as "
+            f'"question={list_columns(use.columns[:1])}".'
+        )
 
 
-def read_question(fields: Mapping[str, Any], fallback_id: str) -> Question:
-    column = next(iter(pick(fields, QUESTION_COLUMNS)), None)
-    if column is None:
-        raise UnusableRecordError("it has no question")
-    name = _record_id(fields) or fallback_id
+def read_question(
+    fields: Fields, fallback_id: str, *, answer: str = "", may_lack_question: bool = False
+) -> Question:
+    """The question of a record. `answer` is one that the record has to it. With a context, the
+    question may be missing if that is allowed. Raises UnusableRecordError."""
+    name = record_id(fields) or fallback_id
     check_length("id", name, _MAX_ID_CHARACTERS)
     parts = _answer_parts(fields)
+    talk = read_conversation(fields, answer)
+    context = join_context(read_contexts(fields), talk.context)
     return Question(
         id=name,
-        question=_question_text(fields[column]),
-        answers=tuple(text for _, text in parts) or _accepted_answers(fields),
+        question=talk.question or _question_text(fields, may_lack_question and context is not None),
+        answers=tuple(text for _, text in parts) or _accepted_answers(fields.values("accepted")),
         parts=tuple(part for part, _ in parts),
         category=_category(fields),
-        context=_context(fields),
+        context=context,
     )
 
 
-def _question_text(value: object) -> str:
+def _question_text(fields: Fields, may_be_missing: bool) -> str:
+    value = next(fields.values("question"), None)
+    if may_be_missing and (value is None or value == "" or value != value):  # NaN in a table
+        return ""
+    if not fields.roles["question"]:
+        raise UnusableRecordError("it has no question")
     if isinstance(value, Mapping):  # Natural Questions: {"text": ..., "tokens": ...}
         value = value.get("text")
     if value is None or (isinstance(value, str) and not value.strip()):
@@ -285,24 +381,38 @@ def check_length(what: str, text: str, most: int = MAX_RECORD_CHARACTERS) -> Non
         )
 
 
-def _context(fields: Mapping[str, Any]) -> str | None:
-    """The first one that is not empty."""
-    found = (read_context(fields[column]) for column in pick(fields, CONTEXT_COLUMNS))
-    return next((text for text in found if text), None)
+def read_contexts(fields: Fields) -> str | None:
+    """The first one that is not empty. A column whose name may mean something else, unless it was
+    chosen, is one only if it is a text of several words."""
+    for column, value in zip(fields.roles["context"], fields.values("context"), strict=True):
+        doubtful = is_doubtful_context(column) and not fields.is_chosen("context")
+        try:
+            text = read_context(value)
+        except UnusableRecordError:
+            if not doubtful:
+                raise
+            continue
+        if text and not (doubtful and len(text.split(maxsplit=1)) < 2):
+            return text
+    return None
 
 
-def _record_id(fields: Mapping[str, Any]) -> str | None:
-    for column in pick(fields, _ID_COLUMNS):
-        value = fields[column]
+def join_context(*texts: str | None) -> str | None:
+    joined = "\n\n".join(filter(None, texts))
+    check_length("context", joined)
+    return joined or None
+
+
+def record_id(fields: Fields, role: str = "id") -> str | None:
+    """The first id of a record, or the first name of its group."""
+    for value in fields.values(role):
         if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < _TOO_LARGE):
             return next(_texts(value), None)
     return None
 
 
-def _accepted_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    answers = (
-        text for column in pick(fields, _ANSWER_COLUMNS) for text in _texts(_unpack(fields[column]))
-    )
+def _accepted_answers(values: Iterable[object]) -> tuple[str, ...]:
+    answers = (text for value in values for text in _texts(_unpack(value)))
     found: dict[str, None] = {}
     characters = 0
     for text in answers:
@@ -318,14 +428,13 @@ def _accepted_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _answer_parts(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _answer_parts(fields: Fields) -> list[tuple[str, str]]:
     """The accepted answers with the part of the answer that they are accepted for."""
     found: list[tuple[str, str]] = []
-    for column in pick(fields, _PARTS_COLUMNS):
-        value = _unpack_parts(fields[column])
+    for value in map(_unpack_parts, fields.values("parts")):
         for name, answers in value.items() if isinstance(value, Mapping) else ():
-            part = " ".join(str(name).split())[:_MAX_NAME_CHARACTERS]
-            found += [(part, text) for text in _accepted_answers({_ANSWER_COLUMNS[0]: answers})]
+            part = " ".join(str(name).split())[:_MAX_PART_CHARACTERS]
+            found += [(part, text) for text in _accepted_answers([answers])]
     return [(part, text) for part, text in found if part]
 
 
@@ -336,14 +445,12 @@ def _unpack_parts(cell: object) -> object:
     try:
         return json.loads(cell)
     except (ValueError, RecursionError):
-        raise UnusableRecordError(
-            f"its {_PARTS_COLUMNS[0]} is neither a record nor JSON of one"
-        ) from None
+        raise UnusableRecordError("its answer_parts is neither a record nor JSON of one") from None
 
 
-def _category(fields: Mapping[str, Any]) -> str | None:
-    for column in pick(fields, _CATEGORY_COLUMNS):
-        value = fields[column].strip() if isinstance(fields[column], str) else ""
+def _category(fields: Fields) -> str | None:
+    for value in fields.values("category"):
+        value = value.strip() if isinstance(value, str) else ""
         if 0 < len(value) <= _MAX_CATEGORY_CHARACTERS and value.isprintable():
             return value
     return None
@@ -395,45 +502,6 @@ def _unpack(cell: object) -> object:
         if isinstance(value, dict) and pick(plain_fields(value), _ANSWER_KEYS):
             return value
     return cell
-
-
-def pick(fields: Collection[str], known: tuple[str, ...]) -> list[str]:
-    """The normalized names among `fields` that are known, in the order of `known`."""
-    return [name for name in _plain_names(known) if name in fields]
-
-
-def plain_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {plain_name(name): value for name, value in record.items()}
-
-
-@lru_cache(maxsize=64)
-def _plain_names(columns: tuple[str, ...]) -> dict[str, None]:
-    return dict.fromkeys(map(plain_name, columns))
-
-
-def plain_name(column: str) -> str:
-    return _plain_name(_shortened_name(column))
-
-
-def _shortened_name(column: object) -> str:
-    return str(column)[:_MAX_NAME_CHARACTERS]
-
-
-@lru_cache(maxsize=4096)
-def _plain_name(column: str) -> str:
-    return re.sub(r"[\W_]+", "", column).casefold()
-
-
-def useful_columns(name: str, columns: Sequence[str]) -> list[str]:
-    """The columns to read, as the file spells them."""
-    plain = {plain_name(column) for column in columns}
-    if not pick(plain, QUESTION_COLUMNS):
-        raise InputError(_no_question_column(name, columns))
-    texts = (*QUESTION_COLUMNS, *CONTEXT_COLUMNS, *_ANSWER_COLUMNS, *_PARTS_COLUMNS)
-    labels = (*RESPONSE_COLUMNS, *HALLUCINATED_COLUMNS, *CORRECT_COLUMNS)
-    known = (*_ID_COLUMNS, *texts, *_CATEGORY_COLUMNS, *labels)
-    useful = set(pick(plain, known))
-    return [column for column in columns if plain_name(column) in useful]
 
 
 def first_line(error: BaseException) -> str:

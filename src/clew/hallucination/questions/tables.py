@@ -1,5 +1,6 @@
 """Questions from Parquet and Arrow files, which may claim more rows or text than they hold."""
 
+import json
 import mmap
 import os
 import sys
@@ -16,7 +17,8 @@ import pyarrow.parquet as pq
 from clew.base.errors import InputError
 from clew.base.python_processes import Copy, limit_process, own_memory, start_copy
 from clew.base.texts import bytes_text
-from clew.hallucination.questions.records import Row, first_line, useful_columns
+from clew.hallucination.questions.columns import RECOGNIZED, RowFormat, useful_columns
+from clew.hallucination.questions.records import Layout, Row, first_line
 from clew.storage.reading import open_regular
 
 _BATCH_ROWS = 1024
@@ -30,13 +32,13 @@ _FREE_ROWS = 1 << 20
 # What decoding takes besides its rows, and CPU time. Real files take 0.02 s per MB.
 _DECODER_BYTES = 1 << 28
 _LEAST_SECONDS, _BYTES_PER_SECOND = 10, 1_000_000
-_ROWS_KEY = b"rows"
+_ROWS_KEY, _NAMES_KEY = b"rows", b"names"
 _PLAIN_TEXTS = "write it with dictionaries or plain texts, or save it as JSON Lines (.jsonl)"
 # Python's own bytes for a list, and for an item of it; Arrow needs none for nulls.
 _LIST_BYTES, _ITEM_BYTES = 64, 8
 
 
-def read_table(path: Path) -> Iterator[Row]:
+def read_table(path: Path, format: RowFormat = RECOGNIZED) -> Iterator[Row]:
     """The rows of a Parquet or Arrow file, decoded in a process of its own with limited memory and
     time: Arrow believes what a file claims, allocates first, and ends the process for some damaged
     files."""
@@ -49,7 +51,9 @@ def read_table(path: Path) -> Iterator[Row]:
         os.fdopen(errors[0], "rb") as said,
     ):
         files = {"stdin": source.fileno(), "stdout": content[1], "stderr": errors[1]}
-        child = start_copy(write_table, path.name, memory, seconds, **files)
+        child = start_copy(
+            write_table, path.name, memory, seconds, format.columns, format.keep, **files
+        )
         os.close(content[1])
         os.close(errors[1])
         try:
@@ -77,14 +81,18 @@ def _explain(path: Path, child: Copy, said: str) -> None:
     raise ValueError(text if kind == ValueError.__name__ else "it crashes its reader")
 
 
-def write_table(name: str, max_memory: int, max_seconds: int) -> None:
+def write_table(
+    name: str, max_memory: int, max_seconds: int, columns: list[list[str]], keep: list[str]
+) -> None:
     """Decode the Parquet or Arrow file that is standard input, and write its useful columns to
     standard output as a stream of Arrow; to standard error, what is wrong."""
+    format = RowFormat(columns=tuple((role, one) for role, one in columns), keep=tuple(keep))
     limit_process(memory_bytes=max_memory, seconds=max_seconds)
     pa.set_memory_pool(pa.system_memory_pool())
     try:
         with own_memory():
-            _write_parquet(name) if name.lower().endswith(".parquet") else _write_arrow(name)
+            is_parquet = name.lower().endswith(".parquet")
+            _write_parquet(format) if is_parquet else _write_arrow(format)
     except (MemoryError, InputError, ValueError, OSError, pa.ArrowException) as error:
         told = next((k for k in (MemoryError, InputError) if isinstance(error, k)), ValueError)
         text = first_line(error)
@@ -94,10 +102,10 @@ def write_table(name: str, max_memory: int, max_seconds: int) -> None:
         os._exit(1)  # what is still buffered must not follow
 
 
-def _write_parquet(name: str) -> None:
+def _write_parquet(format: RowFormat) -> None:
     with pq.ParquetFile(sys.stdin.buffer) as file:
         names, rows = file.schema_arrow.names, file.metadata.num_rows
-        columns = useful_columns(name, names)
+        columns = useful_columns(names, format)
         texts = [one for one in columns if _is_text(file.schema_arrow.field(one).type)]
     sys.stdin.buffer.seek(0)
     # As dictionaries, or one long text that many rows refer to would be copied for each. Arrow
@@ -106,20 +114,22 @@ def _write_parquet(name: str) -> None:
     batches = file.iter_batches(batch_size=_BATCH_ROWS, columns=columns, use_threads=False)
     first = next(batches, None)
     if first is None:
-        _write(_select(file.schema_arrow, columns), (), rows)
+        _write(_select(file.schema_arrow, columns), (), rows, names)
     else:
-        _write(first.schema, chain([first], batches), rows)
+        _write(first.schema, chain([first], batches), rows, names)
 
 
-def _write_arrow(name: str) -> None:
+def _write_arrow(format: RowFormat) -> None:
     content = pa.py_buffer(mmap.mmap(0, 0, access=mmap.ACCESS_READ))
     try:
         file = pa.ipc.open_file(content)
         batches = map(file.get_batch, range(file.num_record_batches))
     except pa.ArrowInvalid:  # the stream format, which Hugging Face writes
         file = batches = pa.ipc.open_stream(content)
-    columns = useful_columns(name, file.schema.names)
-    _write(_select(file.schema, columns), (batch.select(columns) for batch in batches), 0)
+    names = file.schema.names
+    columns = useful_columns(names, format)
+    selected = (batch.select(columns) for batch in batches)
+    _write(_select(file.schema, columns), selected, 0, names)
 
 
 def _select(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
@@ -127,8 +137,11 @@ def _select(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.field(name) for name in columns])
 
 
-def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch], rows: int) -> None:
-    with pa.ipc.new_stream(sys.stdout.buffer, schema.with_metadata({_ROWS_KEY: str(rows)})) as out:
+def _write(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], rows: int, names: Sequence[str]
+) -> None:
+    about = {_ROWS_KEY: str(rows), _NAMES_KEY: json.dumps(names)}
+    with pa.ipc.new_stream(sys.stdout.buffer, schema.with_metadata(about)) as out:
         for batch in batches:
             out.write_batch(batch)
 
@@ -161,7 +174,10 @@ def _too_large(path: Path, claimed: str) -> InputError:
 
 def _batch_rows(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     number = text_bytes = 0
+    layout = Layout()
     for batch in batches:
+        if layout.columns is None:
+            layout = Layout(columns=tuple(json.loads(batch.schema.metadata[_NAMES_KEY])))
         _check_rows(path, number + batch.num_rows)
         batch.validate(full=True)
         for start in range(0, batch.num_rows, _BATCH_ROWS):
@@ -171,7 +187,13 @@ def _batch_rows(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
             _check_unpacked(path, text_bytes)
             for record in _records(part, size):
                 problem = record if isinstance(record, str) else None
-                yield Row(number=number, where=f"row {number + 1}", record=record, problem=problem)
+                yield Row(
+                    number=number,
+                    where=f"row {number + 1}",
+                    record=None if problem else record,
+                    problem=problem,
+                    layout=layout,
+                )
                 number += 1
 
 

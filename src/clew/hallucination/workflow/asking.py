@@ -9,7 +9,7 @@ from clew.base.commands import Watched, select, takes
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, StepStarted, log_event, report_work
 from clew.base.settings import as_path, check_exists
-from clew.hallucination.workflow.preparing import ModelPlacement
+from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings
 from clew.storage.run_file import NeverFromFile
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskSettings(ModelPlacement, Watched):
+class AskSettings(ModelPlacement, RowSettings, Watched):
     """What `ask` takes.
 
     Args:
@@ -102,14 +102,14 @@ def read_questions(given: AskSettings) -> "list[Question]":
     single = [question] if isinstance(question, str) else list(question)
     if single and all(isinstance(one, str) and not one.strip() for one in single):
         raise InputError('the question is empty. Give one, such as "In which country is Tartu?".')
+    report = given.reporter or log_event
     sets = [collect_questions(single)] if single else []
     if isinstance(questions, str | Path):
-        sets.append(load_questions(str(questions), most))
+        sets.append(load_questions(str(questions), most, given.row_format, report))
     elif questions is not None:
-        sets.append(collect_questions(questions, most))
+        sets.append(collect_questions(questions, most, given.row_format, report))
     if not sets:
         raise InputError('there is no question. Give one, such as "In which country is Tartu?".')
-    report = given.reporter or log_event
     for skipped in (one for some in sets for one in some.skipped):
         report(Note(f"excluded: {skipped.where}: {skipped.reason}"))
     found = (one for some in sets for one in some.questions)

@@ -1,15 +1,25 @@
 """From questions to a store of traces, and from traces to labels and training samples."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from clew.base import urls
 from clew.base.commands import Cached, Watched, select, takes
 from clew.base.errors import InputError, StoppedError
-from clew.base.progress import Reporter, WorkAdvanced, WorkEnded, WorkStarted, log_event
+from clew.base.progress import (
+    Reporter,
+    StepStarted,
+    WorkAdvanced,
+    WorkEnded,
+    WorkStarted,
+    log_event,
+    report_work,
+)
 from clew.base.settings import as_path, read_size
 from clew.base.texts import counted
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
@@ -25,7 +35,11 @@ if TYPE_CHECKING:
     DataFrame: TypeAlias = "pandas.DataFrame | polars.DataFrame"
     from clew.hallucination.labels.chat import ChatConfig
     from clew.hallucination.labels.label import LabelResult
+    from clew.hallucination.questions import RowFormat
     from clew.hallucination.samples.preprocess import PreprocessResult
+
+
+_SLOW_IMPORTS = ("torch", "transformers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +101,15 @@ def load_model(given: ModelSettings) -> "LoadedModel":
     return load(str(given.model), quantize=given.quantize, **given.placement)
 
 
+def load_libraries(reporter: Reporter) -> None:
+    """Import what takes seconds, on a busy machine a minute, and say so: after all that can be
+    checked without it."""
+    if not {*_SLOW_IMPORTS} <= {*sys.modules}:
+        with report_work(reporter, StepStarted(name="loading PyTorch")):
+            for name in _SLOW_IMPORTS:
+                import_module(name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OnCluster:
     """Where a command spreads its work.
@@ -114,7 +137,33 @@ class OnCluster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractSettings(ModelPlacement, OnCluster, Watched):
+class RowSettings:
+    """How a file of questions or answers is read.
+
+    Args:
+        columns: Which column is what, where the names do not say it: question=Frage,answer=Antwort.
+            The roles are question, answer, context, id, label, spans, group, category, accepted
+            (accepted answers) and messages; label= uses none. [default: by their names]
+        label_values: What the labels mean: hallucinated=wrong,correct=right; none=unclear for no
+            label. [default: as their words say]
+        encoding: Encoding of a text file, such as latin-1. [default: recognized]
+    """
+
+    columns: str | Mapping[str, str | None] | None = None
+    label_values: str | Mapping[str, str | Sequence[str]] | None = None
+    encoding: str | None = None
+
+    @property
+    def row_format(self) -> "RowFormat":
+        """Raises InputError for settings that cannot be used."""
+        from clew.hallucination.questions.columns import parse_format
+
+        keep = getattr(self, "keep_columns", None)
+        return parse_format(self.columns, self.label_values, self.encoding, keep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractSettings(ModelPlacement, OnCluster, RowSettings, Watched):
     """What `extract` takes.
 
     Args:
@@ -255,7 +304,10 @@ def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
         suit_answers=given.cut is None and given.prompt is None,
     )
     watching = given.reporter, given.should_stop
-    asked = None if is_named else load_rows(questions, given.num_samples, given.answers)
+    report = given.reporter or log_event
+    asked = load_rows(questions, given.num_samples, given.answers, given.row_format, report)
+    if given.cluster is None or given.dry_run:
+        load_libraries(report)
     if given.dry_run:
         from clew.hallucination.capture.dry_run import predict_run
 

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from clew.base.commands import Cached, Watched, select, takes
 from clew.base.errors import InputError, StoppedError
-from clew.base.progress import Note, WorkStarted, report_work
+from clew.base.progress import Note, Reporter, WorkStarted, report_work
 from clew.base.settings import check_exists
 from clew.base.tables import Tabular
 from clew.base.texts import counted
 from clew.base.urls import is_url, local_path
-from clew.hallucination.workflow.preparing import ModelPlacement, OnCluster
+from clew.hallucination.workflow.preparing import (
+    ModelPlacement,
+    OnCluster,
+    RowSettings,
+    load_libraries,
+)
 from clew.storage.run_file import UrlNeverFromFile
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from clew.hallucination.detectors import Detector
     from clew.hallucination.live.existing import WindowScorer
     from clew.hallucination.live.risk_file import RiskSummary
+    from clew.hallucination.questions import RowFormat
 
     DataFrame: TypeAlias = "pandas.DataFrame | polars.DataFrame"
     # The rows of each window of answers, from one on, by its number.
@@ -63,7 +69,7 @@ class ScoreResult(Tabular):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreSettings(ModelPlacement, OnCluster, Cached, Watched):
+class ScoreSettings(ModelPlacement, OnCluster, RowSettings, Cached, Watched):
     """What `score` takes.
 
     Args:
@@ -71,6 +77,8 @@ class ScoreSettings(ModelPlacement, OnCluster, Cached, Watched):
             and answer, and optionally context, id, accepted answers (answers) or a label; a
             Hugging Face dataset as name:config:split; or a trace store or its URL, whose own
             tokens are scored.
+        keep_columns: Further columns of the file to keep in the result: names between commas, or
+            all that are not used. [default: none]
         detector: Folder of a detector that "clew compare" or "clew train" kept.
         out: File to write: .jsonl, .csv or .arrow. [default: print a table]
         tokens: Also give the risk of every token, if the detector has a token probe.
@@ -96,6 +104,7 @@ class ScoreSettings(ModelPlacement, OnCluster, Cached, Watched):
     rows: int | None = None
     threads: int | None = None
     overwrite: bool = False
+    keep_columns: str | Sequence[str] | None = None
 
 
 @takes(ScoreSettings)
@@ -121,9 +130,15 @@ def score(given: ScoreSettings) -> ScoreResult:
         >>> risks = clew.score(questions="answers.jsonl", detector="comparison/detector")
         >>> risks.to_pandas().sort_values("risk")
     """
-    check_exists("detector", given.detector)  # before the imports, which take seconds
-    from clew.base.cpu import Threads
     from clew.base.progress import log_event
+
+    report = given.reporter or log_event
+    # Before the imports, which take seconds.
+    check_exists("detector", given.detector)
+    format = given.row_format
+    columns = _describe_rows(given.questions, format, report)
+    load_libraries(report)
+    from clew.base.cpu import Threads
     from clew.hallucination.detectors import Detector, load_detector
     from clew.hallucination.live.existing import (
         ScoringWorker,
@@ -131,7 +146,7 @@ def score(given: ScoreSettings) -> ScoreResult:
         choose_rows,
         open_answers,
     )
-    from clew.hallucination.live.risk_file import RiskFile, choose_format, summarize
+    from clew.hallucination.live.risk_file import RiskFile, choose_format, name_kept, summarize
     from clew.hallucination.live.session import Session
     from clew.storage.mirror import open_folder
 
@@ -151,9 +166,10 @@ def score(given: ScoreSettings) -> ScoreResult:
         )
     if isinstance(questions, str | Path) and is_url(questions):
         questions = open_folder(questions, cache_dir=given.cache_dir, cache_size=given.cache_size)
-    answers = open_answers(questions, kept)
+    answers = open_answers(questions, kept, format)
     count = min(answers.count, given.num_samples or answers.count)
-    report = given.reporter or log_event
+    if answers.note:
+        report(Note(answers.note))
     if answers.is_training_data:
         report(
             Note(
@@ -179,6 +195,7 @@ def score(given: ScoreSettings) -> ScoreResult:
                 detector=_full_path(detector),
                 model=None if model is None else _full_path(model),
                 rows=choose_rows(given.rows, given.device),
+                format=format,
             )
             yield worker.window, partial(worker.spread, where, report, given.should_stop)
             return
@@ -197,7 +214,8 @@ def score(given: ScoreSettings) -> ScoreResult:
     def run(score_from: "ScoreFrom", first: int) -> Iterator[list[dict[str, Any]]]:
         started = WorkStarted(noun="answers", verb="scored", planned=count, done=first)
         with report_work(report, started):
-            yield from score_from(first)
+            for window in score_from(first):
+                yield [_add_kept(row, columns) for row in window]
 
     about: dict[str, Any] = {"detector": kept.name, "warning": kept.warning}
     if given.out is None:
@@ -214,7 +232,8 @@ def score(given: ScoreSettings) -> ScoreResult:
         "dtype": _find_dtype(kept, model, given.dtype),
     }
     out = local_path(given.out)
-    with RiskFile(out, settings, tokens=given.tokens) as file:
+    names = tuple(map(name_kept, columns))
+    with RiskFile(out, settings, tokens=given.tokens, kept=names) as file:
         if given.overwrite:
             file.discard()
         summary = file.finished()
@@ -227,6 +246,29 @@ def score(given: ScoreSettings) -> ScoreResult:
                     file.append(some)
             summary = file.finish()
     return ScoreResult(path=out, summary=summary, **about)
+
+
+def _describe_rows(questions: Any, format: "RowFormat", report: Reporter) -> tuple[str, ...]:
+    """Say what the columns of a file or a table are taken for; a trace store has its own. Returns
+    those to keep."""
+    from clew.hallucination.questions import describe_answers, open_records
+    from clew.storage.manifest import MANIFEST_NAME
+
+    if isinstance(questions, str | Path) and (
+        is_url(questions) or (Path(questions) / MANIFEST_NAME).exists()
+    ):
+        return ()
+    use = describe_answers(open_records(questions, format))
+    report(Note(use.text))
+    return use.kept(format)
+
+
+def _add_kept(row: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    from clew.hallucination.live.existing import KEPT
+    from clew.hallucination.live.risk_file import name_kept
+
+    kept = row.pop(KEPT)
+    return row | {name_kept(name): kept.get(name) for name in columns}
 
 
 def _score_here(

@@ -216,6 +216,14 @@ def _find_delimiter(file: TextIO) -> str:
     return max(_DELIMITERS, key=bare.count)
 
 
+def find_csv_form(path: Path) -> tuple[str, str]:
+    """The encoding and the delimiter of a CSV file, for other readers. Raises OSError, and
+    ValueError if it is no text."""
+    with open_text(path) as file:
+        found = codecs.lookup(file.encoding).name.removesuffix("-sig")
+        return found, CsvRecords(file, None).delimiter
+
+
 def csv_text(rows: Iterable[Sequence[Any]], *, line_end: str = "\n") -> str:
     """Rows as CSV in which a spreadsheet finds no formula; numbers stay as they are."""
     text = io.StringIO(newline="")
@@ -236,7 +244,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     # Earlier versions wrote file names that are not valid text as their bytes.
     raw = open_regular(path)
     with io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        records = CsvRecords(file)
+        records = CsvRecords(file, None)
         try:
             columns, *rows = [[from_csv(cell) for cell in cells] for cells in records] or [[]]
         except csv.Error as error:

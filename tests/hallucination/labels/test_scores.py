@@ -72,8 +72,7 @@ def test_score_column_and_direction_can_be_chosen(file: Path) -> None:
             r"several candidates \(a, b\): rename the one with the scores",
         ),
         ("question_id,score,score\nq,1,1\n", 'more than one column "score"'),
-        ("question_id;score\nq;1\n", "uses semicolons .*: save it with commas"),
-        ("question_id\tscore\nq\t1\n", "uses tabs as its delimiter"),
+        ("question_id;score\nq;1;2\n", 'line 2: 3 values for 2 columns: .* contain ";" in'),
         (
             "question_id,score\nq,1\nr,yes\n",
             'line 3: score "yes" is not a number: give a number from 0 to 1',
@@ -93,8 +92,7 @@ def test_score_column_and_direction_can_be_chosen(file: Path) -> None:
         ),
         ("question_id,global_example_id,score\nq,x,1\n", '"x" is not an integer'),
         ("question_id,global_example_id,score\nq,3,1\nq,3,0\n", r"q \(example 3\) \(lines 2 and 3"),
-        ("question_id,score\nñ,1\n".encode("latin-1"), 'is not UTF-8 .* save it as "CSV UTF-8"'),
-        ("question_id,score\nq,1\n".encode("utf-16"), "is not UTF-8"),
+        (b"question_id,score\n\xf1\x00,1\n", 'is not UTF-8 .* save it as "CSV UTF-8"'),
     ],
 )
 def test_unreadable_values_are_reported_with_their_line(
@@ -102,6 +100,13 @@ def test_unreadable_values_are_reported_with_their_line(
 ) -> None:
     with pytest.raises(InputError, match=message):
         read(file, text)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_scores_of_any_spreadsheet_are_read(file: Path, mark: str, encoding: str) -> None:
+    text = "question_id,score\nñ,0.5\nq,1\n".replace(",", mark).replace(".", ",")
+    assert read(file, text.encode(encoding)).labels == {"ñ": 0.5, "q": 1.0}
 
 
 def test_missing_column_is_an_error(file: Path) -> None:

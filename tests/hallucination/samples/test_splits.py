@@ -229,7 +229,7 @@ HEADER = "global_example_id,question_id,split,label,score\n"
         (HEADER + "0,q,train,0,1\n0,r,test,0,1\n", "line 3 repeats the global_example_id"),
         (HEADER + "0,q,train,0.5,1\n", "line 2 has a label that is neither 0 nor 1"),
         (HEADER + "x,q,train,0,1\n", "is truncated or malformed"),
-        (HEADER.replace(",", ";") + "0;q;train;0;1\n", 'has no column "global_example_id"'),
+        (HEADER.replace(",", ":") + "0:q:train:0:1\n", 'has no column "global_example_id"'),
     ],
 )
 def test_malformed_file_is_rejected_with_the_line(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from clew.base.errors import Call, InputError
 from clew.base.texts import from_csv
@@ -43,7 +43,6 @@ SPAN_COLUMNS = (
     *(ID_COLUMN, EXAMPLE_COLUMN, "start", "end", "label", "part", "text", "accepted_answer"),
 )
 _SCORE_COLUMNS = ("score", "hallucination_score")
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _LOOK_AT_ROWS = 100
 
 
@@ -66,6 +65,7 @@ class LabelTable:
             raise InputError(
                 f'scores file "{path}" {what}: create one with ', label_into(path), "."
             )
+        self.delimiter = ","
         self.columns = self._read_header()
         self.id_place = self.place(ID_COLUMN)
         has_examples = EXAMPLE_COLUMN in self.columns
@@ -84,27 +84,30 @@ class LabelTable:
                     continue
                 row = [from_csv(cell) for cell in row]
                 if len(row) != len(self.columns):
+                    mark = "a comma" if self.delimiter == "," else f'"{self.delimiter}"'
                     raise InputError(
                         f"{self.path}, line {line}: {len(row)} values for {len(self.columns)} "
-                        "columns: put values that contain a comma in double quotes."
+                        f"columns: put values that contain {mark} in double quotes."
                     )
                 yield line, row
 
     @contextmanager
     def _reading(self) -> Iterator[CsvRecords]:
         with open_text(self.path) as file:
-            reader = CsvRecords(file)
+            reader = None
             try:
+                reader = CsvRecords(file, None)
+                self.delimiter = reader.delimiter
                 yield reader
             except (csv.Error, TooLongError) as error:
                 raise InputError(
-                    f"{self.path}, line {reader.line}: {error}. A double quote is not closed, "
-                    'or is inside a value, where it must be doubled ("").'
+                    f"{self.path}, line {reader.line if reader else 1}: {error}. A double quote is "
+                    'not closed, or is inside a value, where it must be doubled ("").'
                 ) from None
             except UnicodeDecodeError as error:
                 raise InputError(
                     f"{self.path} is not UTF-8 ({error.reason}, about line "
-                    f'{reader.line + 1}): save it as "CSV UTF-8".'
+                    f'{reader.line + 1 if reader else 1}): save it as "CSV UTF-8".'
                 ) from None
 
     def _read_header(self) -> list[str]:
@@ -112,12 +115,6 @@ class LabelTable:
             header = next(reader, None)
         if not header:
             raise InputError(f"{self.path} is empty: its first line must name the columns.")
-        marks = [name for mark, name in _SEPARATORS.items() if mark in header[0]]
-        if len(header) == 1 and marks:
-            raise InputError(
-                f"{self.path} uses {marks[0]} as its delimiter, but scores are read from "
-                "comma-separated files: save it with commas."
-            )
         return [_plain_name(name) for name in header]
 
     def place(self, column: str) -> int:
@@ -185,7 +182,7 @@ class ScoresTable(LabelTable):
             for place, name in enumerate(self.columns)
             if name not in (ID_COLUMN, EXAMPLE_COLUMN)
             and sample
-            and all(_is_number(row[place]) for row in sample)
+            and all(_is_number(self.plain_number(row[place])) for row in sample)
         ]
 
     def parse_label(self, line: int, row: Sequence[str]) -> Label | float:
@@ -208,8 +205,12 @@ class ScoresTable(LabelTable):
             )
         return CORRECTIONS[text.casefold()]
 
+    def plain_number(self, text: str) -> str:
+        """A number with a decimal point; spreadsheets that write semicolons may write a comma."""
+        return text if self.delimiter == "," else text.replace(",", ".")
+
     def parse_score(self, line: int, row: Sequence[str]) -> float:
-        text = row[self.score_place].strip()
+        text = self.plain_number(row[self.score_place].strip())
         value = float(text) if _is_number(text) else math.nan
         if 0 <= value <= 1:
             return value
@@ -270,7 +271,9 @@ def write_table(
     if path.exists():
         with open_regular(path) as file:
             before = file.read()
-        old, new = _read_cells(before), _read_cells(content)
+        with open_text(path) as text:
+            old = _read_cells(text)
+        new = _read_cells(io.StringIO(content.decode(), newline=""))
         if before == content or old == new:
             return False
         if not overwrite and not _is_older_form(old, new):
@@ -286,12 +289,12 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _read_cells(content: bytes) -> list[list[str]] | None:
-    """What a file holds, however an earlier version wrote it; None if it is not CSV."""
-    text = io.StringIO(content.decode("utf-8", "replace"), newline="")
+def _read_cells(text: TextIO) -> list[list[str]] | None:
+    """What a file holds, however an earlier version or a spreadsheet wrote it; None if it is not
+    CSV."""
     try:
-        return [[from_csv(cell) for cell in cells] for cells in CsvRecords(text)]
-    except (csv.Error, TooLongError):
+        return [[from_csv(cell) for cell in cells] for cells in CsvRecords(text, None)]
+    except (csv.Error, TooLongError, UnicodeError):
         return None
 
 

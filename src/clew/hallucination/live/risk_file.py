@@ -22,7 +22,7 @@ from clew.base.typed_json import read_as, to_json
 from clew.metrics.calibration import expected_calibration_error
 from clew.metrics.ranking import auroc
 from clew.storage.reading import hash_file, open_regular, parse_json, read_json
-from clew.storage.text_files import csv_text
+from clew.storage.text_files import csv_text, find_csv_form
 from clew.storage.writing import append_to_file, disk_errors, lock_file, replace_json, replacing
 
 Format = Literal[".jsonl", ".csv", ".arrow"]
@@ -348,10 +348,15 @@ def read_risks(path: Path) -> pa.Table:
         with pa.memory_map(str(path)) as source:
             return pa.ipc.open_file(source).read_all()
     if path.suffix.lower() == ".csv":
-        from pyarrow.csv import ConvertOptions, read_csv
+        from pyarrow import csv
 
-        kinds = {field.name: field.type for field in SCHEMA}
-        return read_csv(path, convert_options=ConvertOptions(column_types=kinds))
+        encoding, delimiter = find_csv_form(path)  # a spreadsheet may have saved it
+        return csv.read_csv(
+            path,
+            read_options=csv.ReadOptions(encoding=encoding),
+            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=csv.ConvertOptions(column_types={f.name: f.type for f in SCHEMA}),
+        )
     with open_regular(path) as file:
         rows = [read_as(dict[str, Any], parse_json(line), "a line") for line in file]
     return to_table(rows)

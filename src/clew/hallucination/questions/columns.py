@@ -140,7 +140,7 @@ def label_text(value: object) -> str:
 
 def _read_score(text: str) -> float | None:
     try:
-        number = float(text)
+        number = float(text.replace(",", "."))
     except ValueError:
         return None
     return number if 0 <= number <= 1 else None

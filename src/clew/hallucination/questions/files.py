@@ -21,8 +21,6 @@ from clew.hallucination.questions.columns import (
     useful_columns,
 )
 from clew.hallucination.questions.records import Layout, Row, RowSource, first_line
-from clew.hallucination.questions.tables import read_table
-from clew.storage.arrow import ARROW_ERRORS
 from clew.storage.reading import NotRegularFileError, hash_text, open_regular, parse_json
 from clew.storage.text_files import (
     MAX_RECORD_CHARACTERS,
@@ -70,10 +68,16 @@ def _read_rows(path: Path, ending: str, format: RowFormat) -> Iterator[Row]:
             f"{path} is not {format.encoding or 'UTF-8'} text ({what}): save it as UTF-8, or say "
             "what it is with `encoding`"
         ) from error
-    except (EOFError, zlib.error, *ARROW_ERRORS) as error:
+    except (EOFError, zlib.error, *_reading_errors()) as error:
         raise InputError(
             f"{path} cannot be read as {ending} ({first_line(error)}): check the file"
         ) from error
+
+
+def _reading_errors() -> tuple[type[Exception], ...]:
+    from clew.storage.arrow import ARROW_ERRORS  # text files are read without Arrow
+
+    return ARROW_ERRORS
 
 
 def file_ending(path: Path) -> str:
@@ -219,13 +223,19 @@ def _csv_row(number: int, where: str, layout: Layout, cells: list[str]) -> Row:
     return Row(number=number, where=where, record=record, layout=layout)
 
 
+def _read_table(path: Path, format: RowFormat) -> Iterator[Row]:
+    from clew.hallucination.questions.tables import read_table
+
+    return read_table(path, format)
+
+
 READERS: dict[str, Callable[[Path, RowFormat], Iterator[Row]]] = {
     ".jsonl": _read_json_lines,
     ".json": _read_json,
     ".csv": _read_csv,
     ".tsv": _read_csv,
-    ".parquet": read_table,
-    ".arrow": read_table,
+    ".parquet": _read_table,
+    ".arrow": _read_table,
     ".jsonl.gz": _read_json_lines,
     ".csv.gz": _read_csv,
     ".tsv.gz": _read_csv,

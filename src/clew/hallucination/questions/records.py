@@ -215,7 +215,8 @@ def _refuse_twins(
     chosen = {column for _, column in source.format.columns}
     for role, used in roles.items():
         for column in used:
-            if column not in chosen and (twin := f"{column} (2)") in columns:
+            twin = f"{column} (2)"
+            if twin in columns and not chosen & {column, twin}:
                 raise InputError(
                     f'{source.name} has two columns "{column}": say which one is the {role} with '
                     f'`columns`, such as "{role}={twin}" for the second one.'
@@ -383,9 +384,10 @@ def check_length(what: str, text: str, most: int = MAX_RECORD_CHARACTERS) -> Non
 
 def read_contexts(fields: Fields) -> str | None:
     """The first one that is not empty. A column whose name may mean something else, unless it was
-    chosen, is one only if it is a text of several words."""
+    chosen or there is no question, is one only if it is a text of several words."""
+    asked = any(map(bool, fields.values("question"))) and not fields.is_chosen("context")
     for column, value in zip(fields.roles["context"], fields.values("context"), strict=True):
-        doubtful = is_doubtful_context(column) and not fields.is_chosen("context")
+        doubtful = asked and is_doubtful_context(column)
         try:
             text = read_context(value)
         except UnusableRecordError:

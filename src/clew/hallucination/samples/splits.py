@@ -18,7 +18,7 @@ from clew.hallucination.labels import normalize_answer
 from clew.loading.splits import SPLIT_NAMES, Shares
 from clew.storage.arrow import as_numpy
 from clew.storage.reading import hash_text
-from clew.storage.text_files import write_csv
+from clew.storage.text_files import find_csv_form, write_csv
 
 SPLITS_FILE = "splits.csv"
 _TYPES = {
@@ -150,9 +150,11 @@ def _read_table(path: Path) -> pa.Table:
         column_types=_TYPES, strings_can_be_null=False, null_values=["", "nan", "NaN"]
     )
     try:
+        encoding, delimiter = find_csv_form(path)
         return arrow_csv.read_csv(
             path,
-            parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+            read_options=arrow_csv.ReadOptions(encoding=encoding),
+            parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=options,
             # Arrow's own memory pool would keep several times the size of the table.
             memory_pool=pa.system_memory_pool(),

@@ -68,7 +68,7 @@ def _read_rows(path: Path, ending: str, format: RowFormat) -> Iterator[Row]:
             f"{path} is not {format.encoding or 'UTF-8'} text ({what}): save it as UTF-8, or say "
             "what it is with `encoding`"
         ) from error
-    except (EOFError, zlib.error, *_reading_errors()) as error:
+    except _reading_errors() as error:
         raise InputError(
             f"{path} cannot be read as {ending} ({first_line(error)}): check the file"
         ) from error
@@ -77,7 +77,7 @@ def _read_rows(path: Path, ending: str, format: RowFormat) -> Iterator[Row]:
 def _reading_errors() -> tuple[type[Exception], ...]:
     from clew.storage.arrow import ARROW_ERRORS  # text files are read without Arrow
 
-    return ARROW_ERRORS
+    return (EOFError, zlib.error, *ARROW_ERRORS)
 
 
 def file_ending(path: Path) -> str:

@@ -35,6 +35,7 @@ from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.source import LAPLACIAN_TOP, SampleShape, SourceShape
 from clew.hallucination.traces.compact import Basis
 from clew.hallucination.traces.schema import (
+    ANSWERS_KEY,
     EIGENVALUES,
     ENTAILMENT_KEY,
     EVALUATION_KEY,
@@ -143,6 +144,7 @@ class Detector:
             "detector": self.name,
             "title": self.title,
             "model": self.model.get("id"),
+            "trained_on": f"{self.answers} answers",
             "prompt": self.prompt.template,
             "parameters": self.parameters,
             "threshold": self.threshold,
@@ -177,6 +179,12 @@ class Detector:
     @property
     def model(self) -> dict[str, Any]:
         return self.kept.model
+
+    @property
+    def answers(self) -> str:
+        """Whether it was fitted on answers that the model generated, or on given ones that it
+        read."""
+        return str(self.kept.capture.get(ANSWERS_KEY, "generated"))
 
     @property
     def prompt(self) -> Prompt:

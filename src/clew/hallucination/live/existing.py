@@ -38,7 +38,7 @@ from clew.hallucination.questions import (
 )
 from clew.hallucination.questions.answered import OwnIds
 from clew.hallucination.samples.source import hash_traces
-from clew.hallucination.traces.schema import CONTEXT
+from clew.hallucination.traces.schema import CONTEXT, GIVEN_SCORE
 from clew.hallucination.traces.token_texts import split_texts
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.reader import ShardReader
@@ -147,11 +147,11 @@ ExistingAnswers = RowAnswers | TraceAnswers
 
 def _read_shard(shard: ShardReader) -> Iterator[ExistingAnswer]:
     columns = [shard.read_column(name).to_pylist() for name in _TRACE_COLUMNS]
-    contexts = [None] * len(columns[0])
-    if CONTEXT in shard.schema.names:
-        contexts = shard.read_column(CONTEXT).to_pylist()
-    for name, question, text, accepted, ended, tokens, prompt, context in zip(
-        *columns, contexts, strict=True
+    for name in (CONTEXT, GIVEN_SCORE):
+        held = name in shard.schema.names
+        columns.append(shard.read_column(name).to_pylist() if held else [None] * len(columns[0]))
+    for name, question, text, accepted, ended, tokens, prompt, context, score in zip(
+        *columns, strict=True
     ):
         border = prompt or 0
         about = AnsweredQuestion(
@@ -160,6 +160,7 @@ def _read_shard(shard: ShardReader) -> Iterator[ExistingAnswer]:
             answer=text or "",
             context=context,
             accepted=tuple(alias for alias in accepted or () if alias and alias.strip()),
+            hallucinated=None if score is None else score < _CORRECT_SCORE,
             problem=None if border else "its prompt is unknown, so there is nothing to score",
         )
         yield ExistingAnswer(

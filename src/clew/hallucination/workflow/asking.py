@@ -224,7 +224,7 @@ class ServeSettings(ModelPlacement):
 def serve(given: ServeSettings) -> None:
     """Serve a language model over OpenAI's API, with the risk of hallucination in every answer.
 
-    POST /v1/chat/completions, /v1/completions and /score; GET /v1/models, /healthz, /readyz and
+    POST /v1/chat/completions, /v1/completions and /v1/score; GET /v1/models, /healthz, /readyz and
     /metrics; a page at /. Requests are answered together in one continuous batch. Ctrl-C and
     SIGTERM let running requests finish. Prompts and answers are not logged.
 

@@ -28,6 +28,17 @@ def test_a_list_and_a_conversation_are_scored_alike(served: Served) -> None:
     assert risks == pytest.approx(risks[:1] * 4, abs=1e-3)
 
 
+def test_v1_scores_sources_and_logged_conversations(served: Served) -> None:
+    logged = {"messages": [*QUESTION, {"role": "assistant", "content": "Paris"}]}
+    sourced = {**ITEM, "source": "France is large."}
+    items = [ITEM, logged, sourced, {**ITEM, "context": "France is large."}]
+    items.append({"source": "France is large.", "answer": "France is large."})
+    status, found, _ = served.fetch("v1/score", items)
+    risks = [one["risk"] for one in found]
+    assert status == 200 and risks[:1] * 2 == pytest.approx(risks[:2], abs=1e-3)
+    assert risks[2] == pytest.approx(risks[3], abs=1e-3) and risks[2] != risks[0]
+
+
 def test_conversations_and_empty_answers_are_scored_or_say_why_not(served: Served) -> None:
     items = [{"messages": DIALOGUE, "answer": "Paris"}, {**ITEM, "answer": ""}]
     _, (dialogue, empty), _ = served.fetch("score", items)

@@ -1,5 +1,5 @@
-"""The routes of the service: answers whole or as server-sent events, and `POST /score` for answers
-that exist already."""
+"""The routes of the service: answers whole or as server-sent events, and `POST /v1/score` for
+answers that exist already."""
 
 import asyncio
 import threading
@@ -17,6 +17,7 @@ from clew.hallucination.live.service.requests import (
     Asked,
     ChatRequest,
     CompletionRequest,
+    Messages,
     ScoreItem,
     out_of_time,
     read_messages,
@@ -96,7 +97,8 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
     async def completions(request: Request) -> "Response":
         return await answer(request, CompletionRequest.read)
 
-    @app.post("/score")
+    @app.post("/score")  # its name before there was /v1
+    @app.post("/v1/score")
     async def score(request: Request) -> "Response":
         service.lifecycle.check()
         return reply(await scoring.score(await read_json(request), request.receive))
@@ -320,24 +322,40 @@ class Scoring:
     def _read(self, given: Any, path: str) -> Answer:
         dot = f"{path}." if path else ""
         found = ScoreItem.read(given, dot)
-        answer = found.answer
-        if answer is None:
-            raise invalid(f"{dot}answer", f"{dot}answer: give the answer to score.")
+        messages, answer = _split_messages(found, dot)
         try:
-            prompt, question = self._encode(found, dot)
+            prompt, question = self._encode(found, messages, dot)
             [tokens] = self._service.session.encoder.encode_answers([answer])
         except InputError as error:
             raise unusable(path or "question", error) from None
         return Answer(prompt=prompt, tokens=tokens, question=question, text=answer, name=question)
 
-    def _encode(self, found: ScoreItem, dot: str) -> tuple[list[int], str]:
-        """The prompt, and the question in it."""
-        question, messages = found.question, found.messages
+    def _encode(
+        self, found: ScoreItem, messages: Messages | None, dot: str
+    ) -> tuple[list[int], str]:
+        """The prompt, and the question in it; a source may have none."""
+        question, source = found.question, found.context or found.source
+        if question is None and messages is None and source is not None:
+            question = ""
         if (question is None) == (messages is None):
             raise invalid(f"{dot}question", f"{dot}question: give 'question' or 'messages'.")
-        if question is not None:
-            return self._service.session.encoder.encode(question, found.context), question
+        if messages is not None:
+            return self._service.encode_chat(messages, source, dot)[:2]
+        assert question is not None
+        return self._service.session.encoder.encode(question, source), question
+
+
+def _split_messages(found: ScoreItem, dot: str) -> tuple[Messages | None, str]:
+    """The messages before the answer, if there are any, and the answer: a field of its own, or the
+    last message if that is the assistant's."""
+    messages, answer = None, found.answer
+    if found.messages is not None:
+        messages = read_messages(found.messages, f"{dot}messages")
+        if answer is None and messages and messages[-1]["role"] == "assistant":
+            *messages, last = messages
+            answer = last["content"]
         if not messages:
             raise invalid(f"{dot}messages", f"{dot}messages: give 1 or more.")
-        read = read_messages(messages, f"{dot}messages")
-        return self._service.encode_chat(read, found.context, dot)[:2]
+    if answer is None:
+        raise invalid(f"{dot}answer", f"{dot}answer: give the answer to score.")
+    return messages, answer

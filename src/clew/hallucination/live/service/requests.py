@@ -229,6 +229,7 @@ class ScoreItem(_Fields):
     question: str | None = _field("a text")
     messages: list[Any] | None = _field("a list of messages")
     context: str | None = _field("a text")
+    source: str | None = _field("a text")
     answer: str | None = _field("a text")
 
 

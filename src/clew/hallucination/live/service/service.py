@@ -54,7 +54,7 @@ _NO_CONTEXT = (
 )
 _RISKS = tuple(place / 10 for place in range(1, 11))
 _PATHS = (
-    *("/", "/v1/chat/completions", "/v1/completions", "/v1/models", "/score"),
+    *("/", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/score", "/score"),
     *("/healthz", "/readyz", "/metrics"),
 )
 

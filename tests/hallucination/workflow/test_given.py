@@ -57,7 +57,8 @@ def samples(log: Path, live_model: LoadedModel) -> Path:
 @pytest.fixture(scope="module")
 def comparison(samples: Path) -> Path:
     out = samples.parent / "compared"
-    clew.compare(preprocessed_dir=samples, out=out, methods=METHODS, reporter=ignore_event)
+    kept: dict[str, Any] = {"keep_at_chance": True, "reporter": ignore_event}
+    clew.compare(preprocessed_dir=samples, out=out, methods=METHODS, **kept)
     return out
 
 

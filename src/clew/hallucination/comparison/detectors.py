@@ -10,6 +10,7 @@ from clew.base.errors import InputError, StoreError
 from clew.base.progress import Note, Reporter
 from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled, pick_best
 from clew.hallucination.comparison.settings import KeepDetectors
+from clew.hallucination.comparison.stores import number_groups
 from clew.hallucination.comparison.trial import Measured, Trial, TrialResult, explain_failure
 from clew.hallucination.detectors.calibration import (
     MORE_ANSWERS,
@@ -107,9 +108,10 @@ def _measure_chance(evaluation: Evaluation, trial: Trial, one: Measured) -> dict
     if evaluation.plan.kind == "folds":
         tested = {row.row["method"]: row for row in evaluation.measured}
         every, scores = evaluation.labels.test, tested[one.row["method"]].test_scores
-        return measure_chance(every, every, scores)
-    labels = trial.train.data.labels
-    return measure_chance(labels["train"], labels["validation"], one.validation_probabilities)
+        return measure_chance(every, every, scores, evaluation.labels.clusters)
+    data, scores = trial.train.data, one.validation_probabilities
+    clusters = number_groups(data, "validation")
+    return measure_chance(data.labels["train"], data.labels["validation"], scores, clusters)
 
 
 def _tell_chance(reasons: Mapping[str, str], *, is_kept: bool, is_alone: bool) -> str | None:

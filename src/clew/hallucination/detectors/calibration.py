@@ -145,12 +145,15 @@ MORE_ANSWERS = (
 
 
 def measure_chance(
-    train: np.ndarray, validation: np.ndarray, scores: Float64[np.ndarray, " validation"]
+    train: np.ndarray,
+    validation: np.ndarray,
+    scores: Float64[np.ndarray, " validation"],
+    clusters: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """What a detector keeps of its validation answers: the interval of its AUROC, and under
     "at_chance" why it is not shown to be better than chance, None if it is. `train` and
-    `validation` are labels."""
-    low, high = bootstrap_auroc(validation, scores)
+    `validation` are labels; `clusters` hold validation answers that depend on each other."""
+    low, high = bootstrap_auroc(validation, scores, clusters=clusters)
     reason = None
     for name, labels in (("training", train), ("validation", validation)):
         hallucinated = int((labels > 0).sum())

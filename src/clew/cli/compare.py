@@ -267,7 +267,8 @@ def _print_tokens(console: Console, tokens: dict[str, Any]) -> None:
     _print_columns(console, "  per token", [row["title"] for row in rows], columns)
     text = (
         f"{tokens['tokens']:,} tokens of {tokens['answers']:,} test answers have a span label, "
-        f"{tokens['hallucinated']:,} of them hallucinated; intervals resample answers"
+        f"{tokens['hallucinated']:,} of them hallucinated; intervals resample "
+        f"{tokens.get('resampled', 'answers')}"
     )
     console.print(text, style="dim", soft_wrap=False)
 

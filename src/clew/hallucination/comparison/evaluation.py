@@ -413,6 +413,7 @@ def measure_tokens(evaluation: Evaluation) -> dict[str, Any] | None:
         "tokens": int(len(labels.known)),
         "hallucinated": int(labels.known.sum()),
         "false_positive_rate": _FALSE_POSITIVE_RATE,
+        "resampled": "answers" if parts[0].labels.clusters is None else "groups of answers",
         "rows": rows,
     }
 

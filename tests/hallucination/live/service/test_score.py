@@ -21,11 +21,14 @@ def test_a_given_answer_has_a_risk_for_it_and_its_tokens(served: Served) -> None
     assert "".join(one["token"] for one in found["tokens"]).strip() == "Paris"
 
 
+def risk_of(found: dict[str, Any]) -> float:
+    return found["token_probability_risk"] if found["risk"] is None else found["risk"]
+
+
 def test_a_list_and_a_conversation_are_scored_alike(served: Served) -> None:
     as_chat = {"messages": QUESTION, "answer": "Paris"}
     found = [served.fetch("score", ITEM)[1], *served.fetch("score", [ITEM, as_chat, ITEM])[1]]
-    risks = [one["token_probability_risk"] if one["risk"] is None else one["risk"] for one in found]
-    assert risks == pytest.approx(risks[:1] * 4, abs=1e-3)
+    assert list(map(risk_of, found)) == pytest.approx([risk_of(found[0])] * 4, abs=1e-3)
 
 
 def test_v1_scores_sources_and_logged_conversations(served: Served) -> None:
@@ -34,7 +37,7 @@ def test_v1_scores_sources_and_logged_conversations(served: Served) -> None:
     items = [ITEM, logged, sourced, {**ITEM, "context": "France is large."}]
     items.append({"source": "France is large.", "answer": "France is large."})
     status, found, _ = served.fetch("v1/score", items)
-    risks = [one["risk"] for one in found]
+    risks = list(map(risk_of, found))
     assert status == 200 and risks[:1] * 2 == pytest.approx(risks[:2], abs=1e-3)
     assert risks[2] == pytest.approx(risks[3], abs=1e-3) and risks[2] != risks[0]
 

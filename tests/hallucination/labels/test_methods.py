@@ -225,3 +225,35 @@ def test_overlap_works_in_other_scripts() -> None:
     assert rouge_l("Столица - Москва", "москва") == pytest.approx(2 / 3)
     assert token_f1("東京", "東京都") == pytest.approx(4 / 5)
     assert token_f1("", "x") == rouge_l("?", "x") == 0.0
+
+
+FRANCE = "What is the capital of France?"
+PARIS = "The capital of France is Paris."
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted", "question", "score"),
+    [
+        ("Paris", PARIS, FRANCE, 1.0),
+        ("It is Paris, France", PARIS, FRANCE, 1.0),
+        ("The capital of France is Lyon.", PARIS, FRANCE, 0.0),
+        ("The capital of France is Lyon, not Paris.", PARIS, FRANCE, 0.0),
+        ("Paris or Lyon", PARIS, FRANCE, 0.0),
+        ("France", PARIS, FRANCE, 0.0),
+        ("8", "A spider has eight legs.", "How many legs does a spider have?", 1.0),
+        ("Six legs", "A spider has eight legs.", "How many legs does a spider have?", 0.0),
+        ("Jupiter", "Jupiter is the largest planet.", "Which planet is the largest?", 1.0),
+        ("Saturn", "Jupiter is the largest planet.", "Which planet is the largest?", 0.0),
+        ("Yes, it is.", "Yes, a tomato is a fruit.", "Is a tomato a fruit?", 1.0),
+        ("No", "Yes, a tomato is a fruit.", "Is a tomato a fruit?", 0.0),
+        ("Canberra", "It is Canberra, not Sydney.", "What is the capital of Australia?", 1.0),
+        ("Sydney", "It is Canberra, not Sydney.", "What is the capital of Australia?", 0.0),
+        ("It was painted by Raphael.", "Leonardo da Vinci did.", "Who painted it?", 0.0),
+        ("within 30 days", "You can return items within 30 days.", "What is the policy?", 0.0),
+    ],
+)
+def test_accepted_sentences_match_by_their_content(
+    answer: str, accepted: str, question: str, score: float
+) -> None:
+    found = match_answer("alias", answer, [accepted], question)
+    assert (found.score, found.accepted) == (score, accepted)

@@ -73,7 +73,8 @@ def test_a_token_probe_that_fails_holds_up_nobody(
     probe = fit("token_probe")
     assert probe.tokens is not None
     monkeypatch.setattr(type(probe.tokens), "score", lambda *_: [][1])
-    detector = replace(fit("perplexity"), tokens=probe.tokens, basis=probe.basis)
+    failing = replace(probe.tokens, trained_on="spans")
+    detector = replace(fit("perplexity"), tokens=failing, basis=probe.basis)
     with Session(live_model, detector, max_rows=4) as session:
         answer = session.ask("What is the capital of France?")
         assert answer.text and {token.risk for token in answer.tokens} == {None}

@@ -238,8 +238,9 @@ def test_token_risks_are_the_same_live_and_from_tokens(
     live_model: LoadedModel, live_store: Path, fit: FitDetector
 ) -> None:
     other = fit("token_probe")
-    assert other.tokens is not None
-    detector = replace(fit("perplexity"), tokens=other.tokens, basis=other.basis)
+    assert other.tokens is not None and other.token_probe is None  # no span labels: no shades
+    probe = replace(other.tokens, trained_on="spans")
+    detector = replace(fit("perplexity"), tokens=probe, basis=other.basis)
     traces = [*read_traces(live_store).values()][:6]
     with Session(live_model, detector, max_rows=4) as session:
         tickets = [

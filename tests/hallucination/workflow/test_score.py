@@ -12,11 +12,12 @@ import pytest
 
 import clew
 from clew.base.errors import InputError, SettingsMismatchError, StoppedError, StoreLockedError
-from clew.base.progress import ignore_event
+from clew.base.progress import Event, ignore_event
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.llm.prompts import Prompt
 from tests.builders import tiny_loaded
+from tests.events import notes
 from tests.hallucination.conftest import FitDetector
 from tests.hallucination.live.making import read_traces
 
@@ -251,8 +252,10 @@ def test_token_risks_require_a_token_probe(score: Score, detector: Detector) -> 
 
 
 def test_every_token_comes_with_its_risk(score: Score, fit: FitDetector, tmp_path: Path) -> None:
+    events: list[Event] = []
     settings = {"detector": fit("token_probe"), "tokens": True, "num_samples": 2}
-    result = score(RECORDS, out=tmp_path / "risks.arrow", **settings)
+    result = score(RECORDS, out=tmp_path / "risks.arrow", reporter=events.append, **settings)
+    assert any("does not point at the error" in note for note in notes(events))
     for row in result.table.to_pylist():
         assert len(row["tokens"]) == row["answer_tokens"]
         assert "".join(token["token"] for token in row["tokens"]).strip() == row["answer"]

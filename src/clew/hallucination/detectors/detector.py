@@ -163,8 +163,12 @@ class Detector:
 
     @property
     def token_probe(self) -> TokenProbe | None:
-        """What gives tokens a risk, and with it their shade: every use asks here."""
-        return self.tokens
+        """What gives tokens a risk, and with it their shade: every use asks here, except where
+        the risk of tokens is asked for. None if it was trained on answer labels alone: those do
+        not say where the error is (AUROC 0.65 between correct and wrong facts of the same answers,
+        docs/benchmarks.md)."""
+        shades = self.tokens is not None and self.tokens.trained_on == "spans"
+        return self.tokens if shades else None
 
     @property
     def kept(self) -> Origin:

@@ -13,6 +13,7 @@ from rapidfuzz.distance import LCSseq
 from clew.hallucination.labels.alternatives import parse_list
 from clew.hallucination.labels.answers import REFUSED
 from clew.hallucination.labels.claims import Claims
+from clew.hallucination.labels.content import find_content
 from clew.hallucination.labels.normalize import (
     PATTERNS,
     answer_words,
@@ -94,17 +95,32 @@ def match_alias(answer: str, accepted: Sequence[str], question: str = "") -> Mat
     Does not match: "not Paris"; "Paris or Rome" and longer lists, unless the question asks for
     several; "Paris, but some say Rome"; "Paris. No, wait: Rome"; "2" in "2 million" or in "1925";
     one letter that is not the last word; "New Mexico" for Mexico; words that only repeat the
-    question ("Mexico City is in ..."). Words alone cannot decide some cases: "It borders on
-    Somalia" may match Somalia. `clew label` shows the doubtful ones.
+    question ("Mexico City is in ..."). Of an accepted sentence, what it says beyond the question is
+    enough: "Paris" for "The capital of France is Paris." Words alone cannot decide some cases: "It
+    borders on Somalia" may match Somalia. `clew label` shows the doubtful ones.
     """
     polarity = accepted_polarity(accepted)
     if polarity is not None:
         return _match_polarity(answer, accepted, question, polarity)
     found = _match_words(answer, accepted, question)
-    if found.score or "/" not in answer:
-        return found
-    other = _match_words(canonical_values(answer, day_first=True), accepted, question)
-    return other if other.score else found
+    if not found.score and "/" in answer:
+        other = _match_words(canonical_values(answer, day_first=True), accepted, question)
+        found = other if other.score else found
+    return found if found.score else _match_content(answer, accepted, question) or found
+
+
+def _match_content(answer: str, accepted: Sequence[str], question: str) -> Match | None:
+    """By the content of accepted sentences, each of whose parts has to be stated; None if none of
+    them is mentioned."""
+    worst = None
+    for alias in accepted:
+        parts = find_content(_canonical(alias), question)
+        matches = [match_alias(answer, [part], question) for part in parts if part != alias]
+        if matches and all(match.score for match in matches):
+            return matches[0]._replace(accepted=alias)
+        mentioned = (one for one in matches if one.reason != "absent" and not one.score)
+        worst = worst or next((one._replace(accepted=alias) for one in mentioned), None)
+    return worst
 
 
 def _match_polarity(answer: str, accepted: Sequence[str], question: str, wanted: Polarity) -> Match:

@@ -225,7 +225,7 @@ def read_generation(detector: Detector) -> Generation:
 
 def recorded_columns(detector: Detector, *, tokens: bool = False) -> frozenset[str]:
     """The trace columns that assessing an answer needs; with `tokens`, also those of its tokens."""
-    nodes = {"nodes"} if tokens and detector.token_probe is not None else set()
+    nodes = {"nodes"} if tokens and detector.tokens is not None else set()
     return needed_columns(detector.fields, detector.samples) | nodes
 
 
@@ -246,7 +246,7 @@ def assess(detector: Detector, features: LiveFeatures) -> list[Risk]:
 
 def assess_tokens(detector: Detector, features: LiveFeatures) -> Sequence[tuple[float, ...] | None]:
     """The risk of every token of every answer; None without a token probe."""
-    probe = detector.token_probe
+    probe = detector.tokens
     if probe is None:
         return [None] * len(features.answers)
     nodes = features.token_nodes(probe.layers)

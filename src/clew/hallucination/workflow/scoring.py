@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 # Of the rows. In format 1, which had no number, unfamiliar answers had a verdict.
 _FORMAT = 2
+_NOT_THE_ERROR = (
+    "the detector was trained without span labels: the risk of a token says how likely the answer "
+    "is hallucinated, judging by this token, and does not point at the error"
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -81,7 +85,8 @@ class ScoreSettings(ModelPlacement, OnCluster, RowSettings, Cached, Watched):
             all that are not used. [default: none]
         detector: Folder of a detector that "clew compare" or "clew train" kept.
         out: File to write: .jsonl, .csv or .arrow. [default: print a table]
-        tokens: Also give the risk of every token, if the detector has a token probe.
+        tokens: Also give the risk of every token, if the detector has a token probe. Without span
+            labels in training it does not point at the error.
         num_samples: Score only the first N answers. [default: all]
         model: The detector's model, if it is in another place now. [default: as in the detector]
         rows: Number of answers to pass at once. [default: 64 on a GPU, 16 on a CPU]
@@ -157,7 +162,7 @@ def score(given: ScoreSettings) -> ScoreResult:
         choose_format(local_path(given.out))
     detector, model, questions = given.detector, given.model, given.questions
     kept = detector if isinstance(detector, Detector) else load_detector(detector)
-    if given.tokens and kept.token_probe is None:
+    if given.tokens and kept.tokens is None:
         raise InputError(
             f"the detector {kept.name} has no token probe. Omit it, or use a detector that has "
             "one.",
@@ -170,6 +175,8 @@ def score(given: ScoreSettings) -> ScoreResult:
     count = min(answers.count, given.num_samples or answers.count)
     if answers.note:
         report(Note(answers.note))
+    if given.tokens and kept.token_probe is None:
+        report(Note(_NOT_THE_ERROR))
     if answers.is_training_data:
         report(
             Note(

@@ -19,7 +19,7 @@ TOKEN_SETTINGS: dict[str, Any] = {
     "pooling": "max",
     "attention": np.zeros(0, np.float32),
     "without": 0.0,
-    "trained_on": "answers",
+    "trained_on": "spans",
 }
 
 

@@ -259,7 +259,8 @@ class Scoring:
         self._service = service
         # Of its own: requests that wait here keep no thread from those that generate.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-score")
-        self._scorer = service.session.scorer(tokens=True)
+        has_probe = service.session.detector.token_probe is not None
+        self._scorer = service.session.scorer(tokens=has_probe)
         self._waiting = 0
 
     async def score(self, body: Any, receive: Receive) -> Any:

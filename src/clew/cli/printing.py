@@ -117,7 +117,9 @@ def is_colored(console: Console) -> bool:
 
 
 def has_shades(console: Console, asked: "AskedAnswer") -> bool:
-    return is_colored(console) and any(_shade(token.risk) for token in asked.tokens)
+    if not is_colored(console) or not _has_token_risks(asked):
+        return False
+    return any(_shade(token.risk) for token in asked.tokens)
 
 
 def _answer(console: Console, asked: "AskedAnswer") -> Text:
@@ -168,7 +170,9 @@ def _state(asked: "AskedAnswer") -> str:
 
 
 def _has_token_risks(asked: "AskedAnswer") -> bool:
-    return any(token.risk is not None for token in asked.tokens)
+    """An answer that is not familiar gets no verdict on its tokens either."""
+    is_familiar = asked.state != "out_of_distribution"
+    return is_familiar and any(token.risk is not None for token in asked.tokens)
 
 
 def _figures(asked: "AskedAnswer") -> str:

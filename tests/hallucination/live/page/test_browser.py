@@ -1,5 +1,6 @@
 """The page in a real browser, on a real server with a tiny model: what a person sees and does."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -87,6 +88,21 @@ def test_an_answer_that_was_cut_off_is_not_shown_as_a_low_risk(
     assert page.text(".verdict") == "Not checked" and page.run(FIGURE) == "?"
     assert "cut off" in page.text(".gauge .quiet")
     assert page.run("document.querySelector('.dial .fill')") is None
+
+
+def test_an_answer_that_is_not_familiar_has_no_verdict(page: Browser) -> None:
+    clew = {"risk": None, "state": "out_of_distribution", "reason": "its features are unlike"}
+    clew |= {"risk_level": None, "threshold": None, "token_probability_risk": 0.62}
+    page.run(
+        "import('./page/parts.js').then((parts) => document.querySelector('#answers-list')"
+        f".replaceChildren(parts.gauge({json.dumps(clew)}, false)))"
+    )
+    page.wait("document.querySelector('.gauge') !== null")
+    assert page.text(".verdict") == "Not familiar: no verdict"
+    assert page.run("document.querySelector('.dial .fill')") is None
+    words = page.text(".gauge")
+    assert "label answers of this kind" in words and "token-probability risk" in words
+    assert "62%" in words and "Low risk" not in words
 
 
 def test_another_layer_redraws_the_attention(page: Browser) -> None:

@@ -26,9 +26,11 @@ function takeEvent(one, event) {
   const clew = event.choices?.[0]?.clew;
   if (!clew) return;
   if (clew.state !== undefined) {
-    // The end of the answer may have been cut after its tokens had come.
-    if (clew.tokens.length !== one.line.tokens.length) one.line.clear();
-    if (!one.line.tokens.length) clew.tokens.forEach((token) => one.line.add(token));
+    // The end of the answer may have been cut after its tokens had come. One that is not familiar gets no verdict on its
+    // tokens either.
+    const isFar = clew.state === "out_of_distribution";
+    if (isFar || clew.tokens.length !== one.line.tokens.length) one.line.clear();
+    if (!one.line.tokens.length) clew.tokens.forEach((token) => one.line.add(isFar ? { ...token, risk: null } : token));
     one.clew = clew;
   } else clew.tokens.forEach((token) => one.line.add(token));
 }

@@ -194,6 +194,7 @@ def test_spans_of_a_correct_answer_are_correct() -> None:
         ([[2, 9]], "its span from 2 to 9 is not in the answer, which has 4 characters"),
         ([[2, 2]], "is not in the answer"),
         ([["a", 2]], "has no whole numbers"),
+        ([[0, 10**5000]], "has no whole numbers"),
         ([{"start": 0, "end": 2, "text": "Ba"}], 'is "Ba", but "Be" is there'),
         ([[0, 2, "PER"]], 'has the label "PER"'),
         ("[[0", "its spans are not JSON"),

@@ -260,3 +260,17 @@ def test_every_token_comes_with_its_risk(score: Score, fit: FitDetector, tmp_pat
         assert len(row["tokens"]) == row["answer_tokens"]
         assert "".join(token["token"] for token in row["tokens"]).strip() == row["answer"]
         assert all(0 <= token["risk"] <= 1 for token in row["tokens"])
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".arrow"])
+def test_columns_of_the_file_are_kept_beside_the_risks(
+    score: Score, tmp_path: Path, ending: str
+) -> None:
+    rows = [{"Q": "Who?", "A": ANSWER, "day": "Monday", "risk": n, "tags": [1]} for n in range(2)]
+    mapping = {"question": "Q", "answer": "A"}
+    result = score(rows, columns=mapping, keep_columns="all", out=tmp_path / f"risks{ending}")
+    found = result.table.to_pylist()
+    assert [row["day"] for row in found] == ["Monday"] * 2
+    assert [str(row["risk (file)"]) for row in found] == ["0", "1"]
+    assert [row["tags"] for row in found] == ["[1]"] * 2
+    assert all(row["question"] == "Who?" for row in found)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clew.base.errors import InputError
-from clew.base.texts import counted, for_terminal
+from clew.base.texts import counted, for_terminal, shortened
 from clew.hallucination.questions.columns import (
     RECOGNIZED,
     ColumnUse,
@@ -33,7 +33,8 @@ from clew.storage.reading import parse_json
 # Of parts of answers. Labels that name a kind of hallucination have a key of their own.
 _SPAN_LABELS = {"1": 1, "0": 0, "-1": -1, "unsure": -1}
 _START_KEYS, _END_KEYS = ("start", "begin"), ("end", "stop")
-_MAX_SPANS = 10_000
+_MAX_SPANS, _MAX_PLACE = 10_000, 1 << 31
+_MAX_BITS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +197,8 @@ def _answer_text(fields: Fields) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):  # in a table
         return ""
     if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+            raise UnusableRecordError("its answer is an integer of thousands of digits")
         return str(value)
     if not isinstance(value, str):
         raise UnusableRecordError(f"its answer is a {type(value).__name__}, not text")
@@ -253,9 +256,11 @@ def _read_span(span: object, format: RowFormat, answer: str, usual: int) -> tupl
     elif isinstance(span, list | tuple) and 2 <= len(span) <= 3:
         start, end, label = (*span, None)[:3]
     else:
-        raise UnusableRecordError(f"its span {span!r:.80} is not [start, end]")
-    if not all(isinstance(place, int) and not isinstance(place, bool) for place in (start, end)):
-        raise UnusableRecordError(f"its span {span!r:.80} has no whole numbers as start and end")
+        raise UnusableRecordError(f"its span {shortened(span):.80} is not [start, end]")
+    if not all(type(place) is int and abs(place) < _MAX_PLACE for place in (start, end)):
+        raise UnusableRecordError(
+            f"its span {shortened(span):.80} has no whole numbers as start and end"
+        )
     if not 0 <= start < end <= len(answer):
         raise UnusableRecordError(
             f"its span from {start} to {end} is not in the answer, which has {len(answer):,} "

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from clew.base.errors import InputError, without_settings
-from clew.base.texts import for_terminal, list_some, suggest
+from clew.base.texts import for_terminal, list_some, shortened, suggest
 
 # The names by which each role is recognized. Of id, question, category, group and spans, the first
 # that has a value is used; of accepted answers, all. Case, spaces and underscores are ignored:
@@ -135,7 +135,11 @@ def label_text(value: object) -> str:
     """A label as text: 1.0 is "1", True is "true"."""
     if value is None or isinstance(value, bool):
         return "" if value is None else str(value).lower()
-    return str(value)[:_MAX_NAME_CHARACTERS].strip().removesuffix(".0")
+    try:
+        text = str(value)
+    except ValueError:  # an integer of thousands of digits
+        text = shortened(value)
+    return text[:_MAX_NAME_CHARACTERS].strip().removesuffix(".0")
 
 
 def _read_score(text: str) -> float | None:

@@ -284,7 +284,8 @@ class ShardCapture:
         if job.config.is_given:
             columns |= _given_columns(questions)
         if TOKEN_ENDS in job.schema.names:
-            ends = [find_token_ends(job.tokenizer, a.tokens) for a in answers]
+            clean_up = False if job.config.is_given else None
+            ends = [find_token_ends(job.tokenizer, a.tokens, clean_up=clean_up) for a in answers]
             columns[TOKEN_ENDS] = np.array([end for one in ends for end in one], np.int32)
         if samples:
             columns["samples"] = samples

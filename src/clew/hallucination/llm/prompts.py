@@ -37,6 +37,8 @@ _ABBREVIATION = re.compile(
 _CHARACTERS_AT_ONCE = 1 << 20
 _PIECE_CHARACTERS = 1 << 14
 _PLACEHOLDERS = re.compile(r"\{(?:question|context)\}")
+# Tokens that are decoded at once to find their ends, and those before them.
+_WINDOW, _OVERLAP = 32, 8
 _REPEATS = 3
 _MIN_REPEATED_TOKENS = 6
 _PROBE = "answer"
@@ -299,22 +301,31 @@ def repetition_start(answer: Sequence[int]) -> int | None:
     return None
 
 
-def find_token_ends(tokenizer: Any, answer: Sequence[int]) -> list[int]:
+def find_token_ends(
+    tokenizer: Any, answer: Sequence[int], *, clean_up: bool | None = None
+) -> list[int]:
     """Where each token of an answer ends in its stripped text, in characters. A character that
-    spans several tokens ends with the last of them."""
-    if not answer:
-        return []
-    texts = tokenizer.batch_decode(
-        [list(answer[:end]) for end in range(1, len(answer) + 1)], skip_special_tokens=True
-    )
-    whole = texts[-1]
-    before = len(whole) - len(whole.lstrip())
-    ends, last = [], 0
-    for text in texts:
+    spans several tokens ends with the last of them. `clean_up=False`: the text was not decoded, and
+    has the spaces before punctuation that some tokenizers remove."""
+
+    def decode(parts: list[Sequence[int]]) -> list[str]:
+        return tokenizer.batch_decode(
+            parts, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up
+        )
+
+    [whole] = decode([answer])
+    before, most, ends, last = len(whole) - len(whole.lstrip()), len(whole.strip()), [], 0
+    # Behind a few tokens, a window is decoded as behind all of them.
+    for start in range(0, len(answer), _WINDOW):
+        first, stop = max(0, start - _OVERLAP), min(start + _WINDOW, len(answer))
         # An unfinished character is decoded as a replacement character.
-        last = max(last, len(text.rstrip("\ufffd")) if text != whole else len(whole))
-        ends.append(min(max(last - before, 0), len(whole.strip())))
-    return ends
+        texts = decode([answer[first:end] for end in range(start, stop + 1)])
+        lengths = [len(text.rstrip("\ufffd")) for text in texts]
+        behind = last - lengths[0]
+        for length in lengths[1:]:
+            last = max(last, behind + length)
+            ends.append(min(max(last - before, 0), most))
+    return [*ends[:-1], most] if ends else []
 
 
 def tokenize(tokenizer: Any, texts: list[str], *, special: bool = False) -> list[list[int]]:

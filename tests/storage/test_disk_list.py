@@ -10,7 +10,7 @@ from clew.storage.disk_list import DiskList
 def test_items_come_back_in_order_while_more_are_added() -> None:
     items = DiskList([{"text": "ä", "tokens": [1, 2]}])
     items.append("second")
-    assert [*items] == items[:] == [{"text": "ä", "tokens": [1, 2]}, "second"]
+    assert items == items[:] == [{"text": "ä", "tokens": [1, 2]}, "second"]
     items.append(3)
     assert (len(items), items[-1], items[1:]) == (3, 3, ["second", 3])
     with pytest.raises(IndexError):

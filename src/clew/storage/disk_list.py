@@ -45,6 +45,10 @@ class DiskList(Sequence[Item], Generic[Item]):
         item: Item = pickle.loads(os.pread(self._file.fileno(), end - start, start))
         return item
 
+    def __eq__(self, other: object) -> bool:
+        """As a list."""
+        return isinstance(other, Sequence) and [*self] == [*other]
+
     def __reduce__(self) -> tuple[Any, ...]:
         """With all items, for a worker on another machine."""
         return DiskList, (list(self),)

@@ -98,7 +98,7 @@ class QuestionSet:
     has_parts: bool = False
 
     def without_contexts(self) -> "QuestionSet":
-        bare = [replace(question, context=None) for question in self.questions]
+        bare = DiskList(replace(question, context=None) for question in self.questions)
         return replace(self, questions=bare, contexts_sha256="")
 
 

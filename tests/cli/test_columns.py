@@ -26,7 +26,7 @@ finally:
         ("extract", "question=Frge", 'no column "Frge" (did you mean "Frage"?)'),
         ("ask", "question=Frge", 'no column "Frge" (did you mean "Frage"?)'),
         ("score", "answr=Frage", '--columns is "answr=Frage": there is no "answr" (did you mean'),
-        ("score", "question=Frage,answer=Antwort,label=Urteil", "give --label-values, such as"),
+        ("score", "question=Frage,answer=Antwort,label=Urteil", "give --label-values as"),
         ("extract", "question=Frage,answer=Antwort,label=Urteil", "Use --answers given to read"),
     ],
 )

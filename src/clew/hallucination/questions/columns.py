@@ -401,11 +401,10 @@ class ColumnUse:
 def explain_labels(where: str, values: Sequence[str]) -> str:
     """What to do about the labels of a column that do not say which answers are hallucinated."""
     shown = [_short(value) for value in values if value]
-    wrong, right = (*sorted(shown, reverse=True), "...")[:2]
     return (
         f"{where} has the labels {list_some(shown)}, which do not say by themselves which answers "
-        f'are hallucinated: give `label_values`, such as "hallucinated={wrong},correct={right}", '
-        'or use no labels with `columns="label="`.'
+        'are hallucinated: give `label_values` as "hallucinated=...,correct=..." with these '
+        'labels, or use none with `columns="label="`.'
     )
 
 

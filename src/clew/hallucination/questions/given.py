@@ -72,7 +72,9 @@ def _open(questions: Any, format: RowFormat) -> RowSource:
 
 
 def _load_given(source: RowSource, num_samples: int | None, report: Reporter) -> QuestionSet:
-    report(Note(describe_answers(source).text))
+    use = describe_answers(source)
+    if use.columns:
+        report(Note(use.text))
     collector = _AnswerCollector(source, num_samples)
     for row in source.rows:
         collector.add_row(row)

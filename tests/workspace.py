@@ -16,7 +16,7 @@ from clew.hallucination.llm import models
 from tests.builders import save_tiny_model
 from tests.stores import one_thread
 
-_QUESTIONS = 160  # 12 of each class to validate on
+QUESTIONS = 160  # 12 of each class to validate on
 _WORDINGS = ("What is number {}?", "Who were the parents of person {} in town?")
 _COLORS = {"blue": (40, 40, 200), "red": (200, 40, 40)}
 
@@ -46,7 +46,7 @@ def make_workspace(folder: Path) -> Path:
 def _write_questions() -> None:
     """Every other question accepts what the tiny model answers, so that both kinds exist; it has
     other words, so that the model's states tell them apart."""
-    numbers = range(_QUESTIONS)
+    numbers = range(QUESTIONS)
     questions = [{"question": _WORDINGS[n % 2].format(n), "answer": "?"} for n in numbers]
     asked = clew.extract(questions=questions, out="asked")
     with open("my_questions.csv", "w", newline="", encoding="utf-8") as file:

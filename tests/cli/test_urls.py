@@ -8,7 +8,7 @@ import pytest
 
 from clew.storage.places import open_place
 from tests.object_server import ObjectServer, upload
-from tests.workspace import inside
+from tests.workspace import QUESTIONS, inside
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def test_label_and_preprocess(both: Any, tmp_path: Path) -> None:
     scores = [(tmp_path / where / "scores.csv").read_text() for where in ("here", "there")]
     assert scores[0] == scores[1]
     here, there = both("preprocess", "traces_data", out="samples")
-    assert there["splits"] == here["splits"] and there["samples"] == here["samples"] == 90
+    assert there["splits"] == here["splits"] and there["samples"] == here["samples"] == QUESTIONS
 
 
 def test_compare_train_and_score(both: Any, tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_compare_train_and_score(both: Any, tmp_path: Path) -> None:
         [json.loads(line)["risk"] for line in path.read_text().splitlines()]
         for path in (tmp_path / "here/risks.jsonl", tmp_path / "there/risks.jsonl")
     ]
-    assert risks[0] == risks[1] and len(risks[0]) == 90
+    assert risks[0] == risks[1] and len(risks[0]) == QUESTIONS

@@ -10,7 +10,7 @@ from clew.base.progress import Event, WorkersAdvanced
 from tests.events import pick
 from tests.hallucination.labels.judge_server import Reply, judge_server
 from tests.stores import assert_same_store
-from tests.workspace import inside
+from tests.workspace import QUESTIONS, inside
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_compare_and_score_on_a_cluster_give_the_same_results(tmp_path: Path) ->
     given: dict[str, Any] = {"detector": detector, "model": "my-model", "rows": 2, "threads": 1}
     here = clew.score(questions="traces_data", **given)
     there = clew.score(questions="traces_data", **given, **ON_CLUSTER)
-    assert there.rows == here.rows and len(here.rows) == 90
+    assert there.rows == here.rows and len(here.rows) == QUESTIONS
 
 
 def test_a_judge_is_asked_by_the_workers_of_a_cluster(tmp_path: Path) -> None:

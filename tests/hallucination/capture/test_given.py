@@ -10,6 +10,7 @@ from clew.base.errors import InputError
 from clew.hallucination.capture import LoadedModel
 from clew.storage.manifest import read_manifest
 from tests.builders import tiny_loaded, write_lines
+from tests.object_server import ObjectServer
 
 LOG = [
     {"id": "a", "question": "What is red?", "answer": "a rose", "hallucinated": 0},
@@ -58,6 +59,21 @@ def test_answers_that_were_generated_give_the_same_trace_when_they_are_read(
     for one, two in same:
         for name in ("last_hidden", "nodes", "token_logprobs", "token_entropies", "lookback"):
             assert two[name] == pytest.approx(one[name], rel=2e-2, abs=2e-2), name
+
+
+@pytest.mark.parametrize("where", ["joined", "url"])
+def test_answers_are_read_by_a_process_that_joins_and_into_a_url(
+    read: Any, tmp_path: Path, object_server: ObjectServer, where: str
+) -> None:
+    expected = read(LOG, shard_size=2)
+    if where == "url":
+        found = read(LOG, shard_size=2, out=object_server.new_url())
+    else:
+        found = read(LOG, shard_size=2, out=tmp_path / "joined", join=True)
+    assert found.num_traces == expected.num_traces == 3
+    for one, two in zip(expected.iter_traces(), found.iter_traces(), strict=True):
+        assert list(one["tokens"]) == list(two["tokens"]) and one["answer"] == two["answer"]
+        assert two["last_hidden"] == pytest.approx(one["last_hidden"], rel=1e-2, abs=1e-2)
 
 
 def test_full_traces_and_self_evaluation_of_given_answers_are_stored(read: Any) -> None:

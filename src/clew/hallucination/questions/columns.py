@@ -288,8 +288,8 @@ class Fields:
 
 
 def find_fields(record: Mapping[Any, Any], format: RowFormat, *, answers: bool) -> Fields:
-    """What the columns of a record are; `answers`: of one with an answer to read, rather than of a
-    question with accepted answers."""
+    """What the columns of a record are. With `answers`, its answer is the one to read; without, it
+    is an accepted answer of the question."""
     names = tuple(record)
     few = sum(len(name) if isinstance(name, str) else 1 for name in names) < _FEW_CHARACTERS
     find = _find_known_roles if few else find_roles

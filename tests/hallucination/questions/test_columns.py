@@ -18,6 +18,7 @@ from clew.hallucination.questions import (
     parse_format,
     read_answers,
 )
+from clew.hallucination.questions.answered import OwnIds
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/grounded"
 TICKETS = """Ticket Nr.;Frage;Antwort;Urteil;Datum
@@ -93,6 +94,13 @@ def test_a_wrong_mapping_is_one_sentence(
     with pytest.raises(InputError, match=message) as error:
         read(path, **settings)
     assert "\n" not in str(error.value)
+
+
+def test_any_number_of_answers_with_one_id_get_ids_of_their_own() -> None:
+    own, names = OwnIds(), ["a#3", *["a"] * 20_000]
+    found = [own.give(AnsweredQuestion(id=name)).id for name in names]
+    assert found[:4] == ["a#3", "a", "a#2", "a#4"] and len({*found}) == len(names)
+    assert own.text == "renamed 19,999 answers whose ID is repeated, such as a#2"
 
 
 @pytest.mark.parametrize("value", [0, 1, True, "yes", "0.0", "maybe", "4", float("inf")])

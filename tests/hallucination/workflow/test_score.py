@@ -68,6 +68,10 @@ def test_every_format_of_answers_gives_the_same_risks(
     assert expected["hallucinated"].to_pylist() == [bool(r["hallucinated"]) for r in RECORDS]
 
 
+def test_answers_that_can_be_read_once_are_all_scored(score: Score) -> None:
+    assert score(iter(RECORDS)).table.equals(score(RECORDS).table)
+
+
 @pytest.mark.parametrize("ending", [".jsonl", ".csv", ".arrow"])
 def test_every_format_of_risks_has_the_same_rows(score: Score, tmp_path: Path, ending: str) -> None:
     result = score(RECORDS, out=tmp_path / f"risks{ending}")

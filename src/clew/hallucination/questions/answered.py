@@ -61,20 +61,23 @@ class AnsweredQuestion:
 
 class OwnIds:
     """Gives every answer an id of its own: the second answer to the question "q1" is "q1#2". Of
-    ids, only hashes are kept. `text` says what was done, "" if nothing."""
+    ids, only hashes are kept, with the number of the last answer. `text` says what was done, "" if
+    nothing."""
 
     def __init__(self) -> None:
-        self._seen: set[bytes] = set()
+        self._last: dict[bytes, int] = {}
         self._repeated, self._example = 0, ""
 
     def give(self, answer: AnsweredQuestion) -> AnsweredQuestion:
-        name, number = answer.id, 1
-        while (key := _hash_id(name)) in self._seen:
+        key = _hash_id(answer.id)
+        if key not in self._last:
+            self._last[key] = 1
+            return answer
+        number, name = self._last[key], answer.id
+        while _hash_id(name) in self._last:  # another id may be spelled so
             number += 1
             name = f"{answer.id}#{number}"
-        self._seen.add(key)
-        if number == 1:
-            return answer
+        self._last[key], self._last[_hash_id(name)] = number, 1
         self._repeated += 1
         self._example = self._example or name
         return replace(answer, id=name)
@@ -83,8 +86,8 @@ class OwnIds:
     def text(self) -> str:
         if not self._repeated:
             return ""
-        count = counted(self._repeated, "further answer")
-        return for_terminal(f"{count} to a question got an id of its own, such as {self._example}")
+        count = counted(self._repeated, "answer")
+        return for_terminal(f"renamed {count} whose ID is repeated, such as {self._example}")
 
 
 def _hash_id(name: str) -> bytes:

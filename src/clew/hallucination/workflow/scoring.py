@@ -140,8 +140,14 @@ def score(given: ScoreSettings) -> ScoreResult:
     report = given.reporter or log_event
     # Before the imports, which take seconds.
     check_exists("detector", given.detector)
+    for name, value in (("num_samples", given.num_samples), ("rows", given.rows)):
+        if value is not None and value < 1:
+            raise InputError("it must be 1 or more.", setting=name, value=value)
+    questions = given.questions
+    if isinstance(questions, Iterator):  # which can be read once only
+        questions = list(questions)
     format = given.row_format
-    columns = _describe_rows(given.questions, format, report)
+    columns = _describe_rows(questions, format, report)
     load_libraries(report)
     from clew.base.cpu import Threads
     from clew.hallucination.detectors import Detector, load_detector
@@ -155,12 +161,9 @@ def score(given: ScoreSettings) -> ScoreResult:
     from clew.hallucination.live.session import Session
     from clew.storage.mirror import open_folder
 
-    for name, value in (("num_samples", given.num_samples), ("rows", given.rows)):
-        if value is not None and value < 1:
-            raise InputError("it must be 1 or more.", setting=name, value=value)
     if given.out is not None:
         choose_format(local_path(given.out))
-    detector, model, questions = given.detector, given.model, given.questions
+    detector, model = given.detector, given.model
     kept = detector if isinstance(detector, Detector) else load_detector(detector)
     if given.tokens and kept.tokens is None:
         raise InputError(

@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clew.base.errors import InputError, StoreError, StoreLockedError
 from clew.patterns.cleaning.session import CHANGES, Cleaning
+from clew.patterns.review import journal as journal_module
 from tests.patterns.cleaning.making import clean_all, list_files, make_finding, write_set
 
 # The findings of `clean_all` are about these photos.
@@ -64,10 +66,10 @@ def test_earlier_sessions_can_be_undone(data: Path, clean: Open) -> None:
         assert (data / "temple/0.png").is_file() and len(cleaning.decisions.journal) == 0
 
 
-@pytest.mark.parametrize("step", ["link", "unlink"])
+@pytest.mark.parametrize("step", [(os, "link"), (Path, "unlink"), (journal_module, "sync_folder")])
 @pytest.mark.parametrize("is_undo", [False, True])
 def test_change_that_a_kill_interrupted_is_completed(
-    data: Path, clean: Open, monkeypatch: pytest.MonkeyPatch, step: str, is_undo: bool
+    data: Path, clean: Open, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], is_undo: bool
 ) -> None:
     photo = (data / "temple/0.png").read_bytes()
 
@@ -78,7 +80,7 @@ def test_change_that_a_kill_interrupted_is_completed(
         if is_undo:
             cleaning.remove(FIRST)
         with monkeypatch.context() as patched, pytest.raises(SystemExit):
-            patched.setattr(*((os, "link", die) if step == "link" else (Path, "unlink", die)))
+            patched.setattr(*step, die)
             cleaning.undo() if is_undo else cleaning.remove(FIRST)
     with clean() as again:
         journal = again.decisions.journal

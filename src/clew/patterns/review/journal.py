@@ -322,6 +322,8 @@ class Decisions:
         source, target = self.source_of(decision), self.target_of(decision)
         if not os.path.lexists(source):
             self._restore(decision)
+        elif not decision.digest and not os.path.lexists(target):
+            pass  # a session that was killed had restored it
         elif not _is_same(source, decision.digest or digest_file(target)):
             raise InputError(
                 f'"{source}" is now a different file: the photo cannot be restored there. It stays '

@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from clew.base.errors import ClewError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
+from clew.hallucination.detectors.calibration import read_sample_vectors
 from clew.hallucination.live.delivery import LiveAnswer, LiveTicket
 from clew.hallucination.live.features import Answer
 from clew.hallucination.live.scoring import AnswerScorer, Scored
@@ -61,6 +63,23 @@ def to_score(trace: Any) -> Answer:
 
 def score(model: LoadedModel, detector: Detector, traces: Sequence[Any], rows: int) -> list[Scored]:
     return list(AnswerScorer(model, detector, rows=rows).score(map(to_score, traces)))
+
+
+@pytest.mark.parametrize("method", ["perplexity", "gated", "lstm"])
+def test_vector_for_adaptation_from_tokens_equals_the_one_from_samples(
+    live_model: LoadedModel, live_store: Path, live_samples: Path, fit: FitDetector, method: str
+) -> None:
+    detector, traces, data = fit(method), read_traces(live_store), AnswerFeatures(live_samples)
+    other = replace(detector, origin=replace(detector.kept, data={}))  # fitted on other answers
+    expected, _ = read_sample_vectors(other, data)
+    numbers = [number for split in ("train", "validation", "test") for number in data.ids[split]]
+    scorer = AnswerScorer(live_model, detector, rows=32, vectors=True)
+    found = [one.vector for one in scorer.score(to_score(traces[number]) for number in numbers)]
+    both = [(one, row) for one, row in zip(found, expected, strict=True) if one is not None]
+    assert len(both) > 8
+    for one, row in both:
+        assert one.dtype == np.float32
+        assert one == pytest.approx(row, abs=1e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)

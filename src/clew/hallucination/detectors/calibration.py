@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float64, Int
 
 from clew.base.errors import InputError
 from clew.base.typed_json import read_as
+from clew.hallucination.detectors.adaptation import Vectors
 from clew.hallucination.detectors.data import Risk, StoredAnswers
 from clew.hallucination.detectors.detector import Detector, Fallback, Origin
 from clew.hallucination.detectors.probes.baselines import TokenStatistic, learn_statistic
@@ -207,6 +208,26 @@ class LabeledRisks:
 def assess_samples(detector: Detector, data: AnswerFeatures) -> LabeledRisks:
     """The risks of all answers in a folder of samples. Raises InputError if the detector was fitted
     on them, or if they are of another model or prompt."""
+    splits = _refuse_other_samples(detector, data)
+    risks = [risk for split in splits for risk in _assess_split(detector, data, split)]
+    return LabeledRisks.of(risks, np.concatenate([data.labels[split] for split in splits]))
+
+
+def read_sample_vectors(
+    detector: Detector, data: AnswerFeatures
+) -> tuple[Vectors, Int[np.ndarray, " answers"]]:
+    """What adaptation needs of all answers in a folder of samples, and their labels. Raises
+    InputError as `assess_samples` does."""
+    splits, plain = _refuse_other_samples(detector, data), replace(detector, calibration=None)
+    vectors = [
+        detector.read_vectors(StoredAnswers(data, split), _score_split(plain, data, split))
+        for split in splits
+    ]
+    return np.concatenate(vectors), np.concatenate([data.labels[split] for split in splits])
+
+
+def _refuse_other_samples(detector: Detector, data: AnswerFeatures) -> list[str]:
+    """The splits with answers."""
     origin = describe_origin(data, {})
     detector.refuse_other(origin.model, origin.prompt)
     if detector.kept.data.get("traces") == data.identity["sha256"]:
@@ -216,18 +237,19 @@ def assess_samples(detector: Detector, data: AnswerFeatures) -> LabeledRisks:
             setting="samples",
             value=data.folder,
         )
-    splits = [split for split in SPLIT_NAMES if len(data.labels[split])]
-    risks = [risk for split in splits for risk in _assess_split(detector, data, split)]
-    return LabeledRisks.of(risks, np.concatenate([data.labels[split] for split in splits]))
+    return [split for split in SPLIT_NAMES if len(data.labels[split])]
 
 
 def _assess_split(detector: Detector, data: AnswerFeatures, split: str) -> list[Risk]:
-    """A network reads its samples batch by batch."""
-    found = None
-    if detector.samples is not None:
-        samples = PreprocessedData(folder=data.folder).open(detector.samples, split)
-        found = score_batches(detector, Loader(samples, _BATCH, rank=Rank()))
-    return detector.assess(StoredAnswers(data, split), found)
+    return detector.assess(StoredAnswers(data, split), _score_split(detector, data, split))
+
+
+def _score_split(detector: Detector, data: AnswerFeatures, split: str) -> np.ndarray | None:
+    """A network reads its samples batch by batch; None for a probe."""
+    if detector.samples is None:
+        return None
+    samples = PreprocessedData(folder=data.folder).open(detector.samples, split)
+    return score_batches(detector, Loader(samples, _BATCH, rank=Rank()))
 
 
 def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -> Detector:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from clew.base.errors import InputError
 from clew.base.settings import find_differences
 from clew.base.typed_json import Bounds, read_as
+from clew.hallucination.detectors.adaptation import Vectors, build_vectors
 from clew.hallucination.detectors.data import (
     LIVE,
     HostAnswers,
@@ -326,6 +327,21 @@ class Detector:
             method=self.name,
             distance=shown,
         )
+
+    @torch.inference_mode()
+    def read_vectors(
+        self, data: LiveData, scored: Float[np.ndarray, " answers"] | None = None
+    ) -> Vectors:
+        """What adaptation needs of every answer, also of those that are unlike the training data.
+        `data` has the fields VECTOR_FIELDS as well. `scored` are the risks of a network without
+        calibration that has scored its batches already."""
+        if self.scorer is not None:
+            scorer, _, read = self._quick(data)
+            return build_vectors(to_numpy(scorer.score(read, LIVE)), data, LIVE)
+        if scored is None:
+            assert self.samples is not None
+            scored = to_numpy(replace(self, calibration=None).score(data.batch(self.samples)))
+        return build_vectors(unfold(scored), data, LIVE)
 
     def _risks(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
         if self.scorer is not None:

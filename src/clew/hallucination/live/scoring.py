@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float32
 
 from clew.base.errors import InputError
 from clew.base.memory import run_in_halves
@@ -16,6 +17,7 @@ from clew.base.progress import Event, Note, Reporter, log_event
 from clew.base.typed_json import read_as
 from clew.hallucination.capture.config import Generation
 from clew.hallucination.detectors import Detector
+from clew.hallucination.detectors.adaptation import VECTOR_FIELDS
 from clew.hallucination.detectors.data import Risk, unavailable
 from clew.hallucination.live.features import SPLIT, Answer, LiveFeatures, needed_columns
 from clew.hallucination.llm.decoder import Decoder, settle_decoder
@@ -45,18 +47,20 @@ _PLAN = BatchPlan(rows=64, tokens=1 << 14)
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """The risk of an answer, and of each of its tokens if the detector has a token probe."""
+    """The risk of an answer, and of each of its tokens if the detector has a token probe; `vector`
+    is what adaptation needs of it, if asked for."""
 
     risk: Risk
     logprobs: tuple[float, ...] = ()
     token_risks: tuple[float, ...] | None = None
+    vector: Float32[np.ndarray, " numbers"] | None = None
 
 
 class AnswerScorer:
     """Scores answers that exist already in batches, in constant memory. Batches are formed within a
     window of consecutive answers, so that the same answers give the same batches in every run. With
-    `tokens`, the risk of every token is computed as well. Whatever uses the model is passed to
-    `call`."""
+    `tokens`, the risk of every token is computed as well, with `vectors`, what adaptation needs.
+    Whatever uses the model is passed to `call`."""
 
     def __init__(
         self,
@@ -65,11 +69,13 @@ class AnswerScorer:
         *,
         rows: int | None = None,
         tokens: bool = False,
+        vectors: bool = False,
         reporter: Reporter = log_event,
         call: Callable[[Callable[[], Any]], Any] = lambda function: function(),
     ) -> None:
         self.loaded, self.detector = loaded, detector
         self._call, self._tokens, self._reporter = call, tokens, reporter
+        self._vectors = vectors
         on_gpu = loaded.device.type == "cuda"
         self._rows = rows or (GPU_ROWS if on_gpu else CPU_ROWS)
         self._plan = BatchPlan(rows=self._rows, tokens=self._rows * _BATCH_TOKENS)
@@ -99,7 +105,7 @@ class AnswerScorer:
             if isinstance(note, Note):
                 self._reporter(note)
         self._plan = replace(self._plan, same_length=same_length)
-        columns = recorded_columns(self.detector, tokens=self._tokens)
+        columns = recorded_columns(self.detector, tokens=self._tokens, vectors=self._vectors)
         decoder.recording = Recording(shape=shape, basis=basis, columns=columns)
         self._decoder = decoder
 
@@ -182,9 +188,12 @@ class AnswerScorer:
         by_token: Sequence[tuple[float, ...] | None] = [None] * len(passed)
         if self._tokens:
             by_token = assess_tokens(self.detector, features)
+        vectors: Sequence[np.ndarray | None] = [None] * len(passed)
+        if self._vectors:
+            vectors = read_vectors(self.detector, features)
         return [
-            Scored(risk=risk, logprobs=tuple(answer.logprobs), token_risks=tokens)
-            for answer, risk, tokens in zip(passed, risks, by_token, strict=True)
+            Scored(risk=risk, logprobs=tuple(one.logprobs), token_risks=tokens, vector=vector)
+            for one, risk, tokens, vector in zip(passed, risks, by_token, vectors, strict=True)
         ]
 
     def _draw(self, decoder: Decoder, answers: Sequence[Answer]) -> Sequence[list[str] | None]:
@@ -223,25 +232,46 @@ def read_generation(detector: Detector) -> Generation:
     return found
 
 
-def recorded_columns(detector: Detector, *, tokens: bool = False) -> frozenset[str]:
-    """The trace columns that assessing an answer needs; with `tokens`, also those of its tokens."""
+def recorded_columns(
+    detector: Detector, *, tokens: bool = False, vectors: bool = False
+) -> frozenset[str]:
+    """The trace columns that assessing an answer needs; with `tokens`, also those of its tokens,
+    with `vectors`, those of `read_vectors`."""
     nodes = {"nodes"} if tokens and detector.tokens is not None else set()
-    return needed_columns(detector.fields, detector.samples) | nodes
+    names = detector.fields | (VECTOR_FIELDS if vectors else frozenset())
+    return needed_columns(names, detector.samples) | nodes
 
 
 def assess(detector: Detector, features: LiveFeatures) -> list[Risk]:
     """The risk of every answer; those that cannot be checked are unavailable with the reason."""
     found = detector.assess(features.drop_unusable())
+    return [
+        risk if reason is None else unavailable(reason, method=detector.name)
+        for risk, reason in zip(found, _find_reasons(detector, features), strict=True)
+    ]
+
+
+def read_vectors(
+    detector: Detector, features: LiveFeatures
+) -> list[Float32[np.ndarray, " numbers"] | None]:
+    """What adaptation needs of each answer, familiar or not, if the columns were recorded for it;
+    None for one that cannot be checked."""
+    found = detector.read_vectors(features.drop_unusable())
+    return [
+        vector if reason is None and np.isfinite(vector).all() else None
+        for vector, reason in zip(found, _find_reasons(detector, features), strict=True)
+    ]
+
+
+def _find_reasons(detector: Detector, features: LiveFeatures) -> list[str | None]:
+    """Why answers cannot be checked; None for those that can."""
     reasons = [answer.why_unavailable for answer in features.answers]
     if "samples" in detector.fields:
         for row, answer in enumerate(features.answers):
             reasons[row] = reasons[row] or (None if answer.samples else _NOT_COMPARED)
     for row, reason in features.unusable.items():
         reasons[row] = reasons[row] or f"the answer cannot be scored: {reason}"
-    return [
-        risk if reason is None else unavailable(reason, method=detector.name)
-        for risk, reason in zip(found, reasons, strict=True)
-    ]
+    return reasons
 
 
 def assess_tokens(detector: Detector, features: LiveFeatures) -> Sequence[tuple[float, ...] | None]:

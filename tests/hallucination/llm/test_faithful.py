@@ -84,6 +84,24 @@ def test_beam_search_answers_equal_plain_passes(loaded: LoadedModel) -> None:
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
+@pytest.mark.parametrize("prefix_length", [0, 5])
+def test_answers_to_the_same_prompt_equal_plain_passes(
+    loaded: LoadedModel, prefix_length: int
+) -> None:
+    decoder = make_decoder(loaded)
+    different = ragged_prompts(3, list(range(40, 40 + prefix_length)))
+    prompts = [different[0], different[0], different[0], different[1], different[2], different[2]]
+    given = [[9, 8, 7], [4], [9, 8, 7, 6, 5], [3, 2], [1], [1, 2, 3, 4]]
+    passed: list[int] = []
+    with decoder.watched(passed.append):
+        answers, reduced = decoder.read(prompts, [(tokens, "end") for tokens in given])
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+    # Of each prompt, all but the last token pass once, and what all start with.
+    once = sum(len(one) - 1 for one in different) - 2 * prefix_length
+    if decoder.packed.packs:
+        assert sum(passed) == once + sum(1 + len(tokens) for tokens in given)
+
+
 def test_cut_answers_are_recorded_as_cut() -> None:
     """This random model soon repeats itself; repetitions are not part of the trace."""
     loaded = tiny_loaded("llama")

@@ -156,7 +156,8 @@ class ShardCapture:
     def _batches(self) -> Iterator[list[int]]:
         """Generation batches as lists of global ids; the same ones in every run."""
         lengths = [self.job.rows.lengths[i] for i in self.rows]
-        batches = make_batches(lengths, self.job.plan, self.job.config.new_tokens)
+        prompts = [self.job.rows.prompts[i] for i in self.rows if self.job.config.is_given]
+        batches = make_batches(lengths, self.job.plan, self.job.config.new_tokens, prompts)
         return ([self.rows[i] for i in batch] for batch in batches)
 
     def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:

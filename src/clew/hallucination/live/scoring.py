@@ -131,7 +131,9 @@ class AnswerScorer:
         on_scored(len(answers) - len(passed))
         if passed:
             self._call(partial(self._settle, answers[passed[0]].prompt))
-        for batch in make_batches([answers[row].length for row in passed], self._plan, 0):
+        lengths = [answers[row].length for row in passed]
+        prompts = [answers[row].prompt for row in passed]
+        for batch in make_batches(lengths, self._plan, 0, prompts):
             rows = [passed[place] for place in batch]
             found = self._call(partial(self._score_batch, [answers[row] for row in rows]))
             for row, one in zip(rows, found, strict=True):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -255,15 +256,13 @@ class FilledRows:
         """Prefill: pass the sequences, in parts; yields the logits at the `wanted` positions of
         each, as far as a part has some, with their rows and positions."""
         starts = [[*s[: w.start + 1]] for s, w in zip(self.sequences, wanted, strict=True)]
-        shared = len(shared_prefix(starts))
-        if shared:
-            self._share(shared)
+        passed = self._share_prefixes(starts)
         rest = [
-            Segment(row=row, tokens=sequence[shared:], start=shared)
+            Segment(row=row, tokens=sequence[passed[row] :], start=passed[row])
             for row, sequence in enumerate(self.sequences)
         ]
         passes = list(self._split(rest))
-        is_whole = not shared and not self._extra_tokens and len(passes) == 1
+        is_whole = not any(passed) and not self._extra_tokens and len(passes) == 1
         for segments in passes:
             places, logits, _ = self._pass(segments, wanted, is_whole=is_whole)
             if places:
@@ -285,15 +284,34 @@ class FilledRows:
         logits, states = zip(*(found[row] for row in range(len(starts))), strict=True)
         return torch.stack(logits), torch.stack(states)
 
-    def _share(self, length: int) -> None:
-        """Pass what all sequences start with in the first row, and copy it to the others."""
-        first = [Segment(row=0, tokens=self.sequences[0][:length], start=0)]
-        for segments in self._split(first):
-            self._pass(segments, [range(0)] * len(self.sequences))
-        rows = slice(1, len(self.sequences))
-        self.model.cache.paste_tokens(rows, self.model.cache.copy_tokens(0, length))
-        if self._record is not None:
-            self._record.paste_tokens(rows, self._record.copy_tokens(0, length))
+    def _share_prefixes(self, starts: Sequence[list[int]]) -> list[int]:
+        """Pass once what all rows start with, and then what neighbors with the same start share;
+        returns how many tokens of each row have been passed."""
+        rows = range(len(starts))
+        passed = [0 for _ in rows]
+        same = [list(some) for _, some in groupby(rows, starts.__getitem__)]
+        for runs in [rows], same:
+            ends = {run[0]: len(shared_prefix([starts[row] for row in run])) for run in runs}
+            first = [
+                Segment(row=row, tokens=self.sequences[row][passed[row] : end], start=passed[row])
+                for row, end in ends.items()
+                if end > passed[row]
+            ]
+            for segments in self._split(first):
+                self._pass(segments, [range(0)] * len(starts))
+            for run in runs:
+                if (end := ends[run[0]]) > passed[run[0]]:
+                    self._copy_start(run, end)
+                    passed[run[0] : run[-1] + 1] = [end] * len(run)
+        return passed
+
+    def _copy_start(self, run: Sequence[int], length: int) -> None:
+        """Copy the first tokens of a run of rows from its first row to the others."""
+        others = slice(run[0] + 1, run[-1] + 1)
+        cache, record = self.model.cache, self._record
+        cache.paste_tokens(others, cache.copy_tokens(run[0], length))
+        if record is not None:
+            record.paste_tokens(others, record.copy_tokens(run[0], length))
 
     def _split(self, segments: Sequence[Segment]) -> Iterator[list[Segment]]:
         """In passes of a limited number of tokens."""

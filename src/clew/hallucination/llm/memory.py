@@ -219,17 +219,30 @@ class ExtraWork(NamedTuple):
     bytes: int
 
 
-def make_batches(lengths: Sequence[int], plan: BatchPlan, max_new_tokens: int) -> list[list[int]]:
-    """Group prompts (by index) of similar length, within the plan's rows and slots.
+def make_batches(
+    lengths: Sequence[int],
+    plan: BatchPlan,
+    max_new_tokens: int,
+    prompts: Sequence[Sequence[int]] = (),
+) -> list[list[int]]:
+    """Group sequences (by index) of similar length, within the plan's rows and slots. Those with
+    the same one of `prompts`, if they are given, stay together: a batch passes it once.
 
     The longest come first, so that memory use peaks at the start of a run.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    first: dict[tuple[int, ...], int] = {}
+    of = [first.setdefault(tuple(prompt), i) for i, prompt in enumerate(prompts)]
+    if not prompts or plan.same_length:
+        of = list(range(len(lengths)))
+    longest = dict.fromkeys(of, 0)
+    for i, length in zip(of, lengths, strict=True):
+        longest[i] = max(longest[i], length)
+    order = sorted(range(len(lengths)), key=lambda i: (-longest[of[i]], of[i], i))
     batches: list[list[int]] = []
     for index in order:
         current = batches[-1] if batches else []
-        longest = lengths[current[0]] if current else lengths[index]
-        slots = (len(current) + 1) * (longest + max_new_tokens)
+        width = longest[of[current[0]]] if current else 0
+        slots = (len(current) + 1) * (width + max_new_tokens)
         fits = current and len(current) < plan.rows and slots <= plan.tokens
         if fits and not (plan.same_length and lengths[current[0]] != lengths[index]):
             current.append(index)

@@ -10,6 +10,8 @@ import pytest
 import clew
 from clew.base.progress import ignore_event
 from clew.hallucination.capture import LoadedModel
+from clew.hallucination.detectors.calibration import measure_chance
+from clew.hallucination.detectors.training import train as train_module
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.splits import read_splits
 
@@ -92,6 +94,21 @@ def test_methods_run_on_given_answers_and_others_say_why(comparison: Path, sampl
     [excluded] = again.results["excluded"]
     assert "these answers were given" in excluded["reason"]
     assert len(again.results["tokens"]["rows"]) == 2
+
+
+def test_the_interval_of_a_trained_network_draws_groups(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        train_module, "measure_chance", lambda *a: drawn.append(a) or measure_chance(*a)
+    )
+    kept: dict[str, Any] = {"keep_at_chance": True, "reporter": ignore_event}
+    clew.train(preprocessed_dir=samples, networks=("lstm",), out=tmp_path, epochs=1, **kept)
+    [(_, validation, _, clusters)] = drawn
+    groups = AnswerFeatures(samples).read("group", "validation")
+    assert len(clusters) == len(validation) == len(groups)
+    assert len(set(zip(clusters, groups, strict=True))) == len({*clusters}) == len({*groups})
 
 
 def test_detector_says_who_reads_and_scores_as_the_table(

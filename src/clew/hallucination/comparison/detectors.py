@@ -10,7 +10,6 @@ from clew.base.errors import InputError, StoreError
 from clew.base.progress import Note, Reporter
 from clew.hallucination.comparison.evaluation import Evaluation, describe_pooled, pick_best
 from clew.hallucination.comparison.settings import KeepDetectors
-from clew.hallucination.comparison.stores import number_groups
 from clew.hallucination.comparison.trial import Measured, Trial, TrialResult, explain_failure
 from clew.hallucination.detectors.calibration import (
     MORE_ANSWERS,
@@ -30,6 +29,7 @@ from clew.hallucination.detectors.detector_folder import (
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.probes.registry import find_own_methods
 from clew.hallucination.detectors.similar_answers import gather_known
+from clew.hallucination.samples.mixed import number_groups
 
 _EVERY = "detectors"
 # Entries of a row that are about other methods or layers.

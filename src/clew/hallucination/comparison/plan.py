@@ -14,14 +14,13 @@ from clew.hallucination.comparison.settings import CompareConfig
 from clew.hallucination.comparison.stores import (
     Store,
     leave_out,
-    read_questions,
     split_by_set,
     union,
     whole,
 )
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.training.samples import refuse_thin
-from clew.hallucination.samples.mixed import MixedAnswers, Portion
+from clew.hallucination.samples.mixed import MixedAnswers, Portion, read_questions
 from clew.hallucination.samples.splits import assign_folds
 from clew.storage.reading import hash_text
 

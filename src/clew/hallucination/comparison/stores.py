@@ -1,10 +1,10 @@
 """The folders to compare on: opened, named, and rejected if nothing can be learned from them; and
 the stores put together from them, such as the union of several."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +17,21 @@ from clew.hallucination.detectors.training.samples import (
 )
 from clew.hallucination.labels import normalize_answer
 from clew.hallucination.samples.answers import AnswerFeatures, FieldMemory
-from clew.hallucination.samples.mixed import AnswerData, MixedAnswers, Portion, share_basis
-from clew.hallucination.samples.splits import Balance, group_questions, name_groups
-from clew.hallucination.traces.schema import CONTEXT, GROUP
+from clew.hallucination.samples.mixed import (
+    AnswerData,
+    MixedAnswers,
+    Portion,
+    Texts,
+    read_questions,
+    share_basis,
+)
+from clew.hallucination.samples.splits import Balance
+from clew.hallucination.traces.schema import GROUP
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.reading import hash_text
 
 _HASH_LETTERS = 16
 _MOST_SETS = 100
-Texts: TypeAlias = Sequence[str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,27 +293,6 @@ def _make_keys(ids: np.ndarray, texts: Texts | None, groups: Texts | None) -> li
         f"{GROUP} {group}" if group else normalize_answer(text or "") or text or str(one)
         for one, text, group in rows
     ]
-
-
-def read_questions(
-    fields: Collection[str], read: Callable[[str], Texts]
-) -> tuple[Texts | None, Texts | None]:
-    """The questions of some answers and, of given ones, what must not be split; None if they are
-    not stored."""
-    texts = read("question") if "question" in fields else None
-    if GROUP not in fields:
-        return texts, None
-    named = read(GROUP)
-    contexts = read(CONTEXT) if CONTEXT in fields else None
-    return texts, name_groups(named, texts or [None] * len(named), contexts)
-
-
-def number_groups(data: AnswerData, split: str) -> np.ndarray | None:
-    """Numbers of what must not be split of given answers; None for generated ones."""
-    texts, groups = read_questions(data.fields, lambda field: data.read(field, split))
-    if groups is None:
-        return None
-    return group_questions([str(one) for one in data.question_ids[split]], texts, groups)
 
 
 def _open(folder: Path, memory: FieldMemory | None) -> AnswerFeatures:

@@ -39,13 +39,12 @@ from clew.hallucination.comparison.stores import (
     Store,
     find_shared,
     have_one_basis,
-    number_groups,
 )
 from clew.hallucination.detectors.detector_folder import Packed, pack, unpack
 from clew.hallucination.detectors.probes.method import Features, Outcome, Scorer
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.probes.registry import find_scorer_class, kind_of
-from clew.hallucination.samples.mixed import is_of_nodes
+from clew.hallucination.samples.mixed import is_of_nodes, number_groups
 from clew.metrics.calibration import PlattScale
 from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
 from clew.storage.reading import read_json

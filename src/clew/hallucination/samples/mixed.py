@@ -1,7 +1,7 @@
 """Answers of several folders as one: each split is put together from portions of any of them.
 Nothing is copied on disk; a field is read from its folders, one by one, when it is asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -11,8 +11,9 @@ import numpy as np
 
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.graph_batches import GraphSamples
+from clew.hallucination.samples.splits import group_questions, name_groups
 from clew.hallucination.traces.compact import Basis
-from clew.hallucination.traces.schema import EVALUATION, SPECTRUM
+from clew.hallucination.traces.schema import CONTEXT, EVALUATION, GROUP, SPECTRUM
 from clew.loading.reader import Access, JoinedReader, Rows, choose_access
 from clew.loading.samples import SampleIndex, Samples, SampleSource
 from clew.loading.splits import SPLIT_NAMES
@@ -132,6 +133,7 @@ class MixedAnswers:
 
 # Answers by field and split: of one folder, or of several.
 AnswerData: TypeAlias = AnswerFeatures | MixedAnswers
+Texts: TypeAlias = Sequence[str | None]
 
 
 def _merge(portions: Sequence[Portion]) -> tuple[Portion, ...]:
@@ -192,3 +194,24 @@ def _join_index(parts: Sequence[Samples], rows: Sequence[Rows]) -> SampleIndex:
     }
     places = [one.rows + start for one, start in zip(chosen, starts, strict=False)]
     return SampleIndex(rows=np.concatenate(places), **joined)
+
+
+def read_questions(
+    fields: Collection[str], read: Callable[[str], Texts]
+) -> tuple[Texts | None, Texts | None]:
+    """The questions of some answers and, of given ones, what must not be split; None if they are
+    not stored."""
+    texts = read("question") if "question" in fields else None
+    if GROUP not in fields:
+        return texts, None
+    named = read(GROUP)
+    contexts = read(CONTEXT) if CONTEXT in fields else None
+    return texts, name_groups(named, texts or [None] * len(named), contexts)
+
+
+def number_groups(data: AnswerData, split: str) -> np.ndarray | None:
+    """Numbers of what must not be split of given answers; None for generated ones."""
+    texts, groups = read_questions(data.fields, lambda field: data.read(field, split))
+    if groups is None:
+        return None
+    return group_questions([str(one) for one in data.question_ids[split]], texts, groups)

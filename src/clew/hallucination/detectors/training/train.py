@@ -58,6 +58,7 @@ from clew.hallucination.detectors.training.settings import (
     TrainRunConfig,
 )
 from clew.hallucination.samples.answers import AnswerFeatures
+from clew.hallucination.samples.mixed import number_groups
 from clew.loading.order import Rank
 from clew.metrics.calibration import PlattScale
 from clew.metrics.measures import best_threshold, measure_scores
@@ -297,7 +298,9 @@ def _make(task: Task, fitted: FitResult, samples: Path) -> Detector:
         labels["test"], calibration.probabilities(test), threshold=threshold, scores=test
     )
     results: dict[str, Any] = {f"test_{k}": v for k, v in asdict(measures).items()}
-    results |= measure_chance(labels["train"], labels["validation"], validation)
+    answers = AnswerFeatures(samples)
+    clusters = number_groups(answers, "validation")
+    results |= measure_chance(labels["train"], labels["validation"], validation, clusters)
     method = Detector(
         name=task.kind.name,
         title=task.kind.title,
@@ -307,7 +310,7 @@ def _make(task: Task, fitted: FitResult, samples: Path) -> Detector:
         network=trained.network.cpu(),
         config=trained.config,
     )
-    return make_detector(method, Companions.fit(AnswerFeatures(samples)))
+    return make_detector(method, Companions.fit(answers))
 
 
 Found = TypeVar("Found")

@@ -36,6 +36,17 @@ _PHOTO_BOMBS: tuple[tuple[str, Callable[[], bytes]], ...] = (
     ("exif.jpg", photo_bombs.exif_bomb),
     ("text.png", photo_bombs.text_bomb),
 )
+# What a file's columns may be said to be: right, wrong and nonsense.
+_MAPPINGS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("--answers", "given", "--columns", "answer=question"),
+    ("--answers", "given", "--columns", "answer=answers,label=id"),
+    ("--answers", "given", "--label-values", "hallucinated=a,correct=b"),
+    ("--answers", "generate", "--columns", "question=id,id=question,group=answers"),
+    ("--columns", "question=no such column,spans=\0"),
+    ("--encoding", "latin-1"),
+    ("--encoding", "utf-16"),
+)
 
 
 def manifests(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
@@ -154,7 +165,9 @@ def questions(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
     else:
         path.write_bytes(edit_bytes(chance, content))
     where = ("--model", corpus / "model", "--questions", path, "--out", folder / "store")
-    return lambda: _run("extract", *where, *CAPTURE, "--num-samples", 6)
+    mapping = chance.choice(_MAPPINGS)
+    settings = () if "given" in mapping else CAPTURE
+    return lambda: _run("extract", *where, *settings, *mapping, "--num-samples", 6)
 
 
 def _grow(chance: Random, content: bytes) -> bytes:

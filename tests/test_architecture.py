@@ -221,6 +221,7 @@ def test_public_surface_is_exactly_what_is_documented() -> None:
         "TrainingError",
         "TrainingStoppedError",
         "__version__",
+        "adapt",
         "ask",
         "calibrate",
         "compare",

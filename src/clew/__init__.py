@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         merge_batches,
     )
     from clew.hallucination.workflow import (
+        adapt,
         ask,
         calibrate,
         compare,
@@ -77,6 +78,7 @@ __all__ = [
     "TrainingError",
     "TrainingStoppedError",
     "__version__",
+    "adapt",
     "ask",
     "calibrate",
     "compare",
@@ -117,8 +119,8 @@ _HOMES = {
     "ComparisonResult": "hallucination.comparison",
     **dict.fromkeys(
         (
-            *("ask", "calibrate", "compare", "convert", "extract", "inspect", "label"),
-            *("load_model", "plan"),
+            *("adapt", "ask", "calibrate", "compare", "convert", "extract", "inspect"),
+            *("label", "load_model", "plan"),
             *("preprocess", "score", "serve", "show", "train", "verify"),
         ),
         "hallucination.workflow",

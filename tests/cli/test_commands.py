@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from clew import patterns
 from clew.cli import (
+    adapt,
     ask,
     build_app,
     calibrate,
@@ -38,7 +39,19 @@ from tests.builders import write_questions
 from tests.stores import assert_same_store
 
 MODULES = (
-    *(ask, calibrate, compare, convert, extract, inspect_command, label, plan, preprocess, score),
+    *(
+        adapt,
+        ask,
+        calibrate,
+        compare,
+        convert,
+        extract,
+        inspect_command,
+        label,
+        plan,
+        preprocess,
+        score,
+    ),
     *(serve, show, train, verify),
 )
 OF_PATTERNS = [

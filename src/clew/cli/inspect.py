@@ -41,12 +41,19 @@ def run(call: Call) -> None:
 def _print_detector(console: Console, about: dict[str, Any]) -> None:
     warning, shown = about.pop("warning"), {}
     for name, value in about.items():
-        is_interval = isinstance(value, list)
-        shown[name] = "{:.3f} to {:.3f}".format(*value) if is_interval else value
+        shown[name] = _shorten(value) if isinstance(value, list) else value
+    if adapted := about.get("adapted"):
+        shown["adapted"] = {name: _shorten(value) for name, value in adapted.items()}
     for name, text in _each_setting(shown):
         print_line(console, f"{name}: {text}")
     if warning:
         print_line(console, f"warning: {warning}", style="yellow")
+
+
+def _shorten(value: Any) -> Any:
+    if isinstance(value, list):
+        return "{:.3f} to {:.3f}".format(*value)
+    return f"{value:.3f}" if isinstance(value, float) else value
 
 
 def _print_store(console: Console, summary: Any) -> None:

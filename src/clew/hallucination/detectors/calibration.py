@@ -2,7 +2,7 @@
 the training answers, the basis of the nodes and a token probe; and how its calibration is refitted
 to other labeled answers, since how often a model hallucinates differs from one use to another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, get_args
 
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float64, Int
 
 from clew.base.errors import InputError
 from clew.base.typed_json import read_as
-from clew.hallucination.detectors.adaptation import Vectors
+from clew.hallucination.detectors.adaptation import Labels, Vectors, adapt_vectors
 from clew.hallucination.detectors.data import Risk, StoredAnswers
 from clew.hallucination.detectors.detector import Detector, Fallback, Origin
 from clew.hallucination.detectors.probes.baselines import TokenStatistic, learn_statistic
@@ -139,6 +139,7 @@ _UNCHANGED = ("auroc", "auprc")
 # With fewer answers of a class, two numbers cannot be fitted to them.
 FEWEST = 10
 _CHANCE = 0.5  # the AUROC of a guess
+_ADAPTED = ", adapted"
 # What to do about a detector that is at chance.
 MORE_ANSWERS = (
     "Label more answers, or keep it with `keep_at_chance=True`: every use of it will say so"
@@ -218,9 +219,9 @@ def read_sample_vectors(
 ) -> tuple[Vectors, Int[np.ndarray, " answers"]]:
     """What adaptation needs of all answers in a folder of samples, and their labels. Raises
     InputError as `assess_samples` does."""
-    splits, plain = _refuse_other_samples(detector, data), replace(detector, calibration=None)
+    splits = _refuse_other_samples(detector, data)
     vectors = [
-        detector.read_vectors(StoredAnswers(data, split), _score_split(plain, data, split))
+        detector.read_vectors(StoredAnswers(data, split), _score_split(detector.plain, data, split))
         for split in splits
     ]
     return np.concatenate(vectors), np.concatenate([data.labels[split] for split in splits])
@@ -241,7 +242,8 @@ def _refuse_other_samples(detector: Detector, data: AnswerFeatures) -> list[str]
 
 
 def _assess_split(detector: Detector, data: AnswerFeatures, split: str) -> list[Risk]:
-    return detector.assess(StoredAnswers(data, split), _score_split(detector, data, split))
+    network = detector if detector.adaptation is None else detector.plain
+    return detector.assess(StoredAnswers(data, split), _score_split(network, data, split))
 
 
 def _score_split(detector: Detector, data: AnswerFeatures, split: str) -> np.ndarray | None:
@@ -250,6 +252,45 @@ def _score_split(detector: Detector, data: AnswerFeatures, split: str) -> np.nda
         return None
     samples = PreprocessedData(folder=data.folder).open(detector.samples, split)
     return score_batches(detector, Loader(samples, _BATCH, rank=Rank()))
+
+
+def adapt_detector(detector: Detector, vectors: Vectors, labels: Labels) -> Detector:
+    """Adapt ranking, calibration, threshold and what is familiar to answers, some of which have
+    labels (UNLABELED for the others). `adapted` of its origin has the figures. Raises InputError
+    for too few labels, or vectors of another detector."""
+    assert detector.calibration is not None
+    before, shape = detector.ranking(vectors.shape[1]), detector.shape
+    found = adapt_vectors(vectors, labels, before, detector.calibration, shape.layers)
+    threshold = detector.threshold if found.threshold is None else found.threshold
+    figures = {
+        "from": str(detector.folder or detector.name),
+        **found.figures,
+        "threshold_before": detector.threshold,
+        "threshold_after": threshold,
+    }
+    results: dict[str, Any] = {"threshold": threshold, "parameters": detector.parameters}
+    if figures["kept_ranking"] is None:
+        results |= {"val_auroc": figures["auroc_after"], "val_auroc_ci": figures["auroc_after_ci"]}
+        results["at_chance"] = _doubt_adapted(figures)
+    else:
+        results["at_chance"] = detector.metrics.get("at_chance")
+    return replace(
+        detector,
+        title=detector.title.removesuffix(_ADAPTED) + _ADAPTED,
+        adaptation=found.adaptation,
+        calibration=found.calibration,
+        threshold=threshold,
+        metrics=results,
+        origin=replace(detector.kept, results=results, calibrated={}, adapted=figures),
+    )
+
+
+def _doubt_adapted(figures: Mapping[str, Any]) -> str | None:
+    low, high = figures["auroc_after_ci"]
+    if low > _CHANCE:
+        return None
+    area, count = figures["auroc_after"], figures["labels"]
+    return f"its AUROC on {count:,} labeled answers is {area:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -> Detector:

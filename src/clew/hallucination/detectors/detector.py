@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from clew.base.errors import InputError
 from clew.base.settings import find_differences
 from clew.base.typed_json import Bounds, read_as
-from clew.hallucination.detectors.adaptation import Vectors, build_vectors
+from clew.hallucination.detectors.adaptation import (
+    VECTOR_FIELDS,
+    Adaptation,
+    Vectors,
+    build_vectors,
+    start_linear,
+)
 from clew.hallucination.detectors.data import (
     LIVE,
     HostAnswers,
@@ -26,7 +32,7 @@ from clew.hallucination.detectors.data import (
     unavailable,
 )
 from clew.hallucination.detectors.probes.baselines import EachAnswer
-from clew.hallucination.detectors.probes.fitting import to_numpy
+from clew.hallucination.detectors.probes.fitting import Linear, to_numpy
 from clew.hallucination.detectors.probes.gated import Distance
 from clew.hallucination.detectors.probes.method import Features, Scorer
 from clew.hallucination.detectors.registry import FORMS, NETWORKS
@@ -71,7 +77,8 @@ class Fallback:
 class Origin:
     """What a detector was fitted on. `generation`, `capture` and `preprocess` are the settings of
     `clew extract` and `clew preprocess`; `results` is the method's row of results.json;
-    `calibrated` has the figures of `clew calibrate`, if it changed the detector."""
+    `calibrated` has the figures of `clew calibrate`, if it changed the detector, `adapted` those of
+    `clew adapt`."""
 
     model: dict[str, Any]
     prompt: Prompt
@@ -82,6 +89,7 @@ class Origin:
     results: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     calibrated: dict[str, Any] = field(default_factory=dict)
+    adapted: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,7 +99,8 @@ class Detector:
 
     One that `clew compare` or `clew train` kept in a folder is calibrated and has an `origin`; a
     best.safetensors of `clew train` alone has only its network, whose risks are not calibrated.
-    `metrics` are those of the test split (of the validation split without an origin). `folder` is
+    `metrics` are those of the test split (of the validation split without an origin). With an
+    `adaptation` to other answers, the method's score is only a part of the detector's. `folder` is
     where it was loaded from.
     """
 
@@ -108,6 +117,7 @@ class Detector:
     distance: Distance | None = None
     basis: Basis | None = None
     tokens: TokenProbe | None = None
+    adaptation: Adaptation | None = None  # NumPy arrays on every device
     origin: Origin | None = None
     folder: Path | None = None
 
@@ -136,7 +146,8 @@ class Detector:
         """Everything that `assess` reads, except the batch of a network."""
         fallback = self.fallback.scorer if self.fallback else None
         parts: tuple[Any, ...] = (self.scorer, fallback, self.distance)
-        return frozenset({TOKENS}).union(*(part.fields for part in parts if part is not None))
+        more = frozenset() if self.adaptation is None else VECTOR_FIELDS
+        return more.union({TOKENS}, *(part.fields for part in parts if part is not None))
 
     def as_dict(self) -> dict[str, Any]:
         """What `clew inspect` shows of a kept detector."""
@@ -151,6 +162,7 @@ class Detector:
             "threshold": self.threshold,
             **{name: self.metrics[name] for name in figures if name in self.metrics},
             "answers": self.kept.data,
+            **({"adapted": self.kept.adapted} if self.kept.adapted else {}),
             "warning": self.warning,
         }
 
@@ -260,10 +272,13 @@ class Detector:
             Risks from 0 to 1, `[batch]`.
 
         Raises:
-            InputError: The network does not read this kind of batch, or there is no network.
+            InputError: The network does not read this kind of batch, or there is no network, or it
+                was adapted, and reads more than a batch.
         """
         if self.samples is None:
             raise InputError(f"{self.name} is not a network: use assess(), which reads its fields.")
+        if self.adaptation is not None:
+            raise InputError(f"{self.name} was adapted: use assess(), which reads its fields.")
         form = FORMS[self.samples]
         if not all(key in batch for key in form.keys):
             raise InputError(
@@ -284,10 +299,15 @@ class Detector:
     ) -> list[Risk]:
         """The risk of every answer. One that is empty, cut off or not finite is "unavailable"; one
         whose features are unlike the training data gets no verdict, only the risk of its token
-        probabilities. `scored` are the risks of a network that has scored its batches already."""
+        probabilities. `scored` are the risks of a network that has scored its batches already: of
+        `plain`, if it is adapted."""
         if not len(data.labels[LIVE]):
             return []
         distances = self._distances(data)
+        if self.adaptation is not None:
+            vectors = self.read_vectors(data, scored)
+            distances = np.minimum(distances, self.adaptation.region.measure(vectors))
+            scored = calibrate(self.calibration, self.adaptation.score(vectors))
         # A distance that is not a number is not a small one.
         is_far = ~(distances <= 1)
         others = self._fall_back(data) if is_far.any() else np.full(len(is_far), np.nan)
@@ -333,15 +353,24 @@ class Detector:
         self, data: LiveData, scored: Float[np.ndarray, " answers"] | None = None
     ) -> Vectors:
         """What adaptation needs of every answer, also of those that are unlike the training data.
-        `data` has the fields VECTOR_FIELDS as well. `scored` are the risks of a network without
-        calibration that has scored its batches already."""
+        `data` has the fields VECTOR_FIELDS as well. `scored` are the risks of a network that
+        has scored its batches already: of `plain`."""
         if self.scorer is not None:
             scorer, _, read = self._quick(data)
             return build_vectors(to_numpy(scorer.score(read, LIVE)), data, LIVE)
         if scored is None:
             assert self.samples is not None
-            scored = to_numpy(replace(self, calibration=None).score(data.batch(self.samples)))
+            scored = to_numpy(self.plain.score(data.batch(self.samples)))
         return build_vectors(unfold(scored), data, LIVE)
+
+    @cached_property
+    def plain(self) -> "Detector":
+        """The fitted method, neither calibrated nor adapted."""
+        return replace(self, calibration=None, adaptation=None)
+
+    def ranking(self, numbers: int) -> Linear:
+        """Its score, before calibration, as one that is linear in vectors of so many numbers."""
+        return start_linear(numbers) if self.adaptation is None else self.adaptation.linear
 
     def _risks(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
         if self.scorer is not None:
@@ -368,8 +397,7 @@ class Detector:
         if not getattr(self.scorer, "has_small_steps", False):
             return None
         try:
-            scorer, distance = _map_arrays(self.scorer, np.asarray), self.distance
-            return scorer, _map_arrays(distance, np.asarray)
+            return on_host(self.scorer), on_host(self.distance)
         except TypeError:  # a tensor on a GPU
             return None
 
@@ -431,6 +459,11 @@ def _evaluation_shape(origin: Origin) -> EvaluationShape:
 def on_device(part: Part, device: torch.device | str) -> Part:
     """The same part with its tensors on a device."""
     return _map_arrays(part, lambda array: as_tensor(array).to(device))
+
+
+def on_host(part: Part) -> Part:
+    """The same part with NumPy arrays."""
+    return _map_arrays(part, np.asarray)
 
 
 def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -30,6 +30,7 @@ from clew.base.urls import as_path
 from clew.engine.folders import BEST
 from clew.engine.model_files import ModelFile, Wanted, check_about, misfit, read_model, write_model
 from clew.engine.state import Threshold
+from clew.hallucination.detectors.adaptation import Adaptation, build_vectors
 from clew.hallucination.detectors.data import LIVE, BlankAnswer
 from clew.hallucination.detectors.detector import (
     Detector,
@@ -40,6 +41,7 @@ from clew.hallucination.detectors.detector import (
     as_tensor,
     describe_samples,
     has_arrays,
+    on_host,
 )
 from clew.hallucination.detectors.probes.gated import Distance
 from clew.hallucination.detectors.probes.registry import find_scorer_class, kind_of
@@ -75,6 +77,7 @@ _PARTS: dict[str, type[Any]] = {
     "distance": Distance,
     "tokens": TokenProbe,
     "basis": Basis,
+    "adaptation": Adaptation,
 }
 # The folder of the detector that a comparison or a training keeps.
 KEPT = "detector"
@@ -170,6 +173,8 @@ class _Contents:
     weights_sha256: Sha256
     known_sha256: Sha256 | None = None
     calibrated: _Settings = field(default_factory=dict)
+    adaptation: _Settings | None = None
+    adapted: _Settings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,6 +453,7 @@ def _unpack_detector(contents: _Contents, saved: ModelFile) -> Detector:
         distance=part("distance", contents.distance),
         tokens=part("tokens", contents.tokens),
         basis=part("basis", {} if contents.basis else None),
+        adaptation=on_host(part("adaptation", contents.adaptation)),
         origin=Origin(**{one.name: getattr(contents, one.name) for one in fields(Origin)}),
     )
 
@@ -487,6 +493,10 @@ def _try_out(detector: Detector) -> None:
             raise ValueError("its scores do not match its answers")
     if detector.distance is not None:
         detector.distance.measure(blank, LIVE)
+    if detector.adaptation is not None:
+        vectors = build_vectors(np.zeros(1, np.float32), blank, LIVE)
+        detector.adaptation.score(vectors)
+        detector.adaptation.region.measure(vectors)
     if detector.tokens is not None:
         _check_tokens(detector.tokens, blank.shape)
     if detector.scorer is None:
@@ -509,6 +519,10 @@ def _check_numbers(detector: Detector) -> None:
     if distance is not None:
         numbers |= {"distance.limit": distance.limit, "distance.rest": distance.rest}
         numbers["distance.variances"] = float(distance.variances.min())
+    if detector.adaptation is not None:
+        region = detector.adaptation.region
+        numbers |= {"adaptation.limit": region.limit, "adaptation.rest": region.shape.rest}
+        numbers["adaptation.variances"] = float(region.shape.variances.min())
     for name, value in numbers.items():
         if value <= 0:
             raise ValueError(f"{name} is {value}")

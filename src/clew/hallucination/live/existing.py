@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from clew.base.errors import InputError, StoppedError
@@ -206,6 +207,25 @@ def _encode(
         problem=problem,
     )
     return answer, None if one.tokens is None else list(one.tokens) != text_tokens
+
+
+def read_vectors(
+    session: Session,
+    answers: "ExistingAnswers",
+    rows: int | None = None,
+    reporter: Reporter = ignore_event,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[np.ndarray | None, bool | None]]:
+    """What adaptation needs of each answer (None for one that cannot be checked), and whether it is
+    hallucinated, if that is known. Each passes through the model once. Raises StoppedError."""
+    scorer, rest = session.scorer(rows=rows, vectors=True), answers.read(0)
+    while window := list(islice(rest, scorer.window)):
+        if should_stop():
+            raise StoppedError("stopped; nothing was written.")
+        encoded = [answer for answer, _ in encode_answers(session.encoder, window)]
+        found = scorer.score_window(encoded, lambda count: reporter(WorkAdvanced(count=count)))
+        for one, existing in zip(found, window, strict=True):
+            yield one.vector, existing.hallucinated
 
 
 RiskRow = dict[str, Any]

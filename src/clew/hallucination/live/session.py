@@ -164,14 +164,18 @@ class Session:
             sampling=sampling or Sampling(),
         )
 
-    def scorer(self, *, rows: int | None = None, tokens: bool = False) -> AnswerScorer:
+    def scorer(
+        self, *, rows: int | None = None, tokens: bool = False, vectors: bool = False
+    ) -> AnswerScorer:
         """Gives the risks of answers that exist already, `rows` at a time and, with `tokens`, those
-        of their tokens; it takes turns with the answers that are being generated."""
+        of their tokens, with `vectors`, what adaptation needs of them; it takes turns with the
+        answers that are being generated."""
         return AnswerScorer(
             self.loaded,
             self.detector,
             rows=rows,
             tokens=tokens,
+            vectors=vectors,
             reporter=self._reporter,
             call=self.call,
         )

@@ -4,6 +4,7 @@
 Importing these modules is fast: heavy libraries are imported when a function is called.
 """
 
+from clew.hallucination.workflow.adapting import adapt
 from clew.hallucination.workflow.asking import ask, serve
 from clew.hallucination.workflow.calibrating import calibrate
 from clew.hallucination.workflow.preparing import extract, label, load_model, preprocess
@@ -12,6 +13,7 @@ from clew.hallucination.workflow.stores import convert, inspect, show, verify
 from clew.hallucination.workflow.training import compare, plan, train
 
 __all__ = [
+    "adapt",
     "ask",
     "calibrate",
     "compare",

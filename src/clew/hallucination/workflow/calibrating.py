@@ -97,30 +97,33 @@ def calibrate(given: CalibrateSettings) -> CalibrationResult:
         >>> clew.calibrate("comparison/detector", risks="mine.arrow", target_fpr=0.05, out="mine")
     """
     from clew.hallucination.detectors.calibration import refit
-    from clew.hallucination.detectors.detector_folder import (
-        change_detector,
-        find_folder,
-        read_detector,
-    )
+    from clew.hallucination.detectors.detector_folder import change_detector
 
     share = given.target_fpr
     if share is not None and not 0 < share < 1:
         raise InputError(
             "give a share between 0 and 1, such as 0.05.", setting="target_fpr", value=share
         )
-    folder = find_folder(Path(given.detector))
+    folder, loaded = read_kept(given.detector)
+    target = choose_out(folder, given.out, overwrite=given.overwrite)
+    found = refit(loaded, _read_answers(loaded, given), share)
+    place = change_detector(folder, found, target)
+    return CalibrationResult(path=place, **found.kept.calibrated)
+
+
+def read_kept(detector: str | Path) -> tuple[Path, "Detector"]:
+    """The folder of a kept detector, and the detector. Raises InputError for anything else."""
+    from clew.hallucination.detectors.detector_folder import find_folder, read_detector
+
+    folder = find_folder(Path(detector))
     if folder is None:
         raise InputError(
             'there is no detector.json. Give a folder "detector" that "clew compare" or "clew '
             'train" wrote.',
             setting="detector",
-            value=given.detector,
+            value=detector,
         )
-    loaded = read_detector(folder)
-    target = _choose_out(folder, given.out, overwrite=given.overwrite)
-    found = refit(loaded, _read_answers(loaded, given), share)
-    place = change_detector(folder, found, target)
-    return CalibrationResult(path=place, **found.kept.calibrated)
+    return folder, read_detector(folder)
 
 
 def _read_answers(detector: "Detector", given: CalibrateSettings) -> "LabeledRisks":
@@ -222,7 +225,7 @@ def _find_thresholds(
     return {}, {}
 
 
-def _choose_out(folder: Path, out: str | Path | None, *, overwrite: bool) -> Path | None:
+def choose_out(folder: Path, out: str | Path | None, *, overwrite: bool) -> Path | None:
     from clew.storage.ownership import is_interrupted
 
     if out is None or local_path(out).resolve() == folder.resolve():

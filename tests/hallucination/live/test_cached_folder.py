@@ -81,6 +81,15 @@ def test_damaged_thing_is_built_again(tmp_path: Path) -> None:
     assert "cannot be used and is built again (it is damaged)" in notes(events)[0]
 
 
+def test_feedback_stays_when_a_damaged_thing_is_built_again(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path)
+    cache.get(build_text("fine"), go_on)
+    (cache.folder / "feedback.jsonl").write_text("labels")
+    (cache.folder / "text").write_text("broken")
+    cache.get(build_text("fine"), go_on)
+    assert (cache.folder / "feedback.jsonl").read_text() == "labels"
+
+
 def test_work_that_cannot_be_resumed_is_repeated(tmp_path: Path) -> None:
     def build(work: Path) -> Path:
         if (work / "steps").exists():

@@ -365,8 +365,19 @@ def _refuse_other_files(folder: Path, contents: _Contents) -> None:
 
 def hash_weights(detector: Detector) -> str:
     """The SHA-256 of everything that was fitted, whether or not the detector was saved."""
-    packed, digest = _pack_detector(detector), sha256()
-    for name, tensor in sorted(packed.tensors.items()):
+    return _hash_tensors(_pack_detector(detector).tensors)
+
+
+def hash_method(detector: Detector) -> str:
+    """The SHA-256 of what gives scores: calibration and the like may change."""
+    packed = _pack_detector(detector)
+    method = {name: packed.about["method"][name] for name in ("kind", "fitted")}
+    return hash_text(_hash(without_nan(method)), _hash_tensors(packed.inside("fitted")))
+
+
+def _hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    digest = sha256()
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -17,6 +17,7 @@ from clew.base.progress import Event, Note, Reporter, ignore_event, log_event
 from clew.base.texts import counted
 from clew.hallucination.capture import LoadedModel, QuestionSet
 from clew.hallucination.detectors import Detector, load_detector
+from clew.hallucination.live.feedback import FEEDBACK_FILE
 from clew.hallucination.llm.embedded import EMBEDDED_NAME
 from clew.hallucination.llm.models import fingerprint
 from clew.hallucination.questions import facts_version, load_questions
@@ -171,7 +172,9 @@ class CachedFolder(Generic[Built]):
             return build(work)
 
     def _move_into_place(self, made: Path) -> None:
-        """Move it into place, and remove everything that it was made from."""
+        """Move it into place, and remove everything that it was made from; not what people said."""
+        if (self.folder / FEEDBACK_FILE).is_file():
+            os.replace(self.folder / FEEDBACK_FILE, made / FEEDBACK_FILE)
         shutil.rmtree(self.folder, ignore_errors=True)
         os.replace(made, self.folder)
         sync_folder(self.root)

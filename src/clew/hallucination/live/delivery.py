@@ -14,6 +14,7 @@ from itertools import chain
 
 import numpy as np
 import torch
+from jaxtyping import Float32
 
 from clew.base.errors import ClewError
 from clew.base.memory import run_in_halves
@@ -26,6 +27,7 @@ from clew.hallucination.live.scoring import (
     assess,
     read_generation,
     read_maps,
+    read_vectors,
 )
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.models import LoadedModel
@@ -45,12 +47,14 @@ from clew.hallucination.traces.compact import to_float16
 @dataclass(frozen=True, kw_only=True)
 class LiveAnswer:
     """A whole answer with its risk. `tokens` are those of the text: tokens of a repetition that it
-    was cut before may have come as events."""
+    was cut before may have come as events. `vector` is what adaptation needs of it, if asked for
+    and it could be checked."""
 
     text: str
     tokens: tuple[Token, ...]
     ended: Ended
     risk: Risk
+    vector: Float32[np.ndarray, " numbers"] | None = None
 
 
 class LiveTicket(Events[LiveAnswer]):
@@ -112,17 +116,22 @@ class _Pending:
         )
 
 
+# The risk of an answer, and what adaptation needs of it.
+_Assessed = tuple[Risk, np.ndarray | None]
 # What happened to a request, or to an answer that is drawn for it.
 _Event = Token | Finished | ClewError
 _Item = tuple[_Pending, bool, _Event]
 
 
 class Delivery:
-    """Takes the engine's events, and delivers them with their risks from a thread of its own, so
-    that the engine does not wait for it."""
+    """Takes the engine's events, and delivers them with their risks (and `vectors`) from a thread
+    of its own, so that the engine does not wait for it."""
 
-    def __init__(self, loaded: LoadedModel, detector: Detector, engine: Engine) -> None:
+    def __init__(
+        self, loaded: LoadedModel, detector: Detector, engine: Engine, *, vectors: bool = False
+    ) -> None:
         self._loaded, self._detector, self._engine = loaded, detector, engine
+        self._vectors = vectors
         # The states of single tokens come from the engine to the host, and are few.
         self._probe = on_device(detector.token_probe, "cpu")
         self._evaluation = LiveEvaluation(loaded, detector)
@@ -263,15 +272,17 @@ class Delivery:
         """Score and deliver whole answers."""
         reasons = {one: self._why_unscored(one) for one in complete}
         scored = [one for one, reason in reasons.items() if reason is None]
-        risks = dict(zip(scored, self._assess_safely(scored), strict=True))
+        found = dict(zip(scored, self._assess_safely(scored), strict=True))
         for pending, reason in reasons.items():
             assert (finished := pending.finished) is not None
+            risk, vector = found[pending] if reason is None else self._refuse(reason)
             answer = LiveAnswer(
                 text=finished.text,
                 # Those of a repetition have been delivered, but the answer is cut before it.
                 tokens=tuple(pending.tokens[: len(finished.tokens)]),
                 ended=finished.ended,
-                risk=risks[pending] if reason is None else self._refuse(reason),
+                risk=risk,
+                vector=vector,
             )
             self._leave(pending, answer)
 
@@ -285,10 +296,10 @@ class Delivery:
         not_drawn = _DRAWS_FAILED if None in pending.samples else None
         return reason or not_drawn or "the answer was not recorded"
 
-    def _refuse(self, reason: str) -> Risk:
-        return unavailable(reason, method=self._detector.name)
+    def _refuse(self, reason: str) -> _Assessed:
+        return unavailable(reason, method=self._detector.name), None
 
-    def _assess_safely(self, pending: Sequence[_Pending]) -> list[Risk]:
+    def _assess_safely(self, pending: Sequence[_Pending]) -> list[_Assessed]:
         """The risks of answers. What goes wrong makes these unavailable; others go on."""
         try:
             return self._assess(pending)
@@ -299,10 +310,10 @@ class Delivery:
             reason = f"scoring it failed ({type(error).__name__})"
         return [self._refuse(reason)] * len(pending)
 
-    def _assess(self, pending: Sequence[_Pending]) -> list[Risk]:
+    def _assess(self, pending: Sequence[_Pending]) -> list[_Assessed]:
         """The risks of answers; in halves if they do not fit in device memory."""
 
-        def give_up(some: Sequence[_Pending], _: Exception) -> list[Risk] | None:
+        def give_up(some: Sequence[_Pending], _: Exception) -> list[_Assessed] | None:
             reason = f"scoring it ran out of memory on {self._loaded.device}"
             return [self._refuse(reason)] if len(some) == 1 else None
 
@@ -311,7 +322,7 @@ class Delivery:
         return [*chain(*run_in_halves(self._assess_all, pending, give_up))]
 
     @torch.inference_mode()
-    def _assess_all(self, pending: Sequence[_Pending]) -> list[Risk]:
+    def _assess_all(self, pending: Sequence[_Pending]) -> list[_Assessed]:
         found = [one.finished for one in pending if one.finished is not None]
         records = [finished.record for finished in found if finished.record is not None]
         with self._beside_the_engine():
@@ -322,7 +333,11 @@ class Delivery:
                 pass_maps=lambda s: self._engine.call(partial(read_maps, self._loaded, s)),
                 evaluate=self._evaluate if self._evaluation.fields else None,
             )
-            return assess(self._detector, features)
+            risks = assess(self._detector, features)
+            vectors: Sequence[np.ndarray | None] = [None] * len(risks)
+            if self._vectors:
+                vectors = read_vectors(self._detector, features)
+            return [*zip(risks, vectors, strict=True)]
 
     def _evaluate(self, answers: Sequence[Answer]) -> dict[str, np.ndarray]:
         return self._engine.call(partial(self._evaluation.evaluate, answers))

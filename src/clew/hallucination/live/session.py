@@ -58,10 +58,12 @@ class Session:
         *,
         max_rows: int = 64,
         max_waiting: int = 256,
+        vectors: bool = False,
         reporter: Reporter = log_event,
         threads: Threads | None = None,
     ) -> None:
-        """Raises InputError if the detector is for another model or chat template."""
+        """With `vectors`, answers come with what adaptation needs of them. Raises InputError if the
+        detector is for another model or chat template."""
         name = loaded.name or str(loaded.model.name_or_path)
         if is_spread(loaded.model):
             reporter(Note(explain_spread(loaded.model)))
@@ -77,7 +79,7 @@ class Session:
         self.tokenizer = loaded.tokenizer
         self.encoder = Encoder(self.tokenizer, self.prompt, context_tokens(loaded.model))
         _ = self.encoder.border  # refuses a chat template that cannot be used
-        self._max_rows, self._max_waiting = max_rows, max_waiting
+        self._max_rows, self._max_waiting, self._vectors = max_rows, max_waiting, vectors
         self._starting = threading.Lock()
         self._engine: Engine | None = None
         self._delivery: Delivery | None = None
@@ -96,6 +98,7 @@ class Session:
         offload_folder: str | Path | None = None,
         max_rows: int = 64,
         max_waiting: int = 256,
+        vectors: bool = False,
         reporter: Reporter = log_event,
         threads: Threads | None = None,
     ) -> Self:
@@ -123,6 +126,7 @@ class Session:
             detector,
             max_rows=max_rows,
             max_waiting=max_waiting,
+            vectors=vectors,
             reporter=reporter,
             threads=threads,
         )
@@ -175,7 +179,7 @@ class Session:
             self.detector,
             rows=rows,
             tokens=tokens,
-            vectors=vectors,
+            vectors=vectors or self._vectors,
             reporter=self._reporter,
             call=self.call,
         )
@@ -224,7 +228,7 @@ class Session:
                 recording = Recording(
                     shape=detector.shape,
                     basis=detector.basis,
-                    columns=recorded_columns(detector),
+                    columns=recorded_columns(detector, vectors=self._vectors),
                     token_layers=probe.layers if (probe := detector.token_probe) else (),
                 )
                 self._engine = Engine(
@@ -233,7 +237,9 @@ class Session:
                     max_rows=self._max_rows,
                     max_waiting=self._max_waiting,
                 )
-                self._delivery = Delivery(self.loaded, detector, self._engine)
+                self._delivery = Delivery(
+                    self.loaded, detector, self._engine, vectors=self._vectors
+                )
             return self._delivery
 
     def close(self, *, drain_seconds: float = 0.0) -> None:

@@ -1,5 +1,6 @@
 """Ask a model, or serve it over OpenAI's API, and see how far each answer can be trusted."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from clew.base.commands import Watched, select, takes
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, StepStarted, log_event, report_work
 from clew.base.settings import as_path, check_exists
+from clew.base.urls import local_path
 from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings
 from clew.storage.run_file import NeverFromFile
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
+    from clew.hallucination.live.feedback import Feedback
     from clew.hallucination.live.session import Asker, AskResult, Session
     from clew.hallucination.questions import Question
     from clew.pages.service import Loaded
@@ -188,6 +191,12 @@ class ServeSettings(ModelPlacement):
         request_seconds: Maximum time of a request.
         drain_seconds: Time for running requests to finish after Ctrl-C or SIGTERM.
         log_requests: Log prompts and answers.
+        feedback_file: File for the labels that people give to answers, on which "clew adapt" fits.
+            [default: feedback.jsonl in the detector's folder]
+        keep_answers: Keep the question, the answer and its correction with a label. Otherwise, only
+            numbers are kept, and corrected answers are refused.
+        max_recent: Number of recent answers that wait in memory for a label; 0 takes no feedback.
+        max_labels: Number of labels to keep, changed ones included.
         traces: Folder of a trace store to browse on the page.
         scores_file: Scores of its answers, as "clew label" writes them.
         comparisons: Folders of comparisons to show on the page.
@@ -213,6 +222,10 @@ class ServeSettings(ModelPlacement):
     request_seconds: float = 300.0
     drain_seconds: float = 20.0
     log_requests: Annotated[bool, NeverFromFile] = False
+    feedback_file: Annotated[str | Path | None, NeverFromFile] = None
+    keep_answers: Annotated[bool, NeverFromFile] = False
+    max_recent: int = 4096
+    max_labels: int = 10_000
     traces: str | Path | None = None
     scores_file: str | Path | None = None
     comparisons: Sequence[str | Path] = ()
@@ -224,9 +237,9 @@ class ServeSettings(ModelPlacement):
 def serve(given: ServeSettings) -> None:
     """Serve a language model over OpenAI's API, with the risk of hallucination in every answer.
 
-    POST /v1/chat/completions, /v1/completions and /v1/score; GET /v1/models, /healthz, /readyz and
-    /metrics; a page at /. Requests are answered together in one continuous batch. Ctrl-C and
-    SIGTERM let running requests finish. Prompts and answers are not logged.
+    POST /v1/chat/completions, /v1/completions, /v1/score and /v1/feedback; GET /v1/models,
+    /healthz, /readyz and /metrics; a page at /. Requests are answered together in one continuous
+    batch. Ctrl-C and SIGTERM let running requests finish. Prompts and answers are not logged.
 
     Returns:
         Nothing, once the server has ended.
@@ -255,6 +268,7 @@ def serve(given: ServeSettings) -> None:
     keys = read_keys(as_path(given.api_keys_file), given.api_keys_env)
     address = select(Address, given, keys=keys)
     limits = connection_limits(given.max_body_bytes)
+    _check_feedback(given)
     check_exists("detector", given.detector)
     files = open_page_files(
         as_path(given.traces), as_path(given.scores_file), tuple(map(Path, given.comparisons))
@@ -270,15 +284,62 @@ def serve(given: ServeSettings) -> None:
             report,
             lambda: lifecycle.phase == "draining",
             count,
-            {"max_rows": given.max_rows, "max_waiting": given.max_waiting},
+            {
+                "max_rows": given.max_rows,
+                "max_waiting": given.max_waiting,
+                "vectors": given.max_recent > 0,
+            },
         )
         session.start()
         kept = session.detector
         return Loaded(
-            app=build_app(session, settings, lifecycle, metrics, files),
+            app=build_app(
+                session, settings, lifecycle, metrics, files, _open_feedback(given, kept, report)
+            ),
             served=f"{settings.name_of(kept.model)} with the detector {kept.name}",
             path="v1",
             close=session.close,
         )
 
     run_service(address, limits, lifecycle, metrics, PAGE, load, report)
+
+
+def _check_feedback(given: ServeSettings) -> None:
+    """Raises InputError."""
+    for name, least in (("max_recent", 0), ("max_labels", 1)):
+        if getattr(given, name) < least:
+            raise InputError(
+                f"it must be {least} or more.", setting=name, value=getattr(given, name)
+            )
+    path = None if given.feedback_file is None else local_path(given.feedback_file)
+    if path is not None and not os.access(path.parent, os.W_OK):
+        raise InputError(
+            "its folder does not exist, or cannot be written to.",
+            setting="feedback_file",
+            value=path,
+        )
+
+
+def _open_feedback(
+    given: ServeSettings, detector: "Detector", report: Reporter
+) -> "Feedback | None":
+    """Raises StoreError if the file is damaged."""
+    from clew.hallucination.detectors.detector_folder import hash_method
+    from clew.hallucination.live.feedback import FEEDBACK_FILE, Feedback
+
+    path, folder = given.feedback_file, detector.folder
+    if path is None and folder is not None and os.access(folder, os.W_OK):
+        path = folder / FEEDBACK_FILE
+    if given.max_recent == 0:
+        return None
+    if path is None:
+        where = "the detector's folder cannot be written to, and no `feedback_file` was given"
+        report(Note(f"no feedback is taken: {where}"))
+        return None
+    return Feedback(
+        local_path(path),
+        detector=hash_method(detector),
+        keeps_answers=given.keep_answers,
+        most_recent=given.max_recent,
+        most_labels=given.max_labels,
+    )

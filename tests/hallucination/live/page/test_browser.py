@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from clew.hallucination.capture import LoadedModel
+from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.stored import BrowsedStore, PageFiles
 from clew.hallucination.live.session import Session
+from clew.storage.journal import Journal
 from tests.hallucination.live.service.serving import Served, serving
 from tests.pages.driving import Browser, needs_chromium
 
@@ -199,3 +203,58 @@ def test_a_lost_connection_is_said_and_no_risk_is_shown(browser: Browser, sessio
     ask(browser, "What is the capital of France?")
     assert "cannot be reached" in browser.text("#alert")
     assert browser.text(".verdict") == "Not checked"
+
+
+@pytest.fixture(scope="module")
+def vector_session(detector_folder: Path, ending_model: LoadedModel) -> Iterator[Session]:
+    with Session.open(detector_folder, model=ending_model, vectors=True) as opened:
+        yield opened
+
+
+SAID = "document.querySelector('.feedback [role=status]').textContent"
+PRESSED = "[...document.querySelectorAll('.thumb')].map((one) => one.ariaPressed).join()"
+
+
+def test_thumbs_and_a_correction_are_given_with_the_keyboard_and_kept(
+    browser: Browser, vector_session: Session, trace_store: BrowsedStore, tmp_path: Path
+) -> None:
+    feedback = Feedback(tmp_path / "feedback.jsonl", detector="a", keeps_answers=True)
+    with serving(vector_session, feedback=feedback) as served:
+        browser.size(1200, 900)
+        browser.open(served.address, READY)
+        ask(browser, question_of(trace_store, "end"))
+        assert browser.run(PRESSED) == "false,false"
+        browser.run("document.querySelector('.thumb.hallucinated').focus()")
+        browser.press("Enter")
+        browser.wait(f"{SAID} === 'Saved as hallucinated.'")
+        assert browser.run(PRESSED) == "false,true"
+        browser.press("Tab")
+        browser.call("Input.insertText", text=HOSTILE)
+        browser.press("Tab")
+        browser.press("Enter")
+        browser.wait(f"{SAID}.includes('with the correct answer')")
+        assert browser.run(FITS) and browser.run("window.hacked") is None
+        click(browser, ".thumb.correct", f"{SAID} === 'Saved as correct.'")
+        assert browser.run(PRESSED) == "true,false"
+        assert browser.run("document.querySelector('.correction').hidden")
+    lines = list(Journal(tmp_path / "feedback.jsonl").read_on())
+    said = [(line["label"], line["corrected_answer"]) for line in lines]
+    assert said == [("hallucinated", None), ("hallucinated", HOSTILE), ("correct", None)]
+    assert lines[0]["answer"]
+    click(browser, ".thumb.hallucinated", f"{SAID}.includes('cannot be reached')")
+    assert browser.run(PRESSED) == "true,false", "what was not saved is not shown as said"
+    browser.complaints.clear()
+
+
+def test_without_texts_there_are_thumbs_alone_and_a_refusal_is_shown(
+    browser: Browser, vector_session: Session, trace_store: BrowsedStore, tmp_path: Path
+) -> None:
+    feedback = Feedback(tmp_path / "feedback.jsonl", detector="a", most_labels=1)
+    with serving(vector_session, feedback=feedback) as served:
+        browser.open(served.address, READY)
+        ask(browser, question_of(trace_store, "end"))
+        click(browser, ".thumb.hallucinated", f"{SAID} === 'Saved as hallucinated.'")
+        assert browser.run("document.querySelector('.correction').hidden")
+        click(browser, ".thumb.correct", f"{SAID}.startsWith('Not saved. 1 labels are kept')")
+        assert browser.run(PRESSED) == "false,true"
+    browser.complaints.clear()

@@ -14,6 +14,7 @@ from typing import Any
 
 from openai import OpenAI
 
+from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.stored import PageFiles
 from clew.hallucination.live.service.app import build_app
 from clew.hallucination.live.service.service import Metrics, ServiceSettings
@@ -75,12 +76,16 @@ def _content(content: bytes, headers: Message) -> Any:
 
 @contextmanager
 def serving(
-    session: Session, files: PageFiles | None = None, keys: Sequence[str] = (), **settings: Any
+    session: Session,
+    files: PageFiles | None = None,
+    keys: Sequence[str] = (),
+    feedback: Feedback | None = None,
+    **settings: Any,
 ) -> Iterator[Served]:
     """Serves a session, which stays open."""
     changed = ServiceSettings(**{"model_name": MODEL, "max_tokens": 200, **settings})
     lifecycle = Lifecycle(changed.drain_seconds)
-    app = build_app(session, changed, lifecycle, files=files)
+    app = build_app(session, changed, lifecycle, files=files, feedback=feedback)
     address = Address(port=0, keys=ApiKeys(keys))
     limits = connection_limits(100_000)
     with open_api(

@@ -197,10 +197,12 @@ class TraceRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What the routes answer from. `live` is None if no model is served."""
+    """What the routes answer from. `live` is None if no model is served, `keeps_answers` if no
+    feedback is kept."""
 
     files: PageFiles
     live: Tracer | None = None
+    keeps_answers: bool | None = None
     # Reports open in a tab of their own, which sends no API key: their address is the secret.
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
@@ -212,6 +214,7 @@ class Page:
             "live": None if self.live is None else self.live.describe(),
             "store": None if store is None else _describe_store(store),
             "comparisons": len(self.files.comparisons),
+            "feedback": None if self.keeps_answers is None else {"texts": self.keeps_answers},
         }
 
     def search(self, search: Search) -> dict[str, Any] | None:

@@ -5,14 +5,18 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from clew.base.errors import InputError, StoppedError
 from clew.base.typed_json import compact_json
 from clew.hallucination.live.delivery import LiveAnswer
 from clew.hallucination.live.features import Answer
+from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.routes import Page, Tracer, add_page
 from clew.hallucination.live.page.stored import PageFiles
+from clew.hallucination.live.scoring import Scored
+from clew.hallucination.live.service.feedback import add_feedback
 from clew.hallucination.live.service.requests import (
     Asked,
     ChatRequest,
@@ -55,20 +59,28 @@ def build_app(
     lifecycle: Lifecycle | None = None,
     metrics: Metrics | None = None,
     files: PageFiles | None = None,
+    feedback: Feedback | None = None,
 ) -> "FastAPI":
     """The application around a session. `lifecycle` and `metrics` are the server's, if it has
-    them before the session is there; `files` are what the page shows besides new answers."""
+    them before the session is there; `files` are what the page shows besides new answers;
+    `feedback` needs a session with vectors."""
     ending = lifecycle or Lifecycle(settings.drain_seconds)
     ending.become_ready()
     service = Service(
-        session=session, settings=settings, lifecycle=ending, metrics=metrics or Metrics()
+        session=session,
+        settings=settings,
+        lifecycle=ending,
+        metrics=metrics or Metrics(),
+        feedback=feedback,
     )
     app = new_app(ending, service.metrics)
     _add_answers(app, service)
+    add_feedback(app, service)
     _add_models(app, service)
     _add_state(app, service)
     tracer = Tracer(session, prompt=settings.prompt)
-    add_page(app, Page(files=files or PageFiles(), live=tracer))
+    keeps_answers = None if feedback is None else feedback.keeps_answers
+    add_page(app, Page(files=files or PageFiles(), live=tracer, keeps_answers=keeps_answers))
     return app
 
 
@@ -144,9 +156,10 @@ async def _respond_whole(
             if answering.cancel():
                 service.metrics.disconnected.add()
             answers.cancel(), left.cancel()
-    for engine_request, one in zip(work, found, strict=True):
-        service.record(asked, engine_request, one)
-    return reply(Shape.of(service, asked).whole(found, _count_prompts(work, asked.n)))
+    shape = Shape.of(service, asked)
+    for index, (engine_request, one) in enumerate(zip(work, found, strict=True)):
+        service.record(asked, engine_request, one, shape.id, index)
+    return reply(shape.whole(found, _count_prompts(work, asked.n)))
 
 
 async def _stream(
@@ -182,7 +195,7 @@ async def _chunks(
             yield first | no_usage
     async for choice, event in answering.events():
         if isinstance(event, LiveAnswer):
-            service.record(asked, work[choice], event)
+            service.record(asked, work[choice], event, shape.id, choice)
             tokens += len(event.tokens)
             yield shape.end(choice, event) | no_usage
         else:
@@ -314,11 +327,22 @@ class Scoring:
         for start in range(0, len(items), size := self._scorer.window):
             scored_items += self._scorer.score_window(items[start : start + size], job.check)
         found = []
-        for item, scored in zip(items, scored_items, strict=True):
+        for one, item, scored in zip(given, items, scored_items, strict=True):
             self._service.metrics.count_answer(scored.risk, "score")
             texts = [str(session.tokenizer.decode([token])) for token in item.tokens]
-            found.append(scored_object(scored, session.detector, item.tokens, texts))
+            about = scored_object(scored, session.detector, item.tokens, texts)
+            found.append({**self._await_label(one, item, scored), **about})
         return found
+
+    def _await_label(self, given: Any, item: Answer, scored: Scored) -> dict[str, str]:
+        """The ID by which the answer gets feedback, if that is kept."""
+        if self._service.feedback is None:
+            return {}
+        name = f"score-{token_hex(12)}"
+        texts = {key: given.get(key) for key in ("context", "source", "messages")}
+        texts |= {"question": item.question, "answer": item.text}
+        self._service.await_label((name, 0, 1), scored.risk, scored.vector, texts)
+        return {"id": name}
 
     def _read(self, given: Any, path: str) -> Answer:
         dot = f"{path}." if path else ""

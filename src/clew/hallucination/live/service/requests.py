@@ -4,7 +4,7 @@ nothing, or refused by name: `fields.json` lists the latter two."""
 import json
 from functools import cached_property
 from importlib.resources import files
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,6 +20,7 @@ OTHER_FIELDS = json.loads(files(__package__).joinpath("fields.json").read_text("
 _MAX_STOPS = 16
 # Every token of an answer is compared with them.
 _MAX_STOP_LENGTH = 256
+_LONGEST_CORRECTION = 20_000
 _MAX_TOP_LOGPROBS, _MAX_OLD_LOGPROBS = 20, 5
 # OpenAI's default for completions; a chat goes on until the model ends it.
 _COMPLETION_TOKENS = 16
@@ -231,6 +232,28 @@ class ScoreItem(_Fields):
     context: str | None = _field("a text")
     source: str | None = _field("a text")
     answer: str | None = _field("a text")
+
+
+class FeedbackRequest(_Fields):
+    """What a person says about an answer."""
+
+    group = "feedback"
+    id: str | None = _field("the ID of a response, of up to 200 characters", max_length=200)
+    index: Annotated[_Int, Field(ge=0)] | None = _field("the index of a choice, 0 or more")
+    label: Literal["correct", "hallucinated"] | None = _field("correct or hallucinated")
+    corrected_answer: str | None = _field(
+        f"a text of 1 to {_LONGEST_CORRECTION:,} characters",
+        min_length=1,
+        max_length=_LONGEST_CORRECTION,
+    )
+
+    def model_post_init(self, _: Any) -> None:
+        for name in ("id", "label"):
+            if getattr(self, name) is None:
+                raise _missing(name)
+        if self.corrected_answer is not None and self.label == "correct":
+            text = "'corrected_answer' is for an answer with the label hallucinated: omit it."
+            raise invalid("corrected_answer", text)
 
 
 class _Message(_Fields):

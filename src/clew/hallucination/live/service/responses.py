@@ -116,9 +116,13 @@ class Shape:
             "usage": _usage(prompt_tokens, completion_tokens),
         }
 
+    @property
+    def id(self) -> str:
+        return f"{'chatcmpl' if self.is_chat else 'cmpl'}-{self.number}"
+
     def _head(self, kind: str) -> dict[str, Any]:
         return {
-            "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{self.number}",
+            "id": self.id,
             "object": kind if self.is_chat else "text_completion",
             "created": self.created,
             "model": self.model,

@@ -12,12 +12,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.memory import is_out_of_memory
 from clew.base.settings import check_numbers, check_positive
 from clew.hallucination.live.delivery import LiveAnswer
+from clew.hallucination.live.feedback import Feedback, RecentAnswer
 from clew.hallucination.live.service.requests import (
     Asked,
+    ChatRequest,
     CompletionRequest,
     Messages,
     last_question,
@@ -55,7 +59,7 @@ _NO_CONTEXT = (
 _RISKS = tuple(place / 10 for place in range(1, 11))
 _PATHS = (
     *("/", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/score", "/score"),
-    *("/healthz", "/readyz", "/metrics"),
+    *("/v1/feedback", "/healthz", "/readyz", "/metrics"),
 )
 
 
@@ -119,6 +123,7 @@ class Metrics(RequestMetrics):
             "clew_first_token_seconds", "Time to the first token, in seconds.", SECONDS
         )
         self.risks = Histogram("clew_risk", "Risk of answers that have one.", _RISKS)
+        self.feedback = Counter("clew_feedback_total", "Feedback by label.")
 
     def count_answer(self, risk: "Risk", endpoint: str) -> None:
         verdict = risk.verdict or "none"
@@ -129,12 +134,13 @@ class Metrics(RequestMetrics):
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """A session behind an API."""
+    """A session behind an API, and what people say about its answers, if that is kept."""
 
     session: "Session"
     settings: ServiceSettings
     lifecycle: Lifecycle
     metrics: Metrics
+    feedback: Feedback | None = None
     started: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
@@ -244,14 +250,43 @@ class Service:
             logger.error("a request cannot be answered: %s", error)
             raise failed() from None
 
-    def record(self, asked: Asked, request: Request, answer: LiveAnswer) -> None:
-        """Count an answer; log it only if that was asked for."""
+    def record(
+        self, asked: Asked, request: Request, answer: LiveAnswer, response: str, index: int
+    ) -> None:
+        """Count an answer, which may get feedback now; log it only if that was asked for."""
         endpoint = "chat" if asked.is_chat else "completions"
         self.metrics.tokens.add(len(answer.tokens))
         self.metrics.count_answer(answer.risk, endpoint)
         if self.settings.log_requests:
             prompt = self.session.tokenizer.decode(request.prompt)
             logger.info("%s: prompt %r, answer %r, %s", endpoint, prompt, answer.text, answer.risk)
+        texts: dict[str, Any] = {"question": request.question, "answer": answer.text}
+        if isinstance(asked, ChatRequest):
+            is_more = only_question(asked.conversation) is None
+            texts |= {"context": asked.context, "messages": asked.conversation if is_more else None}
+        place = response, index, asked.answers
+        self.await_label(place, answer.risk, answer.vector, texts)
+
+    def await_label(
+        self,
+        place: tuple[str, int, int],
+        risk: "Risk",
+        vector: np.ndarray | None,
+        texts: Mapping[str, Any],
+    ) -> None:
+        """An answer may get feedback now: one of a response's ID, its index in it, of so many."""
+        response, index, choices = place
+        if self.feedback is None:
+            return
+        kept = texts if self.feedback.keeps_answers else {}
+        answer = RecentAnswer(
+            choices=choices,
+            state=risk.state,
+            vector=None if vector is None else vector.copy(),  # a row of a whole batch
+            reason=risk.reason,
+            texts={name: text for name, text in kept.items() if text is not None},
+        )
+        self.feedback.recent.add(response, index, answer)
 
 
 class Answering:

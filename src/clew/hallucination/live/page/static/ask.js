@@ -1,8 +1,9 @@
 // Asking: the answer arrives token by token; earlier questions stay below.
-import { at, complain, element, forgive, gauge, percent, Refused, send, shadeLegend, TokenLine, verdictWords } from "./parts.js";
+import { at, complain, element, forgive, gauge, percent, read, Refused, send, shadeLegend, svg, TokenLine, verdictWords } from "./parts.js";
 
-export const asked = []; // of this page only: nothing is kept on the server
+export const asked = []; // of this page only
 let running = null;
+let feedback = null; // whether the server takes labels, and texts with them
 
 // The events of a streamed reply, as they come.
 async function* events(reply) {
@@ -23,6 +24,7 @@ async function* events(reply) {
 
 function takeEvent(one, event) {
   if (event.error) throw new Refused(event.error.message);
+  one.id = event.id;
   const clew = event.choices?.[0]?.clew;
   if (!clew) return;
   if (clew.state !== undefined) {
@@ -74,9 +76,46 @@ function drawCard(one) {
     one.line.line, one.line.words,
     one.isPending ? null : element("div", { class: "foot" },
       one.line.tokens.length ? shadeLegend(one.line.hasRisk) : element("p", { class: "quiet" }, "The answer is empty."),
-      one.line.tokens.length && one.clew?.state ? element("a", { href: `#asked/${one.number}`, class: "open" }, "Open the trace") : null));
+      one.line.tokens.length && one.clew?.state ? element("a", { href: `#asked/${one.number}`, class: "open" }, "Open the trace") : null),
+    one.isPending || !feedback || !["checked", "out_of_distribution"].includes(one.clew?.state) ? null : drawFeedback(one));
   return element("article", { class: `card asked${one.isPending ? " pending" : ""}`, "aria-busy": String(one.isPending) }, text, gauge(one.clew, one.isPending));
 }
+
+const THUMB = "M2 10h3v9H2zM7 10l3.5-8c1.8 0 2.6 1.2 2.3 2.8L12.2 8H18c1.3 0 2.1 1 1.8 2.3l-1.5 6.9c-.2 1-1 1.8-2.1 1.8H7z";
+const LABELS = { correct: "Correct", hallucinated: "Hallucinated" };
+
+// Two buttons, of which the one that was said is pressed; a field for what is correct; and what the server answered.
+function drawFeedback(one) {
+  const words = element("p", { class: "quiet", role: "status" });
+  const buttons = Object.entries(LABELS).map(([label, title]) => {
+    const thumb = svg("svg", { viewBox: "0 0 22 21", "aria-hidden": "true" }, svg("path", { d: THUMB }));
+    const button = element("button", { type: "button", class: `thumb ${label}`, "aria-pressed": "false" }, thumb, title);
+    button.addEventListener("click", () => say(label));
+    return button;
+  });
+  const text = element("textarea", { rows: "2", maxlength: "20000", required: true });
+  const form = element("form", { class: "correction", hidden: true },
+    element("label", {}, "What would be correct? ", text), element("button", { type: "submit" }, "Save the correction"));
+  form.addEventListener("submit", (event) => { event.preventDefault(); say("hallucinated", text.value); });
+  async function say(label, corrected) {
+    words.textContent = "";
+    words.classList.remove("refused");
+    try {
+      await read("v1/feedback", { id: one.id, label, ...(corrected ? { corrected_answer: corrected } : {}) });
+    } catch (error) {
+      words.classList.add("refused");
+      words.textContent = `Not saved. ${error.message}`;
+      return;
+    }
+    buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.classList.contains(label))));
+    form.hidden = label === "correct" || !feedback.texts;
+    if (form.hidden) text.value = "";
+    words.textContent = `Saved as ${label}${corrected ? ", with the correct answer" : ""}.`;
+  }
+  return element("div", { class: "feedback", role: "group", "aria-label": "Feedback: was this answer correct?" }, ...buttons, words, form);
+}
+
+export function takeFeedback(about) { feedback = about; }
 
 export function startAsking() {
   const question = at("question");

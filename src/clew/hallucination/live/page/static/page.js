@@ -1,5 +1,5 @@
 // One page, several views: the part after "#" says which one is shown.
-import { asked, startAsking } from "./ask.js";
+import { asked, startAsking, takeFeedback } from "./ask.js";
 import { showAnswers, showComparisons, startBrowsing } from "./browse.js";
 import { askForKey, at, complain, forgive, isLoading, read } from "./parts.js";
 import { showTrace } from "./trace.js";
@@ -72,6 +72,7 @@ async function start() {
     at("served").textContent = served;
     at("warning").textContent = info.live?.warning ? `Warning: ${info.live.warning}.` : "";
     at("warning").hidden = !info.live?.warning;
+    takeFeedback(info.feedback);
     document.title = info.live ? `clew · ${info.live.model}` : "clew";
     if (!isBrowsing) startBrowsing(info.store);
     isBrowsing = true;

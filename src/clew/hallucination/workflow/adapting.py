@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeGuard
 
 from clew.base.commands import Watched, takes
-from clew.base.errors import InputError
-from clew.base.progress import Reporter, WorkStarted, log_event, report_work
+from clew.base.errors import InputError, StoreError
+from clew.base.progress import Note, Reporter, WorkStarted, log_event, report_work
 from clew.base.settings import check_exists
 from clew.base.texts import counted
-from clew.base.urls import as_path
+from clew.base.urls import as_path, local_path
 from clew.hallucination.workflow.calibrating import choose_out, read_kept
 from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings, load_libraries
 from clew.hallucination.workflow.scoring import describe_rows
@@ -82,6 +82,9 @@ class AdaptSettings(ModelPlacement, RowSettings, Watched):
             question, answer and label, optionally context; a Hugging Face dataset as
             name:config:split; a trace store; or a folder of samples of "clew preprocess". At least
             20 need a label; those without one count for their statistics.
+        feedback: Use the labels that people gave to answers of "clew serve" with this detector,
+            which are in its folder.
+        feedback_file: A file of such labels in another place.
         unlabeled: More of your answers, whose labels are not used.
         out: Folder for the adapted detector.
         overwrite: Replace a detector that is in `out` already.
@@ -94,7 +97,9 @@ class AdaptSettings(ModelPlacement, RowSettings, Watched):
     """
 
     detector: str | Path = field(kw_only=False)
-    labeled: "str | Path | Sequence[Mapping[str, Any]] | Any"
+    labeled: "str | Path | Sequence[Mapping[str, Any]] | Any" = None
+    feedback: bool = False
+    feedback_file: str | Path | None = None
     out: Annotated[str | Path, UrlNeverFromFile]
     unlabeled: "str | Path | Sequence[Mapping[str, Any]] | Any" = None
     overwrite: bool = False
@@ -154,7 +159,7 @@ def _read_answers(
     detector: "Detector", given: AdaptSettings, report: Reporter
 ) -> list["ReadAnswer"]:
     """All answers; those of samples are not passed through the model again."""
-    found: list[ReadAnswer] = []
+    found = _read_feedback(detector, given, report)
     others: list[tuple[ExistingAnswers, bool]] = []
     for source, is_labeled in ((given.labeled, True), (given.unlabeled, False)):
         if source is not None and _is_samples(source):
@@ -166,13 +171,43 @@ def _read_answers(
         one.hallucinated is not None for some, use in others if use for one in some.read(0)
     )
     if labels < _LEAST_LABELS:  # before the model is loaded
+        is_file = isinstance(given.labeled, str | Path)
         raise InputError(
             f"{counted(labels, 'answer')} have a label, but adaptation requires at least "
             f"{_LEAST_LABELS}: label more answers.",
-            setting="labeled",
-            value=given.labeled if isinstance(given.labeled, str | Path) else None,
+            setting="labeled" if is_file else None,
+            value=given.labeled if is_file else None,
         )
     return found + _pass_answers(detector, given, others, report)
+
+
+def _read_feedback(
+    detector: "Detector", given: AdaptSettings, report: Reporter
+) -> list["ReadAnswer"]:
+    """The labels of `clew serve`; their answers were passed through the model there."""
+    import numpy as np
+
+    from clew.hallucination.detectors.data import BlankAnswer
+    from clew.hallucination.detectors.detector_folder import hash_method
+    from clew.hallucination.live.feedback import FEEDBACK_FILE, read_feedback
+
+    if not given.feedback and given.feedback_file is None:
+        if given.labeled is None:
+            raise InputError("give labeled answers: `labeled`, or `feedback=True`.")
+        return []
+    assert detector.folder is not None  # it was read from there
+    path = local_path(given.feedback_file or detector.folder / FEEDBACK_FILE)
+    found = read_feedback(path, hash_method(detector))
+    blank: Any = BlankAnswer(detector.sample_shape, detector.fields)
+    expected = detector.read_vectors(blank, np.zeros(1)).shape[1]
+    if found.vectors.shape[1] != expected:
+        raise StoreError(
+            f'the vectors in "{path}" have {found.vectors.shape[1]:,} numbers, but those of the '
+            f"detector have {expected:,}: restore the file from a backup."
+        )
+    if found.others:
+        report(Note(f"excluded: {counted(found.others, 'label')} for another detector"))
+    return [*zip(found.vectors, map(bool, found.labels), strict=True)]
 
 
 def _is_samples(source: Any) -> TypeGuard[str | Path]:

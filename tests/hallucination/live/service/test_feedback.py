@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import clew
 from clew.base.errors import InputError, StoreError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors.detector_folder import hash_method
@@ -259,6 +260,31 @@ def test_every_label_that_was_confirmed_survives_kill_9(
         assert post(address, "/feedback", {"id": next(iter(kept)), "label": "correct"})
     lines = list(Journal(file).read_on())
     assert [line["label"] for line in lines] == ["hallucinated"] * len(kept) + ["correct"]
+
+
+def test_detector_is_adapted_to_the_feedback_also_on_unfamiliar_answers(
+    serve: Serve, vector_session: Session, detector_folder: Path, file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="`labeled`, or `feedback=True`"):
+        clew.adapt(detector_folder, out=tmp_path / "adapted")
+    with pytest.raises(InputError, match="no labels for this detector"):
+        clew.adapt(detector_folder, feedback=True, out=tmp_path / "adapted")
+    with serve() as served:
+        items = [{"question": f"Is it {n}?", "answer": f"It is {n * 7}."} for n in range(24)]
+        scored = served.fetch("v1/score", items)[1]
+        assert any(one["state"] == "out_of_distribution" for one in scored)
+        for place, one in enumerate(scored):
+            label = "hallucinated" if place % 3 else "correct"
+            assert say(served, {"id": one["id"], "label": label})[0] == 200
+    result = clew.adapt(detector_folder, feedback_file=file, out=tmp_path / "adapted")
+    assert (result.labels, result.hallucinated) == (24, 16)
+    same = hash_method(vector_session.detector)
+    assert hash_method(result.detector) == same, "its own feedback can be added to the file"
+    said = {"id": "a", "index": 0, "choices": 1, "label": "correct", "corrected_answer": None}
+    other = tmp_path / "other.jsonl"
+    Journal(other).append({**said, "made": "", "detector": same, "vector": "AACAPw=="})
+    with pytest.raises(StoreError, match="have 1 numbers"):
+        clew.adapt(detector_folder, feedback_file=other, out=tmp_path / "again")
 
 
 def test_file_of_another_detector_or_without_labels_is_refused(serve: Serve, file: Path) -> None:

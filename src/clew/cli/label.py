@@ -39,7 +39,12 @@ def run(call: Call) -> None:
     _print_examples(call.console, result)
     _print_categories(call.console, result)
     _print_totals(call.console, result)
-    if not asked and result.doubtful:
+    if not asked and result.next is not None:
+        print_line(
+            call.progress,
+            f"label {counted(len(result.next), 'answer')} next: {_review_command(call)}",
+        )
+    elif not asked and result.doubtful:
         say = f"check {counted(result.doubtful, 'doubtful label')} with: {_review_command(call)}"
         print_line(call.progress, say)
     print_line(call.progress, f"create training samples with: {_next_command(call, result)}")
@@ -56,7 +61,9 @@ def _review_command(call: Call) -> str:
     words = ["clew", "label", Path(call.settings["store"]), "--out", Path(call.settings["out"])]
     for name, flag in _SCORED_BY.items():
         words += [flag, str(call.settings[name])] if call.settings[name] else []
-    return for_shell([*words, "--review"])
+    detector = call.settings["detector"]
+    more = ["--next", "--detector", Path(detector)] if detector else []
+    return for_shell([*words, "--review", *more])
 
 
 def _review(call: Call, result: "LabelResult", *, port: int, browser: bool) -> "LabelResult":
@@ -65,7 +72,7 @@ def _review(call: Call, result: "LabelResult", *, port: int, browser: bool) -> "
     from clew.hallucination.labels.review import Hints, open_page, open_review
 
     hints = Hints(next=_next_command(call, result), again=_review_command(call))
-    with open_review(result.path, result.score_threshold) as review:
+    with open_review(result.path, result.score_threshold, result.next) as review:
         with open_page(review, port, hints) as server:
             print_line(call.progress, f"review page: {server.address}")
             print_line(call.progress, "finish there or press Ctrl-C here; decisions are saved")
@@ -87,6 +94,7 @@ def _describe(result: "LabelResult") -> dict[str, object]:
         "unclear": result.unclear,
         "spans": _count_spans(result),
         "score_threshold": result.score_threshold,
+        "next": result.next,
         "categories": {
             one.category: {
                 "answers": one.answers,

@@ -12,9 +12,11 @@ from clew.base.errors import InputError
 from clew.hallucination.detectors.adaptation import (
     UNLABELED,
     adapt_vectors,
+    choose_next,
     start_linear,
 )
 from clew.hallucination.detectors.detector_folder import save_detector
+from clew.hallucination.labels.review import open_review
 from clew.hallucination.llm.models import LoadedModel
 from clew.metrics.calibration import PlattScale
 from clew.metrics.ranking import auroc
@@ -131,6 +133,34 @@ def test_adapted_detector_is_used_like_any_other(
     assert again.auroc_before > result.auroc_before
     with pytest.raises(InputError, match="a detector is there already"):
         clew.adapt(source, labeled=answers, out=out, model=live_model)
+
+
+@pytest.mark.slow
+def test_answers_to_label_next_are_those_of_the_review(
+    source: Path, live_store: Path, tmp_path: Path
+) -> None:
+    settings = {"out": tmp_path / "scores.csv", "next": True, "detector": source}
+    first = clew.label(live_store, **settings).next
+    assert first is not None and len({*first}) == 20
+    with open_review(tmp_path / "scores.csv", only=first) as review:
+        assert [one.row.global_example_id for one in review.queue] == first
+        for label in ("correct", "hallucinated") * 10:
+            review.decide(label)
+    again = clew.label(live_store, **settings)
+    assert again.corrected == 20
+    assert again.next and not {*again.next} & {*first}
+
+
+def test_next_answers_are_unsure_and_unlike_each_other() -> None:
+    vectors, labels = draw(300, source=3.0, states=1.0)
+    vectors[0] = vectors[1]  # the same answer twice
+    known = np.where(np.arange(300) < 40, labels, UNLABELED)
+    known[:2] = UNLABELED
+    chosen = choose_next(vectors, known, start_linear(vectors.shape[1]), 20)
+    assert len({*chosen}) == 20 and (known[chosen] == UNLABELED).all()
+    assert not {0, 1} <= {*chosen.tolist()}
+    scores = vectors[:, 0] - np.median(vectors[:, 0])
+    assert np.abs(scores[chosen]).mean() < np.abs(scores).mean()
 
 
 def _labeled_risks(scored: Any) -> list[tuple[bool, float]]:

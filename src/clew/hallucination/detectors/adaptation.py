@@ -270,6 +270,41 @@ class _Ridge:
         return slope, offset, _WEIGHT * parts
 
 
+def choose_next(
+    vectors: Vectors, labels: Labels, before: Linear, count: int
+) -> Int[np.ndarray, " chosen"]:
+    """Rows of the unlabeled answers to label next, the most informative first: the score is unsure
+    about them, and they are unlike the labeled ones and each other (k-center). Either alone picks
+    outliers, or one answer many times."""
+    is_labeled = labels != UNLABELED
+    given, truth = vectors[is_labeled], labels[is_labeled]
+    scores = doubled(before.score(vectors))
+    border = np.median(scores)
+    if len(truth) and _find_rare(truth) is None:
+        linear = _Ridge.of(vectors, given, before.score(given)).fit(truth, before)
+        scores, border = doubled(linear.score(vectors)), 0.0
+    doubt = _rank(-np.abs(scores - border))
+    states = vectors[:, _FIRST_STATE:] - vectors[:, _FIRST_STATE:].mean(axis=0)
+    states /= np.where((spread := states.std(axis=0)) > 0, spread, np.inf)
+    squares = (states**2).sum(axis=1)
+    known = squares[is_labeled] - 2 * states @ states[is_labeled].T
+    nearest = squares + known.min(axis=1, initial=np.inf)
+    chosen: list[int] = []
+    while len(chosen) < min(count, int((~is_labeled).sum())):
+        value = doubt * (_rank(nearest) if np.isfinite(nearest).all() else 1.0)
+        value[is_labeled] = -1
+        value[chosen] = -1
+        row = int(value.argmax())
+        chosen.append(row)
+        nearest = np.minimum(nearest, squares + squares[row] - 2 * states @ states[row])
+    return np.array(chosen, np.int64)
+
+
+def _rank(values: np.ndarray) -> Float64[np.ndarray, " values"]:
+    """From 0 to 1, the highest value."""
+    return values.argsort().argsort() / max(1, len(values) - 1)
+
+
 def start_linear(numbers: int) -> Linear:
     """The score of a detector that is not adapted: the first number of a vector."""
     weights = np.zeros(numbers, np.float32)

@@ -19,6 +19,8 @@ from clew.storage.reader import ShardReader, StoreReader
 Label = Literal["correct", "hallucinated", "refused", "excluded"]
 # The reason of a score that is missing since the model declined to answer.
 REFUSED = "refused"
+# The reason of one that is missing since nobody has labeled the answer yet.
+UNLABELED = "unlabeled"
 # The reason of a judge's score; more is said where the words disagree with it.
 JUDGED = "judged"
 _COLUMNS = ("global_example_id", "question_id", "question", "category", "accepted_answers")
@@ -60,9 +62,9 @@ class StoredAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabeledAnswer:
-    """An answer with its score, from 0 (hallucinated) to 1 (correct); None if it is refused.
-    `accepted_answer` is the best-matching one. `reason` says why it has this score. `correction`
-    is what a person says instead, and wins."""
+    """An answer with its score, from 0 (hallucinated) to 1 (correct); None if it is refused or
+    unlabeled. `accepted_answer` is the best-matching one. `reason` says why it has this score.
+    `correction` is what a person says instead, and wins."""
 
     question_id: str
     global_example_id: int
@@ -98,7 +100,7 @@ class LabeledAnswer:
         if self.correction is not None:
             return self.correction
         if self.score is None:
-            return "refused"
+            return "excluded" if self.reason == UNLABELED else "refused"
         return "hallucinated" if self.score < threshold else "correct"
 
 

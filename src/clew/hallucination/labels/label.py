@@ -19,6 +19,7 @@ from clew.cluster.workers import Spread
 from clew.hallucination.labels.answers import (
     JUDGED,
     REFUSED,
+    UNLABELED,
     Label,
     LabeledAnswer,
     StoredAnswer,
@@ -94,7 +95,8 @@ class LabelResult(Tabular):
     had exactly these rows. If questions ask for several facts, `spans` say where the answers state
     them, in `spans_path`; `unclear` are the question ids of answers that state none of them
     clearly. `lost_corrections` is the number of corrections in the file before that are of other
-    answers.
+    answers. `next` are the numbers (`global_example_id`) of the answers to label next,
+    if they were asked for.
     """
 
     path: Path
@@ -109,6 +111,7 @@ class LabelResult(Tabular):
     spans_path: Path | None = None
     unclear: list[str] = field(default_factory=list)
     lost_corrections: int = 0
+    next: list[int] | None = None
 
     @property
     def table(self) -> pa.Table:
@@ -164,6 +167,7 @@ def label_store(
     judge: ChatConfig | None = None,
     score_threshold: float = DEFAULT_THRESHOLD,
     overwrite: bool = False,
+    keep_unlabeled: bool = False,
     on_judged: OnJudged | None = None,
     where: Spread | None = None,
     reporter: Reporter = ignore_event,
@@ -171,8 +175,10 @@ def label_store(
     """Score the answers of a trace store and write the scores file. Labels and spans of given
     answers are those of their file. With `judge`, a model behind a
     chat endpoint scores instead of `method`, asked by the workers of a cluster if `where` is given.
-    `reporter` is told about these. Raises InputError if no answer can be scored, or if
-    `out` has other contents and `overwrite` is not given.
+    `reporter` is told about these. With `keep_unlabeled`, answers that cannot be scored have a row
+    without a score, for a person to label; a row that was labeled so stays. Raises
+    InputError if no answer can be scored, or if `out` has other contents and `overwrite` is not
+    given.
     """
     out = local_path(out)
     _check_settings(out, method, score_threshold)
@@ -183,7 +189,11 @@ def label_store(
     others = [answer for answer in answers if answer.given_score is None]
     # A judge can read a given answer and its source without an accepted answer.
     usable = [one for one in others if one.accepted or (is_given and judge)]
-    excluded = [one.question_id for one in others if not (one.accepted or (is_given and judge))]
+    left = [one for one in others if not (one.accepted or (is_given and judge))]
+    by_hand = {*read_corrections(out)}
+    waits = [keep_unlabeled or (a.question_id, a.global_example_id) in by_hand for a in left]
+    waiting = [one for one, is_kept in zip(left, waits, strict=True) if is_kept]
+    excluded = [one.question_id for one, kept in zip(left, waits, strict=True) if not kept]
     spans = _label_spans(answers)
     rows = (
         _judge(usable, judge, out, on_judged, where, reporter)
@@ -191,6 +201,7 @@ def label_store(
         else _score(usable, method, spans)
     )
     rows += map(_label_given, labeled)
+    rows += [LabeledAnswer.of(one, None, UNLABELED, "", UNLABELED) for one in waiting]
     if not rows:
         raise InputError(_why_none(store, reader.manifest, len(excluded)))
     rows.sort(key=lambda row: row.global_example_id)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from clew.base.errors import Call, InputError
 from clew.base.texts import from_csv
-from clew.hallucination.labels.answers import REFUSED, Label, LabeledAnswer
+from clew.hallucination.labels.answers import REFUSED, UNLABELED, Label, LabeledAnswer
 from clew.storage.reading import open_regular
 from clew.storage.text_files import CsvRecords, TooLongError, csv_text, open_text
 from clew.storage.writing import replace_file
@@ -190,8 +190,9 @@ class ScoresTable(LabelTable):
         corrected = self.parse_correction(line, row)
         if corrected is not None:
             return corrected
-        if self.reason_place is not None and row[self.reason_place].strip() == REFUSED:
-            return "refused"
+        reason = "" if self.reason_place is None else row[self.reason_place].strip()
+        if reason in (REFUSED, UNLABELED):
+            return "refused" if reason == REFUSED else "excluded"
         return self.parse_score(line, row)
 
     def parse_correction(self, line: int, row: Sequence[str]) -> Label | None:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -351,6 +351,9 @@ class LabelSettings(OnCluster, Cached):
             that runs here, or a new one on this machine) or ray://host:port. Requires "clew[ray]".
         workers: Number of workers on the cluster. [default: one per core]
         review: Then correct labels on a page in the browser, the most doubtful first.
+        next: Choose the 20 answers without a label by hand whose labels would help most to adapt
+            `detector` to these answers; the review shows these. Each passes through its model.
+        detector: The detector to adapt, for `next`.
         port: Port for the page; 0 picks any free port.
         browser: Open the page in the browser.
         reporter: Called with progress events. [default: the log]
@@ -365,6 +368,8 @@ class LabelSettings(OnCluster, Cached):
     judge_model: str | None = None
     judge_key_env: Annotated[str, NeverFromFile] = "OPENAI_API_KEY"
     review: bool = False
+    next: bool = False
+    detector: str | Path | None = None
     port: int = 0
     browser: bool = True
     reporter: Reporter | None = None
@@ -399,6 +404,8 @@ def label(given: LabelSettings) -> "LabelResult":
 
     if given.review:
         require_web()
+    if given.next != (given.detector is not None):
+        raise InputError("`next` and `detector` go together: give both, or neither.")
     judge, report = _read_judge(given), given.reporter or log_event
     where = given.spread(threads=1, device="cpu")
     if where is not None and judge is None:
@@ -413,13 +420,15 @@ def label(given: LabelSettings) -> "LabelResult":
         done = judged
 
     try:
+        store = open_folder(given.store, cache_dir=given.cache_dir, cache_size=given.cache_size)
         result = label_store(
-            open_folder(given.store, cache_dir=given.cache_dir, cache_size=given.cache_size),
+            store,
             given.out,
             method=given.method or "alias",
             judge=judge,
             score_threshold=given.score_threshold,
             overwrite=given.overwrite,
+            keep_unlabeled=given.next,
             on_judged=on_judged,
             where=where,
             reporter=report,
@@ -427,10 +436,19 @@ def label(given: LabelSettings) -> "LabelResult":
     finally:
         if done:
             report(WorkEnded())
+    if given.detector is not None:
+        from clew.hallucination.workflow.adapting import choose_to_label
+
+        result = replace(result, next=choose_to_label(store, given.detector, result, report))
     if not given.review:
         return result
-    threshold, port, browser = given.score_threshold, given.port, given.browser
-    run_review(result.path, score_threshold=threshold, port=port, browser=browser)
+    run_review(
+        result.path,
+        score_threshold=given.score_threshold,
+        only=result.next,
+        port=given.port,
+        browser=given.browser,
+    )
     return apply_corrections(result)
 
 

@@ -6,8 +6,10 @@ import pytest
 
 from clew.base.errors import InputError, StoreLockedError
 from clew.hallucination.labels import read_scores
+from clew.hallucination.labels.label import label_store
 from clew.hallucination.labels.review import LabelReview, open_review
 from clew.storage.text_files import read_csv
+from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
 
 def corrections(scores: Path) -> dict[str, str]:
@@ -91,3 +93,16 @@ def test_files_that_were_edited_wrongly_are_rejected_with_the_line(
     scores.write_text(scores.read_text().replace(before, after))
     with pytest.raises(InputError, match=message), open_review(scores):
         pass
+
+
+def test_answers_without_any_label_wait_for_a_person(tmp_path: Path) -> None:
+    rows = [trace_row(0, "Rome", ["Rome"]), trace_row(1, "Oslo", []), trace_row(2, "Bonn", [])]
+    store, scores = write_text_store(tmp_path / "store", rows), tmp_path / "scores.csv"
+    found = label_store(store, scores, keep_unlabeled=True)
+    assert [row.label(0.5) for row in found.rows] == ["correct", "excluded", "excluded"]
+    with open_review(scores, only=[2]) as review:
+        review.decide("hallucinated")
+        assert review.current is None
+    again = label_store(store, scores, overwrite=True)
+    assert [row.correction for row in again.rows] == [None, "hallucinated"]
+    assert again.excluded == ["q1"]

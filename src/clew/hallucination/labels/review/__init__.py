@@ -6,7 +6,7 @@ import os
 import threading
 import webbrowser
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import filelock
 
 from clew.base.errors import Call, InputError, StoreLockedError
-from clew.hallucination.labels.answers import REFUSED, Label, LabeledAnswer
+from clew.hallucination.labels.answers import REFUSED, UNLABELED, Label, LabeledAnswer
 from clew.hallucination.labels.label import Doubt, find_doubt
 from clew.hallucination.labels.table import BETWEEN, ScoresTable, label_into
 from clew.pages.review import ReviewApp
@@ -100,7 +100,8 @@ class ScoresFile:
         row, number, table = self.rows[line], self._numbers[line], self.table
         cells = dict(zip(table.columns, row, strict=True))
         name, example = table.parse_key(number, row)
-        has_score = bool(cells["score"].strip()) or cells["reason"].strip() != REFUSED
+        is_without = cells["reason"].strip() in (REFUSED, UNLABELED)
+        has_score = bool(cells["score"].strip()) or not is_without
         return LabeledAnswer(
             question_id=name,
             global_example_id=int(example or 0),
@@ -113,13 +114,18 @@ class ScoresFile:
 
 
 class LabelReview:
-    """The answers that nobody has corrected yet, the most doubtful first. Threads that share it
-    hold `lock`."""
+    """The answers that nobody has corrected yet, the most doubtful first; with `only`, those with
+    these numbers in their order. Threads that share it hold `lock`."""
 
-    def __init__(self, file: ScoresFile, score_threshold: float) -> None:
+    def __init__(
+        self, file: ScoresFile, score_threshold: float, only: Sequence[int] | None = None
+    ) -> None:
         self.file = file
         self.lock = threading.RLock()
         self.queue = _list_answers(file, score_threshold)
+        if only is not None:
+            found = {one.row.global_example_id: one for one in self.queue}
+            self.queue = [found[number] for number in only if number in found]
         self.doubtful = sum(one.doubt.is_large for one in self.queue)
         self._decisions: list[_Decision] = []
 
@@ -180,14 +186,16 @@ def _list_answers(file: ScoresFile, threshold: float) -> list[ReviewedAnswer]:
 
 
 @contextmanager
-def open_review(path: Path, score_threshold: float = 0.5) -> Iterator[LabelReview]:
-    """Review a scores file. Raises InputError if `clew label` did not write it, StoreLockedError if
-    another review of it is running."""
+def open_review(
+    path: Path, score_threshold: float = 0.5, only: Sequence[int] | None = None
+) -> Iterator[LabelReview]:
+    """Review a scores file, or `only` the answers with these numbers. Raises InputError if `clew
+    label` did not write it, StoreLockedError if another review of it is running."""
     file = ScoresFile(path)
     lock = path.with_name(f".{path.name}.review.lock")
     try:
         with lock_file(lock, timeout_seconds=0):
-            yield LabelReview(file, score_threshold)
+            yield LabelReview(file, score_threshold, only)
     except filelock.Timeout:
         raise StoreLockedError(
             f'another review of "{path}" is running: finish that one first.'
@@ -286,11 +294,16 @@ def _describe(answer: ReviewedAnswer) -> dict[str, Any]:
 
 
 def run_review(
-    path: Path, *, score_threshold: float = 0.5, port: int = 0, browser: bool = True
+    path: Path,
+    *,
+    score_threshold: float = 0.5,
+    only: Sequence[int] | None = None,
+    port: int = 0,
+    browser: bool = True,
 ) -> dict[str, int]:
     """Let a person review the labels of a scores file, in the browser. Returns how many answers
     were put into each class, excluded and skipped. Raises what `open_review` does."""
-    with open_review(path, score_threshold) as review, open_page(review, port) as server:
+    with open_review(path, score_threshold, only) as review, open_page(review, port) as server:
         logger.info("review page: %s", server.address)
         if browser:
             webbrowser.open(server.address)

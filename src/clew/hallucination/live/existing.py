@@ -13,12 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from clew.base.cpu import Threads
 from clew.base.errors import InputError, StoppedError
-from clew.base.progress import Reporter, WorkAdvanced, ignore_event
+from clew.base.progress import (
+    Reporter,
+    WorkAdvanced,
+    WorkStarted,
+    ignore_event,
+    report_work,
+)
 from clew.base.urls import as_path
 from clew.cluster.workers import Spread, spread
 from clew.hallucination.detectors import Detector, load_detector
+from clew.hallucination.detectors.adaptation import UNLABELED, choose_next
 from clew.hallucination.labels.answers import open_traces
+from clew.hallucination.labels.answers import read_answers as read_stored
+from clew.hallucination.labels.label import LabelResult
 from clew.hallucination.labels.methods import match_answer
 from clew.hallucination.live.features import Answer
 from clew.hallucination.live.scoring import (
@@ -39,7 +49,7 @@ from clew.hallucination.questions import (
 )
 from clew.hallucination.questions.answered import OwnIds
 from clew.hallucination.samples.source import hash_traces
-from clew.hallucination.traces.schema import CONTEXT, GIVEN_SCORE
+from clew.hallucination.traces.schema import CONTEXT, GIVEN, GIVEN_SCORE
 from clew.hallucination.traces.token_texts import split_texts
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.reader import ShardReader
@@ -51,6 +61,8 @@ _TRACE_COLUMNS = (
 )
 _CORRECT_SCORE = 0.5
 _DIGITS = 6
+_NEXT = 20  # answers to label next
+_NUMBERS = {"correct": 0, "hallucinated": 1, "unlabeled": UNLABELED}
 # Of a row: further columns of the file, by their names there.
 KEPT = "kept"
 
@@ -226,6 +238,35 @@ def read_vectors(
         found = scorer.score_window(encoded, lambda count: reporter(WorkAdvanced(count=count)))
         for one, existing in zip(found, window, strict=True):
             yield one.vector, existing.hallucinated
+
+
+def choose_to_label(
+    store: Path, detector: Detector, labeled: LabelResult, reporter: Reporter
+) -> list[int]:
+    """The numbers of the answers of a trace store to label next, the most informative first. Labels
+    of a person and of the answers' file count as known."""
+    answers = TraceAnswers(store, detector)
+    started = WorkStarted(noun="answers", verb="read", planned=answers.count)
+    with (
+        Session.open(detector, reporter=reporter, threads=Threads(None, reporter)) as session,
+        report_work(reporter, started),
+    ):
+        vectors = [vector for vector, _ in read_vectors(session, answers, reporter=reporter)]
+    rows = {row.global_example_id: row for row in labeled.rows}
+    found: list[tuple[int, np.ndarray, int]] = []
+    for stored, vector in zip(read_stored(open_traces(store)), vectors, strict=True):
+        row = rows.get(stored.global_example_id)
+        if row is not None and vector is not None:
+            is_known = row.correction is not None or row.method == GIVEN
+            label = row.label(labeled.score_threshold) if is_known else "unlabeled"
+            if label in _NUMBERS:  # neither refused nor excluded
+                found.append((stored.global_example_id, vector, _NUMBERS[label]))
+    if not found:
+        return []
+    numbers, matrix, labels = zip(*found, strict=True)
+    before = detector.ranking(len(matrix[0]))
+    chosen = choose_next(np.stack(matrix), np.array(labels), before, _NEXT)
+    return [numbers[row] for row in chosen]
 
 
 RiskRow = dict[str, Any]

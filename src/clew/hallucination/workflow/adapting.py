@@ -22,14 +22,11 @@ if TYPE_CHECKING:
 
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
-    from clew.hallucination.labels.label import LabelResult
     from clew.hallucination.live.existing import ExistingAnswers
 
 # What adaptation needs of an answer, None if it cannot be checked; and whether it is hallucinated.
 ReadAnswer: TypeAlias = "tuple[np.ndarray | None, bool | None]"
 _LEAST_LABELS = 20
-_NEXT = 20  # answers to label next
-_NUMBERS = {"correct": 0, "hallucinated": 1, "unlabeled": -1}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -275,42 +272,3 @@ def _pass_answers(
             read = read_vectors(session, answers, given.rows, report, given.should_stop)
             found += [(vector, label if is_labeled else None) for vector, label in read]
     return found
-
-
-def choose_to_label(
-    store: str | Path, detector: str | Path, result: "LabelResult", report: Reporter
-) -> list[int]:
-    """The numbers of the answers of a trace store to label next, the most informative first.
-    Labels of a person and of the answers' file count as known."""
-    load_libraries(report)
-    import numpy as np
-
-    from clew.base.cpu import Threads
-    from clew.hallucination.detectors.adaptation import choose_next
-    from clew.hallucination.labels.answers import open_traces, read_answers
-    from clew.hallucination.live.existing import TraceAnswers, read_vectors
-    from clew.hallucination.live.session import Session
-    from clew.hallucination.traces.schema import GIVEN
-
-    _, kept = read_kept(detector)
-    answers = TraceAnswers(as_path(store), kept)
-    with (
-        Session.open(kept, reporter=report, threads=Threads(None, report)) as session,
-        report_work(report, WorkStarted(noun="answers", verb="read", planned=answers.count)),
-    ):
-        vectors = [vector for vector, _ in read_vectors(session, answers, reporter=report)]
-    rows = {row.global_example_id: row for row in result.rows}
-    found: list[tuple[int, np.ndarray, int]] = []
-    for stored, vector in zip(read_answers(open_traces(as_path(store))), vectors, strict=True):
-        row = rows.get(stored.global_example_id)
-        if row is not None and vector is not None:
-            is_known = row.correction is not None or row.method == GIVEN
-            label = row.label(result.score_threshold) if is_known else "unlabeled"
-            if label in _NUMBERS:  # neither refused nor excluded
-                found.append((stored.global_example_id, vector, _NUMBERS[label]))
-    if not found:
-        return []
-    numbers, matrix, labels = zip(*found, strict=True)
-    before = kept.ranking(len(matrix[0]))
-    chosen = choose_next(np.stack(matrix), np.array(labels), before, _NEXT)
-    return [numbers[row] for row in chosen]

@@ -437,9 +437,14 @@ def label(given: LabelSettings) -> "LabelResult":
         if done:
             report(WorkEnded())
     if given.detector is not None:
-        from clew.hallucination.workflow.adapting import choose_to_label
+        load_libraries(report)
+        from clew.hallucination.detectors import load_detector
+        from clew.hallucination.live.existing import choose_to_label
 
-        result = replace(result, next=choose_to_label(store, given.detector, result, report))
+        detector = load_detector(given.detector)
+        result = replace(
+            result, next=choose_to_label(urls.as_path(store), detector, result, report)
+        )
     if not given.review:
         return result
     run_review(

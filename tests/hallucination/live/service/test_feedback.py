@@ -3,6 +3,7 @@ happens."""
 
 import json
 import re
+import signal
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -245,12 +246,13 @@ def test_every_label_that_was_confirmed_survives_kill_9(
 
         def label(name: str) -> None:
             if next(numbers) == 60:
-                process.kill()
+                process.send(signal.SIGKILL)
             with_label = {"id": name, "label": "hallucinated"}
             confirmed[name] = post(address, "/feedback", with_label)["label"]
 
         with ThreadPoolExecutor(8) as clients:
             replies = [clients.submit(label, name) for name in names]
+        assert process.wait() == -signal.SIGKILL
         assert any(one.exception() for one in replies) and len(confirmed) >= 40
     kept = {line["id"]: line["label"] for line in Journal(file).read_on()}
     assert confirmed.items() <= kept.items()

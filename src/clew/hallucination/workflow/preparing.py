@@ -351,8 +351,9 @@ class LabelSettings(OnCluster, Cached):
             that runs here, or a new one on this machine) or ray://host:port. Requires "clew[ray]".
         workers: Number of workers on the cluster. [default: one per core]
         review: Then correct labels on a page in the browser, the most doubtful first.
-        next: Choose the 20 answers without a label by hand whose labels would help most to adapt
-            `detector` to these answers; the review shows these. Each passes through its model.
+        next: Choose 20 answers without a label by hand to label next, to adapt `detector` to these
+            answers: it is unsure about them, and they are unlike each other and the labeled ones.
+            The review shows these. Each answer passes through its model.
         detector: The detector to adapt, for `next`.
         port: Port for the page; 0 picks any free port.
         browser: Open the page in the browser.

@@ -39,6 +39,8 @@ RUNS = {
     "patterns_clean": "--data my_photos --seeds 1 --copies 2",
     "patterns_unknown": "--data three_photos --hold-out red --network tiny --epochs 1",
     "probes": "--quick",
+    "promise": "--work promise --model my-model --sets my_questions.csv "
+    "--train-on more_questions.csv my_questions.csv --method linear_probe --draws 20",
     "ray_overhead": "--questions 8 --turns 1 --variants 1 --model my-model",
     "score": f"{_DETECTOR} --answers 8 --repeats 1 --read-back traces_data",
     "serve": f"{_DETECTOR} --rows 2 --requests 4 --max-new-tokens 4 --repeats 1",

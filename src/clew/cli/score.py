@@ -37,7 +37,9 @@ def _print_rows(console: Console, result: "ScoreResult") -> None:
     rows = []
     for row in result.rows[:_MOST_ROWS]:
         risk = "" if row["risk"] is None else f"{row['risk']:.2f}"
-        texts = (shortened_cell(row[name], _CELL_CHARACTERS) for name in ("question", "answer"))
+        texts = (
+            shortened_cell(row[name] or "", _CELL_CHARACTERS) for name in ("question", "answer")
+        )
         verdict = LEVEL_WORDS.get(row["risk_level"], "no verdict")
         rows.append((risk, verdict, STATE_WORDS[row["state"]], *texts))
     heads = ("risk", "verdict", "state", "question", "answer")
@@ -78,5 +80,9 @@ def _print_summary(console: Console, result: "ScoreResult") -> None:
         )
     if result.warning:
         print_line(console, f"warning: {result.warning}", style="yellow")
+    if result.promise:
+        print_line(console, f"promise: {result.promise}")
+    if result.no_promise:
+        print_line(console, f"no promise: {result.no_promise}")
     if result.path is not None:
         print_line(console, f"risks in {result.path}")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.workflow.scoring import describe_detector
 from tests.hallucination.comparison.making import compare_config, describe_capture
 from tests.hallucination.detectors.keeping import CAPTURE, write_captured
+from tests.workspace import inside
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +122,7 @@ def test_what_a_kill_left_in_a_new_folder_is_replaced(fitted: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "give either `risks` or `samples`"),
+        ({}, "give either `labeled`, `risks` or `samples`"),
         ({"samples": "pre"}, "was fitted on the answers"),
         ({"samples": "other", "target_fpr": 1.5}, "target_fpr"),
     ],
@@ -204,3 +206,98 @@ def test_a_calibrated_detector_reports_its_own_figures(fitted: Path, tmp_path: P
 def test_a_folder_without_a_detector_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no detector\.json"):
         clew.calibrate(tmp_path, risks="mine.jsonl")
+
+
+def write_graded_risks(path: Path, detector: clew.Detector, *, far: int = 0) -> Path:
+    """100 answers, of which the 40 with the highest risks are wrong; the first of them are not
+    familiar."""
+    write_risks(path, detector, count=100)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert detector.fallback is not None
+    for number, row in enumerate(rows):
+        row |= {"risk": (number + 1) / 101, "hallucinated": number >= 60}
+        if number < far:
+            other = {"risk": None, "token_probability_risk": 0.5, "threshold": None}
+            method = detector.fallback.scorer.statistic
+            row |= {**other, "state": "out_of_distribution", "method": method}
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def test_promise_is_kept_with_the_detector_and_its_curve_beside_it(
+    fitted: Path, tmp_path: Path
+) -> None:
+    before = clew.load_detector(fitted / "out")
+    risks = write_graded_risks(tmp_path / "mine.jsonl", before)
+    result = clew.calibrate(fitted / "out", risks=risks, max_wrong_shown=0.1, out=tmp_path / "mine")
+    promise = result.promise
+    assert promise is not None and promise.shown >= 60 and promise.share_interval[0] > 0.5
+    after = clew.load_detector(tmp_path / "mine")
+    assert after.promise == promise and after.calibration == before.calibration
+    assert after.threshold == promise.threshold
+    assert "at most 10.0% of the answers shown are wrong (95% confidence)" in promise.text
+    assert promise.text == after.as_dict()["promise"]
+    page = (tmp_path / "mine/promise.html").read_text(encoding="utf-8")
+    assert result.report == tmp_path / "mine/promise.html" and "<svg" in page
+    assert (tmp_path / "mine/figures/promise.png").exists()
+    assert before.promise is None
+
+
+def test_unfamiliar_answers_count_as_not_shown_instead_of_being_refused(
+    fitted: Path, tmp_path: Path
+) -> None:
+    detector = clew.load_detector(fitted / "out")
+    risks = write_graded_risks(tmp_path / "mine.jsonl", detector, far=55)
+    with pytest.raises(InputError, match="at least 10 correct and 10 hallucinated"):
+        clew.calibrate(fitted / "out", risks=risks, out=tmp_path / "plain")
+    settings = {"risks": risks, "out": tmp_path / "mine"}
+    result = clew.calibrate(fitted / "out", **settings, max_wrong_shown=0.5, confidence=0.9)
+    assert result.refusal is not None and result.refusal.not_familiar == 55
+    assert "100 labeled answers (55 not familiar: not shown)" in result.text
+    rows = [json.loads(line) for line in risks.read_text().splitlines()]
+    for row in rows[55:]:
+        row["hallucinated"] = False
+    risks.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    result = clew.calibrate(fitted / "out", **settings, max_wrong_shown=0.1)
+    assert result.promise is not None and result.promise.share_shown == 0.45
+    assert "(55 not familiar: not shown)" in result.text
+
+
+def test_refused_promise_changes_nothing_and_says_what_could_be_promised(
+    fitted: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(fitted / "out/detector", tmp_path / "detector"))
+    risks = write_graded_risks(tmp_path / "mine.jsonl", clew.load_detector(folder))
+    before = (folder / "detector.json").read_bytes()
+    page = tmp_path / "page/curve.html"
+    result = clew.calibrate(folder, risks=risks, max_wrong_shown=0.01, report=page)
+    refusal = result.refusal
+    assert refusal is not None and result.promise is None and result.report == page
+    assert (folder / "detector.json").read_bytes() == before and page.exists()
+    assert refusal.could_promise is not None and 0.01 < refusal.could_promise < 0.1
+    assert refusal.labels_needed is not None and refusal.labels_needed % 100 == 0
+    assert refusal.least_withheld == pytest.approx((0.4 - 0.01) / 0.99)
+    assert "even a perfect detector would have to withhold 39%" in result.text
+
+
+def test_another_calibration_ends_a_promise(fitted: Path, tmp_path: Path) -> None:
+    risks = write_graded_risks(tmp_path / "mine.jsonl", clew.load_detector(fitted / "out"))
+    kept = tmp_path / "mine"
+    detector = clew.calibrate(fitted / "out", risks=risks, max_wrong_shown=0.2, out=kept).detector
+    assert detector.promise is not None
+    assert replace(detector, threshold=0.9).promise is None
+    clew.calibrate(kept, samples=fitted / "other")
+    assert clew.load_detector(kept).promise is None
+
+
+def test_file_of_labeled_answers_is_scored_first(workspace: Path, tmp_path: Path) -> None:
+    with inside(workspace):
+        rows = clew.score(questions="traces_data", detector="results/lstm/detector").rows
+        lines = [{k: row[k] for k in ("question", "answer", "hallucinated")} for row in rows]
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (tmp_path / "mine.jsonl").write_text(text)
+        settings = {"labeled": tmp_path / "mine.jsonl", "max_wrong_shown": 0.9}
+        result = clew.calibrate("results/lstm/detector", **settings, out=tmp_path / "mine")
+    assert result.promise is not None and result.promise.answers == len(rows)
+    with pytest.raises(InputError, match="give either `labeled`, `risks` or `samples`"):
+        clew.calibrate(tmp_path / "mine", max_wrong_shown=0.1)

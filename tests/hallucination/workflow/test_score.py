@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from clew.base.errors import InputError, SettingsMismatchError, StoppedError, St
 from clew.base.progress import Event, ignore_event
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
+from clew.hallucination.detectors.data import Promise
 from clew.hallucination.llm.prompts import Prompt
 from tests.builders import tiny_loaded
 from tests.events import notes
@@ -278,3 +279,45 @@ def test_columns_of_the_file_are_kept_beside_the_risks(
     assert [str(row["risk (file)"]) for row in found] == ["0", "1"]
     assert [row["tags"] for row in found] == ["[1]"] * 2
     assert all(row["question"] == "Who?" for row in found)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".arrow"])
+def test_withheld_answers_are_not_in_the_file(
+    score: Score, detector: Detector, tmp_path: Path, ending: str
+) -> None:
+    strict = replace(detector, threshold=0.0)
+    out = tmp_path / f"risks{ending}"
+    policy = {"on_risk": "replace", "replacement": "withheld"}
+    result = score(RECORDS, detector=strict, out=out, **policy)
+    assert set(result.table["answer"].to_pylist()) == {"withheld"}
+    written = [path.read_bytes() for path in tmp_path.iterdir() if path.is_file()]
+    assert not any(ANSWER.encode() in content for content in written)
+    with pytest.raises(SettingsMismatchError, match="on_risk"):
+        score(RECORDS, detector=strict, out=out)
+    rows = score(RECORDS, detector=strict, on_risk="withhold").rows
+    assert {row["answer"] for row in rows} == {None} and all(row["question"] for row in rows)
+
+
+def test_promise_is_printed_only_for_answers_like_the_labeled_ones(
+    score: Score, detector: Detector
+) -> None:
+    assert detector.calibration is not None
+    lax = replace(detector, threshold=1.0, distance=None)
+    for shown, promised in ((100, True), (5, False)):
+        promise = Promise(
+            max_wrong_shown=0.1,
+            confidence=0.95,
+            threshold=1.0,
+            calibration=asdict(detector.calibration),
+            answers=100,
+            not_familiar=100 - shown,
+            unchecked=0,
+            shown=shown,
+            wrong_shown=0,
+            share_shown=shown / 100,
+            share_interval=(0.0, 1.0),
+        )
+        kept = replace(lax.kept, calibrated={"promise": promise.to_dict()})
+        result = score(RECORDS * 6, detector=replace(lax, origin=kept))
+        assert (result.promise is not None) == promised
+        assert (result.no_promise is not None) != promised

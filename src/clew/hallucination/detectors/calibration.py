@@ -172,12 +172,14 @@ def measure_chance(
 @dataclass(frozen=True, kw_only=True)
 class LabeledRisks:
     """The risks that a detector gave to labeled answers; 1 is hallucinated. Those that were out of
-    distribution (`is_far`) have the risk of their token probabilities."""
+    distribution (`is_far`) have the risk of their token probabilities. Of the `excluded` answers,
+    those that are `unchecked` have a label, but no risk."""
 
     risks: Float64[np.ndarray, " answers"]
     labels: Int[np.ndarray, " answers"]
     is_far: Bool[np.ndarray, " answers"]
     excluded: int = 0
+    unchecked: int = 0
 
     @classmethod
     def of(cls, risks: Sequence[Risk], labels: np.ndarray) -> "LabeledRisks":
@@ -191,6 +193,7 @@ class LabeledRisks:
             labels=labels[known].astype(np.int8),
             is_far=far[known],
             excluded=int((~known).sum()),
+            unchecked=int((~known).sum()),
         )
 
     def part(self, *, is_far: bool) -> "LabeledRisks":
@@ -323,7 +326,7 @@ def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -
         "threshold_after": threshold,
         **_rates(checked.labels, risks, threshold),
     }
-    return _record(changed, figures)
+    return record_calibration(changed, figures)
 
 
 def _rates(labels: np.ndarray, risks: np.ndarray, threshold: float) -> dict[str, float | None]:
@@ -336,7 +339,7 @@ def _rates(labels: np.ndarray, risks: np.ndarray, threshold: float) -> dict[str,
     }
 
 
-def _record(detector: Detector, figures: dict[str, Any]) -> Detector:
+def record_calibration(detector: Detector, figures: dict[str, Any]) -> Detector:
     """Say what it was calibrated on. What the test split measured with the calibration before does
     not describe this one."""
     results = {

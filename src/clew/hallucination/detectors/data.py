@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.method import Features, Wrapped
 from clew.hallucination.samples.answers import NODE_TOKENS
 from clew.hallucination.samples.datasets import SampleKind
@@ -74,6 +75,79 @@ class Risk:
     def to_dict(self) -> dict[str, Any]:
         """As in JSON answers; `method` and `distance` included."""
         return {**asdict(self), "risk_level": self.risk_level}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What labeled answers prove: of the answers shown, those with a risk of at most `threshold` by
+    this `calibration`, at most `max_wrong_shown` are wrong. Over the draw of the labels, that fails
+    with a probability of at most 1 - `confidence`. Of the labeled `answers`, `shown` would be
+    shown; not those that are `not_familiar` or `unchecked`. It holds for answers like them."""
+
+    max_wrong_shown: float
+    confidence: float
+    threshold: float
+    calibration: dict[str, float]
+    answers: int
+    not_familiar: int
+    unchecked: int
+    shown: int
+    wrong_shown: int
+    share_shown: float
+    share_interval: tuple[float, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As detector.json has it."""
+        return {**asdict(self), "share_interval": list(self.share_interval)}
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The promise in numbers, as in JSON answers."""
+        return {"max_wrong_shown": self.max_wrong_shown, "confidence": self.confidence}
+
+    @property
+    def text(self) -> str:
+        low, high = self.share_interval
+        return (
+            f"at most {self.max_wrong_shown:.1%} of the answers shown are wrong "
+            f"({self.confidence:.0%} confidence), for answers like the {self.answers:,} labeled "
+            f"ones{tell_not_shown(self)}; {self.share_shown:.0%} [{low:.0%}, {high:.0%}] of the "
+            f"answers are shown, those with a risk of at most {self.threshold:.3f}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiskPolicy:
+    """What becomes of an answer that has no low risk: a high one, or none. "flag" delivers it with
+    its risk; "withhold" delivers nothing of it, "replace" a `replacement` instead."""
+
+    on_risk: Literal["flag", "withhold", "replace"] = "flag"
+    replacement: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.on_risk == "replace") != bool(self.replacement):
+            raise InputError(
+                'a replacement is needed with "replace", and only then.',
+                setting="replacement",
+                value=self.replacement,
+            )
+
+    def withholds(self, risk_level: str | None) -> bool:
+        return self.on_risk != "flag" and risk_level != "low"
+
+
+class _NotShown(Protocol):
+    @property
+    def not_familiar(self) -> int: ...
+
+    @property
+    def unchecked(self) -> int: ...
+
+
+def tell_not_shown(found: _NotShown) -> str:
+    parts = (("not familiar", found.not_familiar), ("not checked", found.unchecked))
+    words = " and ".join(f"{count:,} {name}" for name, count in parts if count)
+    return f" ({words}: not shown)" if words else ""
 
 
 def judge(risk: float, threshold: float) -> Verdict:

@@ -27,6 +27,7 @@ from clew.hallucination.detectors.data import (
     LIVE,
     HostAnswers,
     LiveData,
+    Promise,
     Risk,
     judge,
     unavailable,
@@ -77,8 +78,8 @@ class Fallback:
 class Origin:
     """What a detector was fitted on. `generation`, `capture` and `preprocess` are the settings of
     `clew extract` and `clew preprocess`; `results` is the method's row of results.json;
-    `calibrated` has the figures of `clew calibrate`, if it changed the detector, `adapted` those of
-    `clew adapt`."""
+    `calibrated` has the figures of `clew calibrate`, if it changed the detector, or its promise;
+    `adapted` has those of `clew adapt`."""
 
     model: dict[str, Any]
     prompt: Prompt
@@ -163,6 +164,7 @@ class Detector:
             **{name: self.metrics[name] for name in figures if name in self.metrics},
             "answers": self.kept.data,
             **({"adapted": self.kept.adapted} if self.kept.adapted else {}),
+            **({} if self.promise is None else {"promise": self.promise.text}),
             "warning": self.warning,
         }
 
@@ -173,6 +175,17 @@ class Detector:
         if reason is None:
             return None
         return f"the detector {self.name} is not shown to be better than chance: {reason}"
+
+    @cached_property
+    def promise(self) -> Promise | None:
+        """What `clew calibrate` has promised of the answers with a low risk; None if it has not, or
+        if calibration or threshold were changed since. Raises ValueError if it is damaged."""
+        about = None if self.origin is None else self.origin.calibrated.get("promise")
+        if about is None or self.calibration is None:
+            return None
+        found = read_as(Promise, about, "calibrated.promise")
+        now = (self.threshold, asdict(self.calibration))
+        return found if (found.threshold, found.calibration) == now else None
 
     @property
     def token_probe(self) -> TokenProbe | None:

@@ -497,6 +497,7 @@ def _try_out(detector: Detector) -> None:
     ):
         raise ValueError("basis has another shape than the traces")
     _check_numbers(detector)
+    _ = detector.promise
     blank = BlankAnswer(samples, detector.fields)
     scorers = [detector.scorer, detector.fallback.scorer if detector.fallback else None]
     for scorer in scorers:

@@ -48,13 +48,14 @@ from clew.hallucination.traces.compact import to_float16
 class LiveAnswer:
     """A whole answer with its risk. `tokens` are those of the text: tokens of a repetition that it
     was cut before may have come as events. `vector` is what adaptation needs of it, if asked for
-    and it could be checked."""
+    and it could be checked. Of one that `is_withheld`, only the risk is left."""
 
     text: str
     tokens: tuple[Token, ...]
     ended: Ended
     risk: Risk
     vector: Float32[np.ndarray, " numbers"] | None = None
+    is_withheld: bool = False
 
 
 class LiveTicket(Events[LiveAnswer]):

@@ -11,7 +11,7 @@ from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, StepStarted, log_event, report_work
 from clew.base.settings import as_path, check_exists
 from clew.base.urls import local_path
-from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings
+from clew.hallucination.workflow.preparing import ModelPlacement, OnRisk, RowSettings
 from clew.storage.run_file import NeverFromFile
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _open_session(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeSettings(ModelPlacement):
+class ServeSettings(ModelPlacement, OnRisk):
     """What `serve` takes.
 
     Args:
@@ -292,6 +292,8 @@ def serve(given: ServeSettings) -> None:
         )
         session.start()
         kept = session.detector
+        promised = "none" if kept.promise is None else kept.promise.text
+        report(Note(f"promise: {promised}"))
         return Loaded(
             app=build_app(
                 session, settings, lifecycle, metrics, files, _open_feedback(given, kept, report)

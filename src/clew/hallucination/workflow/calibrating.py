@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from clew.base.commands import takes
 from clew.base.errors import InputError
+from clew.base.progress import Reporter
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
+from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings
 from clew.storage.run_file import UrlNeverFromFile
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors import Detector
     from clew.hallucination.detectors.calibration import LabeledRisks
+    from clew.hallucination.detectors.data import Promise
+    from clew.hallucination.detectors.promises import Refusal
 
 # Files have six decimals.
 _ROUNDING = 1e-6
+PROMISE_PAGE = "promise.html"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -55,38 +60,90 @@ class CalibrationResult:
         )
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PromiseResult:
+    """What was promised, and is kept with the detector in `path`; or, with `promise` None, a
+    `refusal`: the detector in `path` is then unchanged. `report` is the page with the curve, None
+    if none was written."""
+
+    path: Path
+    promise: "Promise | None"
+    refusal: "Refusal | None"
+    report: Path | None
+
+    @property
+    def text(self) -> str:
+        found = self.promise or self.refusal
+        assert found is not None
+        return found.text
+
+    def as_dict(self) -> dict[str, Any]:
+        report = None if self.report is None else str(self.report)
+        return {**asdict(self), "path": str(self.path), "report": report, "text": self.text}
+
+    @property
+    def detector(self) -> "Detector":
+        from clew.hallucination.detectors import load_detector
+
+        return load_detector(self.path)
+
+    def __repr__(self) -> str:
+        return f"PromiseResult({self.text}; {self.path})"
+
+
 @dataclass(frozen=True, kw_only=True)
-class CalibrateSettings:
+class CalibrateSettings(ModelPlacement, RowSettings):
     """What `calibrate` takes.
 
     Args:
         detector: Folder of a detector that "clew compare" or "clew train" kept.
+        labeled: A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow) of answers with labels or
+            accepted answers, which are scored first.
         risks: A file that "clew score" wrote with this detector, for answers with labels.
         samples: Folder of samples that "clew preprocess" wrote, with the detector's model.
         target_fpr: Choose the threshold so that at most this share of correct answers gets a high
             risk, such as 0.05. [default: the threshold with the highest F1]
+        max_wrong_shown: Promise that of the answers shown, those with a low risk, at most this
+            share is wrong, such as 0.1. The threshold is chosen for it, and the calibration stays.
+        confidence: Probability, over the draw of the labeled answers, with which the promise holds.
+        report: Page to write with a promise: share shown against share wrong. [default:
+            promise.html in the folder of the detector, if it can be promised]
         out: Folder for the calibrated detector. [default: change it in place]
         overwrite: Replace a detector that is in `out` already.
+        model: The detector's model, if it is in another place now. [default: as in the detector]
+        reporter: Called with progress events. [default: the log]
     """
 
     detector: str | Path = field(kw_only=False)
+    labeled: str | Path | None = None
     risks: str | Path | None = None
     samples: str | Path | None = None
     target_fpr: float | None = None
+    max_wrong_shown: float | None = None
+    confidence: float = 0.95
+    report: str | Path | None = None
     out: Annotated[str | Path | None, UrlNeverFromFile] = None
     overwrite: bool = False
+    model: str | Path | None = None
+    reporter: Reporter | None = None
 
 
 @takes(CalibrateSettings)
-def calibrate(given: CalibrateSettings) -> CalibrationResult:
-    """Fit a detector's calibration and threshold to your own labeled answers.
+def calibrate(given: CalibrateSettings) -> CalibrationResult | PromiseResult:
+    """Fit a detector's calibration and threshold to your own labeled answers, or promise how many
+    of the answers shown are wrong.
 
     How often a model hallucinates differs from one use to another, so a risk that was calibrated on
     one question set may be too high or too low on yours. The order of the risks does not change.
     Label a hundred answers or more, which the detector was not fitted on.
 
+    With `max_wrong_shown`, the threshold is the highest for which the labels prove that at most
+    this share of the answers shown is wrong. Answers that are not familiar or have no risk are not
+    shown.
+
     Returns:
-        The calibration error and the threshold before and after; `detector` loads the result.
+        The calibration error and the threshold before and after, or the promise, or why it cannot
+        be made; `detector` loads the result.
 
     Raises:
         InputError: There are too few labeled answers, or they are not this detector's.
@@ -95,6 +152,7 @@ def calibrate(given: CalibrateSettings) -> CalibrationResult:
     Examples:
         >>> clew.score(questions="mine.jsonl", detector="comparison/detector", out="mine.arrow")
         >>> clew.calibrate("comparison/detector", risks="mine.arrow", target_fpr=0.05, out="mine")
+        >>> clew.calibrate("comparison/detector", labeled="mine.jsonl", max_wrong_shown=0.1)
     """
     from clew.hallucination.detectors.calibration import refit
     from clew.hallucination.detectors.detector_folder import change_detector
@@ -104,9 +162,16 @@ def calibrate(given: CalibrateSettings) -> CalibrationResult:
         raise InputError(
             "give a share between 0 and 1, such as 0.05.", setting="target_fpr", value=share
         )
+    if given.max_wrong_shown is None and given.report is not None:
+        raise InputError("the report is that of a promise: give `max_wrong_shown`, too.")
+    if share is not None and given.max_wrong_shown is not None:
+        raise InputError("give either `target_fpr` or `max_wrong_shown`: both choose a threshold.")
     folder, loaded = read_kept(given.detector)
     target = choose_out(folder, given.out, overwrite=given.overwrite)
-    found = refit(loaded, _read_answers(loaded, given), share)
+    answers = _read_answers(loaded, given)
+    if given.max_wrong_shown is not None:
+        return _promise(folder, target, loaded, answers, given)
+    found = refit(loaded, answers, share)
     place = change_detector(folder, found, target)
     return CalibrationResult(path=place, **found.kept.calibrated)
 
@@ -126,21 +191,65 @@ def read_kept(detector: str | Path) -> tuple[Path, "Detector"]:
     return folder, read_detector(folder)
 
 
+def _promise(
+    folder: Path,
+    target: Path | None,
+    detector: "Detector",
+    answers: "LabeledRisks",
+    given: CalibrateSettings,
+) -> PromiseResult:
+    from clew.hallucination.detectors.detector_folder import change_detector
+    from clew.hallucination.detectors.promises import (
+        Refusal,
+        keep_promise,
+        make_promise,
+        write_promise_page,
+    )
+
+    assert given.max_wrong_shown is not None
+    found = make_promise(
+        detector, answers, max_wrong_shown=given.max_wrong_shown, confidence=given.confidence
+    )
+    page = None if given.report is None else local_path(given.report)
+    if isinstance(found, Refusal):
+        has_curve = page is not None and not answers.is_far.all()
+        report = write_promise_page(page, answers, found) if page and has_curve else None
+        return PromiseResult(path=folder, promise=None, refusal=found, report=report)
+    place = change_detector(folder, keep_promise(detector, found), target)
+    page = write_promise_page(page or place / PROMISE_PAGE, answers, found)
+    return PromiseResult(path=place, promise=found, refusal=None, report=page)
+
+
 def _read_answers(detector: "Detector", given: CalibrateSettings) -> "LabeledRisks":
     from clew.hallucination.detectors.calibration import assess_samples
     from clew.hallucination.samples.answers import AnswerFeatures
 
-    if given.samples is not None and given.risks is None:
+    sources = (given.labeled, given.risks, given.samples)
+    if sum(one is not None for one in sources) != 1:
+        raise InputError(
+            "give either `labeled`, `risks` or `samples`: the labeled answers to calibrate on."
+        )
+    if given.samples is not None:
         return assess_samples(detector, AnswerFeatures(as_path(given.samples)))
-    if given.risks is None or given.samples is not None:
-        raise InputError("give either `risks` or `samples`: the labeled answers to calibrate on.")
-    return _read_risks(detector, Path(given.risks))
+    if given.risks is not None:
+        return _read_risks(detector, Path(given.risks))
+    from clew.hallucination.workflow.scoring import score
+
+    assert given.labeled is not None
+    found = score(
+        questions=given.labeled,
+        detector=detector,
+        model=given.model,
+        columns=given.columns,
+        label_values=given.label_values,
+        encoding=given.encoding,
+        reporter=given.reporter,
+        **given.placement,
+    )
+    return _collect(found.rows)
 
 
 def _read_risks(detector: "Detector", path: Path) -> "LabeledRisks":
-    import numpy as np
-
-    from clew.hallucination.detectors.calibration import LabeledRisks
     from clew.hallucination.live.risk_file import read_columns, read_settings
     from clew.storage.arrow import ARROW_ERRORS
 
@@ -157,15 +266,24 @@ def _read_risks(detector: "Detector", path: Path) -> "LabeledRisks":
         ) from None
     _refuse_other_methods(detector, path, rows)
     _refuse_other_calibration(detector, path, rows, settings)
-    for row in rows:
-        # In a file of an earlier version, an unfamiliar answer has it as its risk.
-        row["value"] = row["token_probability_risk"] if row["risk"] is None else row["risk"]
-    kept = [r for r in rows if r["value"] is not None and r["hallucinated"] is not None]
+    return _collect(rows)
+
+
+def _collect(rows: Sequence[Mapping[str, Any]]) -> "LabeledRisks":
+    import numpy as np
+
+    from clew.hallucination.detectors.calibration import LabeledRisks
+
+    labeled = [row for row in rows if row["hallucinated"] is not None]
+    # In a file of an earlier version, an unfamiliar answer has its fallback's as its risk.
+    values = [r["token_probability_risk"] if r["risk"] is None else r["risk"] for r in labeled]
+    kept = [(row, value) for row, value in zip(labeled, values, strict=True) if value is not None]
     return LabeledRisks(
-        risks=np.array([row["value"] for row in kept], float),
-        labels=np.array([row["hallucinated"] for row in kept], np.int8),
-        is_far=np.array([row["state"] == "out_of_distribution" for row in kept], bool),
+        risks=np.array([value for _, value in kept], float),
+        labels=np.array([row["hallucinated"] for row, _ in kept], np.int8),
+        is_far=np.array([row["state"] == "out_of_distribution" for row, _ in kept], bool),
         excluded=len(rows) - len(kept),
+        unchecked=len(labeled) - len(kept),
     )
 
 

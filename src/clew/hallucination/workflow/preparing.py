@@ -137,6 +137,21 @@ class OnCluster:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnRisk:
+    """What becomes of answers that have no low risk.
+
+    Args:
+        on_risk: What happens to an answer whose risk is high, or that has none because it is not
+            familiar or could not be checked: flag delivers it with its risk, withhold delivers
+            nothing of it, replace delivers `replacement` instead.
+        replacement: Text in place of an answer with `on_risk` replace.
+    """
+
+    on_risk: Literal["flag", "withhold", "replace"] = "flag"
+    replacement: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowSettings:
     """How a file of questions or answers is read.
 

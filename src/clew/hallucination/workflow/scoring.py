@@ -17,6 +17,7 @@ from clew.base.urls import is_url, local_path
 from clew.hallucination.workflow.preparing import (
     ModelPlacement,
     OnCluster,
+    OnRisk,
     RowSettings,
     load_libraries,
 )
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
+    from clew.hallucination.detectors.data import RiskPolicy
     from clew.hallucination.live.existing import WindowScorer
     from clew.hallucination.live.risk_file import RiskSummary
     from clew.hallucination.questions import RowFormat
@@ -48,12 +50,16 @@ _NOT_THE_ERROR = (
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScoreResult(Tabular):
     """The risks of answers. `path` is the file they are in; without one, `rows` has them. `warning`
-    says that the detector may be guessing."""
+    says that the detector may be guessing. `promise` is what the detector promises of the answers
+    with a low risk; None if nothing, or if these are unlike the answers that it was promised for,
+    as `no_promise` says."""
 
     path: Path | None
     summary: "RiskSummary"
     detector: str
     warning: str | None = None
+    promise: str | None = None
+    no_promise: str | None = None
     rows: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -65,7 +71,8 @@ class ScoreResult(Tabular):
     def as_dict(self) -> dict[str, Any]:
         path = None if self.path is None else str(self.path)
         about = {"path": path, "detector": self.detector, "warning": self.warning}
-        return {**about, **asdict(self.summary)}
+        promised = {"promise": self.promise, "no_promise": self.no_promise}
+        return {**about, **promised, **asdict(self.summary)}
 
     def __repr__(self) -> str:
         states = ", ".join(f"{count:,} {state}" for state, count in self.summary.states.items())
@@ -73,7 +80,7 @@ class ScoreResult(Tabular):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreSettings(ModelPlacement, OnCluster, RowSettings, Cached, Watched):
+class ScoreSettings(ModelPlacement, OnCluster, RowSettings, OnRisk, Cached, Watched):
     """What `score` takes.
 
     Args:
@@ -151,6 +158,7 @@ def score(given: ScoreSettings) -> ScoreResult:
     load_libraries(report)
     from clew.base.cpu import Threads
     from clew.hallucination.detectors import Detector, load_detector
+    from clew.hallucination.detectors.data import RiskPolicy
     from clew.hallucination.live.existing import (
         ScoringWorker,
         WindowScorer,
@@ -161,6 +169,7 @@ def score(given: ScoreSettings) -> ScoreResult:
     from clew.hallucination.live.session import Session
     from clew.storage.mirror import open_folder
 
+    policy = select(RiskPolicy, given)
     if given.out is not None:
         choose_format(local_path(given.out))
     detector, model = given.detector, given.model
@@ -225,13 +234,15 @@ def score(given: ScoreSettings) -> ScoreResult:
         started = WorkStarted(noun="answers", verb="scored", planned=count, done=first)
         with report_work(report, started):
             for window in score_from(first):
-                yield [_add_kept(row, columns) for row in window]
+                yield [_withhold(_add_kept(row, columns), policy) for row in window]
 
     about: dict[str, Any] = {"detector": kept.name, "warning": kept.warning}
     if given.out is None:
         with open_scorer() as (_, score_from):
             rows = tuple(row for window in run(score_from, 0) for row in window)
-        return ScoreResult(path=None, summary=summarize(rows), rows=rows, **about)
+        totals = summarize(rows)
+        about |= _promise(kept, totals)
+        return ScoreResult(path=None, summary=totals, rows=rows, **about)
     settings = {
         "format": _FORMAT,
         "detector": describe_detector(kept),
@@ -240,6 +251,7 @@ def score(given: ScoreSettings) -> ScoreResult:
         "tokens": given.tokens,
         "rows": given.rows,
         "dtype": _find_dtype(kept, model, given.dtype),
+        **({} if policy.on_risk == "flag" else asdict(policy)),
     }
     out = local_path(given.out)
     names = tuple(map(name_kept, columns))
@@ -255,7 +267,28 @@ def score(given: ScoreSettings) -> ScoreResult:
                 for some in run(score_from, first):
                     file.append(some)
             summary = file.finish()
-    return ScoreResult(path=out, summary=summary, **about)
+    return ScoreResult(path=out, summary=summary, **about, **_promise(kept, summary))
+
+
+def _promise(detector: "Detector", summary: "RiskSummary") -> dict[str, Any]:
+    """What is promised of these answers, or why nothing is."""
+    from clew.hallucination.detectors.promises import Traffic
+
+    if detector.promise is None:
+        return {}
+    traffic, levels = Traffic(detector.promise, most=None), summary.risk_levels
+    traffic.count({**levels, "none": summary.answers - sum(levels.values())})
+    if difference := traffic.difference:
+        return {"no_promise": f"these are not the answers it was promised for: {difference}"}
+    return {"promise": detector.promise.text}
+
+
+def _withhold(row: dict[str, Any], policy: "RiskPolicy") -> dict[str, Any]:
+    """Only the question, the risk and the length stay of an answer that is withheld."""
+    if not policy.withholds(row["risk_level"]):
+        return row
+    left: dict[str, Any] = {"answer": policy.replacement, "tokens": []}
+    return {name: left.get(name, value) for name, value in row.items()}
 
 
 def describe_rows(questions: Any, format: "RowFormat", report: Reporter) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ CHAT = {"model": MODEL, "messages": DIALOGUE, "max_tokens": 8}
 PROMPT = {"model": MODEL, "prompt": "The capital", "max_tokens": 8}
 OBJECT = {
     *("risk", "verdict", "threshold", "state", "reason", "detector", "method", "distance"),
-    *("risk_level", "token_probability_risk", "warning", "tokens"),
+    *("risk_level", "token_probability_risk", "warning", "tokens", "withheld", "promise"),
 }
 
 

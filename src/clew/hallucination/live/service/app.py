@@ -159,7 +159,8 @@ async def _respond_whole(
     shape = Shape.of(service, asked)
     for index, (engine_request, one) in enumerate(zip(work, found, strict=True)):
         service.record(asked, engine_request, one, shape.id, index)
-    return reply(shape.whole(found, _count_prompts(work, asked.n)))
+    counts = _count_prompts(work, asked.n), sum(len(one.tokens) for one in found)
+    return reply(shape.whole([service.guard(one) for one in found], *counts))
 
 
 async def _stream(
@@ -197,7 +198,11 @@ async def _chunks(
         if isinstance(event, LiveAnswer):
             service.record(asked, work[choice], event, shape.id, choice)
             tokens += len(event.tokens)
-            yield shape.end(choice, event) | no_usage
+            shown = service.guard(event)
+            if service.settings.on_risk != "flag":
+                for chunk in shape.body(choice, shown):
+                    yield chunk | no_usage
+            yield shape.end(choice, shown) | no_usage
         else:
             yield shape.token(choice, event, offsets[choice]) | no_usage
             offsets[choice] += len(event.text)
@@ -330,7 +335,9 @@ class Scoring:
         for one, item, scored in zip(given, items, scored_items, strict=True):
             self._service.metrics.count_answer(scored.risk, "score")
             texts = [str(session.tokenizer.decode([token])) for token in item.tokens]
+            withheld = self._service.settings.withholds(scored.risk.risk_level)
             about = scored_object(scored, session.detector, item.tokens, texts)
+            about |= {"withheld": withheld, "promise": None}
             found.append({**self._await_label(one, item, scored), **about})
         return found
 

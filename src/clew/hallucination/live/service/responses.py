@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ def scored_object(
 class Shape:
     """The answers of one request. If it `is_only` one, its `clew` object is also at the top.
     `top_logprobs` is None if they are not asked for; `token_text` is the text of a token that was
-    not chosen."""
+    not chosen; `promise` is what is promised of an answer."""
 
     is_chat: bool
     is_only: bool
@@ -62,6 +63,7 @@ class Shape:
     detector: "Detector"
     top_logprobs: int | None
     token_text: Callable[[int], str]
+    promise: "Callable[[Risk], dict[str, float] | None]" = lambda _: None
     number: str = field(default_factory=lambda: token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -76,15 +78,18 @@ class Shape:
             detector=detector,
             top_logprobs=asked.alternatives,
             token_text=lambda token: str(tokenizer.decode([token])),
+            promise=partial(service.promise_for, is_usual=service.is_usual(asked)),
         )
 
-    def whole(self, answers: "Sequence[LiveAnswer]", prompt_tokens: int) -> dict[str, Any]:
+    def whole(
+        self, answers: "Sequence[LiveAnswer]", prompt_tokens: int, answer_tokens: int
+    ) -> dict[str, Any]:
         """The response with all answers."""
         choices = [self._choice(place, one) for place, one in enumerate(answers)]
         return {
             **self._head("chat.completion"),
             "choices": choices,
-            "usage": _usage(prompt_tokens, sum(len(one.tokens) for one in answers)),
+            "usage": _usage(prompt_tokens, answer_tokens),
             **({"clew": choices[0]["clew"]} if self.is_only else {}),
         }
 
@@ -100,13 +105,31 @@ class Shape:
         content = {"content": token.text} if self.is_chat else token.text
         return self._chunk(choice, content, clew, logprobs=self._logprobs([token], offset))
 
+    def body(self, choice: int, answer: "LiveAnswer") -> "Iterator[dict[str, Any]]":
+        """The chunks of an answer that is sent once its risk is known: its tokens, or what takes
+        their place."""
+        offset = 0
+        for one in answer.tokens:
+            yield self.token(choice, one, offset)
+            offset += len(one.text)
+        if answer.is_withheld and answer.text:
+            yield self._chunk(
+                choice, {"content": answer.text} if self.is_chat else answer.text, None
+            )
+
     def end(self, choice: int, answer: "LiveAnswer") -> dict[str, Any]:
         """The last chunk of an answer, with its risk and the risks of all its tokens."""
-        clew = clew_object(answer.risk, self.detector, answer.tokens)
-        last = self._logprobs([], 0, clew_object(answer.risk, self.detector))
-        return self._chunk(
-            choice, {} if self.is_chat else "", clew, _finish_reason(answer), logprobs=last
-        )
+        clew = self._clew(answer, answer.tokens)
+        last = self._logprobs([], 0, self._clew(answer))
+        refusal = _refusal(answer)
+        content: Any = ({"refusal": refusal} if refusal else {}) if self.is_chat else ""
+        return self._chunk(choice, content, clew, _finish_reason(answer), logprobs=last)
+
+    def _clew(
+        self, answer: "LiveAnswer", tokens: "Sequence[Token] | None" = None
+    ) -> dict[str, Any]:
+        found = clew_object(answer.risk, self.detector, tokens)
+        return {**found, "withheld": answer.is_withheld, "promise": self.promise(answer.risk)}
 
     def usage(self, prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
         """The chunk after the last one, if it is asked for."""
@@ -149,14 +172,13 @@ class Shape:
         return {**self._head("chat.completion.chunk"), "choices": [inner], **above}
 
     def _choice(self, place: int, answer: "LiveAnswer") -> dict[str, Any]:
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
-        summary = clew_object(answer.risk, self.detector)
+        message = {"role": "assistant", "content": answer.text, "refusal": _refusal(answer)}
         return {
             "index": place,
             **({"message": message} if self.is_chat else {"text": answer.text}),
-            "logprobs": self._logprobs(answer.tokens, 0, summary),
+            "logprobs": self._logprobs(answer.tokens, 0, self._clew(answer)),
             "finish_reason": _finish_reason(answer),
-            "clew": clew_object(answer.risk, self.detector, answer.tokens),
+            "clew": self._clew(answer, answer.tokens),
         }
 
     def _logprobs(
@@ -212,9 +234,17 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }
 
 
+def _refusal(answer: "LiveAnswer") -> str | None:
+    """Why there is no text, in OpenAI's field for it."""
+    is_missing = answer.is_withheld and not answer.text
+    return f"The answer was withheld: {answer.risk.words}." if is_missing else None
+
+
 def _finish_reason(answer: "LiveAnswer") -> str:
     """OpenAI's reason: an answer that was cut where the detector's training answers were has
-    stopped."""
+    stopped. One that was replaced is complete."""
+    if answer.is_withheld:
+        return "stop" if answer.text else "content_filter"
     return "length" if answer.ended == "length" else "stop"
 
 

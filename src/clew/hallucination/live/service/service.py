@@ -17,6 +17,8 @@ import numpy as np
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.memory import is_out_of_memory
 from clew.base.settings import check_numbers, check_positive
+from clew.hallucination.detectors.data import RiskPolicy
+from clew.hallucination.detectors.promises import Traffic
 from clew.hallucination.live.delivery import LiveAnswer
 from clew.hallucination.live.feedback import Feedback, RecentAnswer
 from clew.hallucination.live.service.requests import (
@@ -64,7 +66,7 @@ _PATHS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceSettings:
+class ServiceSettings(RiskPolicy):
     """`model_name` is the model's name in the API (None: its own). `prompt` "detector" puts a
     conversation of one user message in the detector's prompt and cuts its answer as the training
     answers were; "messages" sends every conversation to the model as it is.
@@ -85,6 +87,7 @@ class ServiceSettings:
     log_requests: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_numbers(self)
         check_positive(self, "max_tokens", "max_choices", "max_items")
         if self.max_prompt_tokens is not None:
@@ -144,6 +147,28 @@ class Service:
     started: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
+    def traffic(self) -> Traffic | None:
+        """The latest answers, if something is promised of answers like the labeled ones."""
+        promise = self.session.detector.promise
+        return None if promise is None else Traffic(promise)
+
+    def promise_for(self, risk: "Risk", *, is_usual: bool) -> dict[str, float] | None:
+        """What is promised of the answer: nothing unless it is shown, and like those that it was
+        promised for: in the detector's own prompt (`is_usual`), and among others like them."""
+        promise = self.session.detector.promise
+        if promise is None or self.traffic is None or not is_usual or risk.risk_level != "low":
+            return None
+        return None if self.traffic.difference else promise.limits
+
+    def guard(self, answer: LiveAnswer) -> LiveAnswer:
+        """What clients may see of an answer."""
+        if not self.settings.withholds(answer.risk.risk_level):
+            return answer
+        return replace(
+            answer, text=self.settings.replacement or "", tokens=(), vector=None, is_withheld=True
+        )
+
+    @cached_property
     def model_name(self) -> str:
         return self.settings.name_of(self.session.detector.model)
 
@@ -157,6 +182,11 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+    def is_usual(self, asked: Asked) -> bool:
+        """Whether a request is put in the detector's own prompt."""
+        is_question = not isinstance(asked, CompletionRequest) and only_question(asked.conversation)
+        return bool(is_question) and self.settings.prompt == "detector"
 
     def prepare(self, asked: Asked) -> list[Request]:
         """The requests to the engine: every prompt `n` times. Raises ApiError. Tokenizes, so it
@@ -240,7 +270,8 @@ class Service:
                 requests,
                 self.settings.request_seconds,
                 self.metrics.first_token.observe,
-                is_stream=asked.stream,
+                # Tokens wait for the risk if the answer may be withheld.
+                is_stream=asked.stream and self.settings.on_risk == "flag",
             )
         except QueueFullError as error:
             raise busy(error.waiting) from None
@@ -257,6 +288,8 @@ class Service:
         endpoint = "chat" if asked.is_chat else "completions"
         self.metrics.tokens.add(len(answer.tokens))
         self.metrics.count_answer(answer.risk, endpoint)
+        if self.traffic is not None and self.is_usual(asked):
+            self.traffic.add(answer.risk.state, answer.risk.risk_level)
         if self.settings.log_requests:
             prompt = self.session.tokenizer.decode(request.prompt)
             logger.info("%s: prompt %r, answer %r, %s", endpoint, prompt, answer.text, answer.risk)

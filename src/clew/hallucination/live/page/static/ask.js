@@ -25,6 +25,7 @@ async function* events(reply) {
 function takeEvent(one, event) {
   if (event.error) throw new Refused(event.error.message);
   one.id = event.id;
+  one.text = (one.text || "") + (event.choices?.[0]?.delta?.content || "");
   const clew = event.choices?.[0]?.clew;
   if (!clew) return;
   if (clew.state !== undefined) {
@@ -75,9 +76,9 @@ function drawCard(one) {
     one.context ? element("details", { class: "context" }, element("summary", {}, "Context"), element("p", {}, one.context)) : null,
     one.line.line, one.line.words,
     one.isPending ? null : element("div", { class: "foot" },
-      one.line.tokens.length ? shadeLegend(one.line.hasRisk) : element("p", { class: "quiet" }, "The answer is empty."),
+      one.line.tokens.length ? shadeLegend(one.line.hasRisk) : element("p", { class: "quiet" }, one.clew?.withheld ? one.text || "The answer was withheld." : "The answer is empty."),
       one.line.tokens.length && one.clew?.state ? element("a", { href: `#asked/${one.number}`, class: "open" }, "Open the trace") : null),
-    one.isPending || !feedback || !["checked", "out_of_distribution"].includes(one.clew?.state) ? null : drawFeedback(one));
+    one.isPending || !feedback || one.clew?.withheld || !["checked", "out_of_distribution"].includes(one.clew?.state) ? null : drawFeedback(one));
   return element("article", { class: `card asked${one.isPending ? " pending" : ""}`, "aria-busy": String(one.isPending) }, text, gauge(one.clew, one.isPending));
 }
 

@@ -6,6 +6,11 @@ export * from "./api.js";
 // The risk of an answer in words: what was decided, and what it rests on. A detector speaks of risk: it does not know
 // what is correct.
 export function verdictWords(clew) {
+  if (clew?.withheld) return { ...riskWords(clew), title: "Withheld" };
+  return riskWords(clew);
+}
+
+function riskWords(clew) {
   if (clew?.state === "out_of_distribution") {
     const other = clew.token_probability_risk ?? null;
     const rule = other === null ? "" : `Its token-probability risk, which says less, is ${percent(other)}.`;

@@ -3,6 +3,7 @@ probabilities costs or gains on another question set.
 
     python benchmarks/unlike.py --detector comparison/detector --samples preprocessed_data
     python benchmarks/unlike.py ... --questions NQ-open.dev.jsonl   300 questions of another set
+    python benchmarks/unlike.py --samples samples --folds 5         of held-out answers alone
 
 The answers are captured with the detector's own model and prompt. Target: at most 5% of the test
 answers flagged, at least 60% of other languages, code, poems and random tokens.
@@ -16,7 +17,11 @@ from pathlib import Path
 import numpy as np
 
 import clew
+from clew.hallucination.comparison.plan import make_plan
+from clew.hallucination.comparison.settings import CompareConfig
+from clew.hallucination.comparison.stores import open_stores
 from clew.hallucination.detectors.data import StoredAnswers
+from clew.hallucination.detectors.probes.gated import Distance
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics.calibration import expected_calibration_error
@@ -129,15 +134,34 @@ def describe_fallback(detector, data):
         print(f"  {name:20} AUROC {auroc(labels, risks):.3f}, ECE {ece:.3f}")
 
 
+def measure_held_out(samples, folds):
+    """The share of answers that are unlike those of the other folds, by group where they have
+    one."""
+    config = CompareConfig(train_on=(samples,), test_on=(samples,), out=samples, folds=folds)
+    far = [
+        Distance.fit(one.train.data).measure(one.train.data, "test") > 1
+        for one in make_plan(config, open_stores([samples])).parts
+        if len(one.train.data.labels["test"])
+    ]
+    every = np.concatenate(far)
+    print(f"held-out answers of {folds} folds: not familiar {every.mean():.1%} of {len(every):,}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--detector", type=Path, required=True)
+    parser.add_argument("--detector", type=Path)
     parser.add_argument("--samples", type=Path, required=True, help="what it was fitted on")
+    parser.add_argument("--folds", type=int, help="fit and measure only the distance, in folds")
     parser.add_argument("--questions", type=Path, help="another question set, JSONL")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--data", type=Path, default=Path("unlike"))
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
+    if options.folds:
+        measure_held_out(options.samples, options.folds)
+        return
+    if options.detector is None:
+        parser.error("--detector or --folds is required")
     detector = clew.load_detector(options.detector)
     distances, *_ = measure(detector, AnswerFeatures(options.samples), ("test",))
     print(f"test answers: flagged {(distances > 1).mean():.1%} of {len(distances)} (at most 5%)")

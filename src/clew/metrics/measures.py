@@ -5,7 +5,7 @@ import heapq
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int32, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64, Shaped
 
 from clew.base.errors import InputError
 from clew.metrics.calibration import expected_calibration_error
@@ -13,7 +13,6 @@ from clew.metrics.ranking import (
     RESAMPLES,
     auroc,
     bootstrap_auroc,
-    bootstrap_aurocs,
     check_count,
     check_pair,
     check_probabilities,
@@ -158,12 +157,13 @@ def measure_groups(
         raise InputError(f"{len(groups):,} groups for {len(found):,} samples: give one per sample")
     _, places = np.unique(groups, return_inverse=True)
     random, count = np.random.default_rng(seed), int(places.max()) + 1
-    drawn = [_measure(positive, found, np.ones((1, len(found)), np.int32), false_positive_rate)]
+    order = np.argsort(-found, kind="stable")  # once: there may be a million samples
+    positive, found, places = positive[order], found[order], places[order]
+    drawn = [_measure(positive, found, np.ones((1, len(found)), np.int64), false_positive_rate)]
     left = check_count("resamples", resamples)
     while left:
         size = min(left, max(1, _BLOCK_NUMBERS // max(count, len(found))))
         weights = random.multinomial(count, np.full(count, 1 / count), size=size)[:, places]
-        weights = weights.astype(np.int32)
         has_both = weights[:, positive].any(axis=1) & weights[:, ~positive].any(axis=1)
         if has_both.any():
             drawn.append(_measure(positive, found, weights[has_both], false_positive_rate))
@@ -185,19 +185,20 @@ def _interval(values: list[float], tails: list[float], whole: float) -> tuple[fl
 
 def _measure(
     positive: Bool[np.ndarray, " samples"],
-    scores: Float64[np.ndarray, " samples"],
-    weights: Int32[np.ndarray, "resamples samples"],
+    falling: Float64[np.ndarray, " samples"],
+    weights: Int64[np.ndarray, "resamples samples"],
     false_positive_rate: float,
 ) -> Float64[np.ndarray, "2 resamples"]:
-    aurocs = bootstrap_aurocs(positive, scores, weights)
-    order = np.argsort(-scores, kind="stable")
-    falling, drawn = scores[order], weights[:, order].astype(np.float64)
+    """AUROC and recall in every resample, of samples whose scores fall."""
     # A threshold takes all samples of the same score, or none.
     ends = np.append(np.flatnonzero(np.diff(falling)), len(falling) - 1)
-    hits = np.cumsum(drawn * positive[order], axis=1)[:, ends]
-    alarms = np.cumsum(drawn * ~positive[order], axis=1)[:, ends]
+    hits = np.cumsum(weights * positive, axis=1)[:, ends]
+    alarms = np.cumsum(weights * ~positive, axis=1)[:, ends]
     allowed = alarms <= false_positive_rate * alarms[:, -1:] + 1e-9
     recalls = np.max(np.where(allowed, hits, 0), axis=1) / hits[:, -1]
+    # The area under the steps; samples of the same score are half above each other.
+    area = np.diff(alarms, axis=1, prepend=0) * (2 * hits - np.diff(hits, axis=1, prepend=0))
+    aurocs = area.sum(axis=1) / (2 * hits[:, -1] * alarms[:, -1])
     return np.stack([aurocs, recalls])
 
 

@@ -46,11 +46,14 @@ def main():
     for name in dict.fromkeys([*args.sets, *args.train_on]):
         capture(args, name)
     rows = [row for name in args.sets for row in measure_set(args, name)]
-    failed = max(row["failed"] for row in rows)
+    made = [row for row in rows if row["made"]]
     wide = [row for row in rows if row["best"] >= LEAST_SHOWN]
     met = [row for row in wide if row["made"] >= LEAST_MADE and row["gap"] <= NEAR]
-    print(f"most failures {failed:.1%} (target {MOST_FAILED:.1%}): {failed <= MOST_FAILED}")
-    print(f"promises where the best threshold shows 30%: {len(met)} of {len(wide)} as targeted")
+    worst = max((row["failed"] for row in made), default=None)
+    told = "not tested: nothing was promised" if worst is None else f"{worst:.1%}"
+    print(f"most failures: {told} (target {MOST_FAILED:.1%}; {len(made)} of {len(rows)} promised)")
+    told = f"{len(met)} of {len(wide)} as targeted" if wide else "not tested: there is none"
+    print(f"where the best threshold shows {LEAST_SHOWN:.0%}: {told}")
     if args.out:
         args.out.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -16,7 +16,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from sets import BUILT_IN, UNSEEN, run
+from adapt import capture
+from sets import BUILT_IN, UNSEEN
 
 from clew.hallucination.comparison import CompareConfig, compare_methods
 from clew.hallucination.detectors import load_detector
@@ -44,7 +45,7 @@ def main():
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     for name in dict.fromkeys([*args.sets, *args.train_on]):
-        capture(args, name)
+        capture(args, Path(name).stem, name)
     rows = [row for name in args.sets for row in measure_set(args, name)]
     made = [row for row in rows if row["made"]]
     wide = [row for row in rows if row["best"] >= LEAST_SHOWN]
@@ -56,19 +57,6 @@ def main():
     print(f"where the best threshold shows {LEAST_SHOWN:.0%}: {told}")
     if args.out:
         args.out.write_text(json.dumps(rows, indent=1) + "\n")
-
-
-def capture(args, name):
-    samples, traces = folder_of(args, name), args.work / "traces" / Path(name).stem
-    if (samples / "answers" / "manifest.json").exists():
-        return
-    scores = traces.with_name(f"{traces.name}.scores.csv")
-    some = ("--num-samples", str(args.num_samples)) if args.num_samples else ()
-    some += ("--model", args.model, "--node-dim", "4", "--edges-per-token", "1")
-    run("extract", "--questions", name, *some, "--out", traces)
-    run("label", traces, "--out", scores, "--overwrite")
-    run("preprocess", traces, "--scores-file", scores, "--no-graphs", "--out", samples)
-    print(f"{name} captured", flush=True)
 
 
 def folder_of(args, name):

@@ -98,9 +98,10 @@ def _plan_starts(samples: int, max_wrong: float, error: float) -> list[tuple[int
 
 
 def threshold_after(risks: Shaped[np.ndarray, " samples"], count: int) -> float:
-    """A risk that `count` samples do not exceed, halfway to the next; 1 if all are shown."""
+    """The highest risk below that of the next sample after `count`, which is what their test is
+    about: a lower one would show other answers than those that were proved; 1 if all are shown."""
     rising = np.sort(np.asarray(risks, np.float64))
-    return float(rising[count - 1 : count + 1].mean()) if count < len(rising) else 1.0
+    return float(np.nextafter(rising[count], 0)) if count < len(rising) else 1.0
 
 
 def least_max_wrong(

@@ -13,12 +13,11 @@ asks for, 20 at a time, in place of random ones. The same command again resumes.
 
 import argparse
 import csv
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from calibration import DRAWS, measure
-from sets import BUILT_IN, run
+from sets import BUILT_IN, capture_sets
 
 from clew.hallucination.detectors.adaptation import (
     UNLABELED,
@@ -53,8 +52,7 @@ def main():
     parser.add_argument("--next", action="store_true", help="also choose what to label")
     args = parser.parse_args()
     sets = {**{name: name for name in args.sets}, **{one.stem: one for one in args.questions}}
-    with ThreadPoolExecutor(args.captures) as pool:
-        list(pool.map(lambda name: capture(args, name, sets[name]), sets))
+    capture_sets(args, sets)
     if args.only_capture:
         print(f"{len(sets)} sets in {args.work / 'samples'}")
         return
@@ -63,19 +61,6 @@ def main():
     for name in sets:
         adapt_to(args, name, list(sets), results, done)
     print_table([row for row in read_rows(results) if row[0] in sets], args)
-
-
-def capture(args, name, questions):
-    traces, samples = args.work / "traces" / name, args.work / "samples" / name
-    if (samples / "answers" / "manifest.json").exists():
-        return
-    scores = traces.with_name(f"{name}.scores.csv")
-    some = ("--num-samples", str(args.num_samples)) if args.num_samples else ()
-    some += ("--model", args.model, "--node-dim", "4", "--edges-per-token", "1")
-    run("extract", "--questions", questions, *some, "--out", traces)
-    run("label", traces, "--out", scores, "--overwrite")
-    run("preprocess", traces, "--scores-file", scores, "--no-graphs", "--out", samples)
-    print(f"{name} captured", flush=True)
 
 
 def read_rows(path):

@@ -16,8 +16,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from adapt import capture
-from sets import BUILT_IN, UNSEEN
+from sets import BUILT_IN, UNSEEN, capture_sets
 
 from clew.hallucination.comparison import CompareConfig, compare_methods
 from clew.hallucination.detectors import load_detector
@@ -40,12 +39,12 @@ def main():
     parser.add_argument("--train-on", nargs="+", default=OTHERS, help="without the population")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--num-samples", type=int, help="of each set [default: all]")
+    parser.add_argument("--captures", type=int, default=2, help="sets to capture at once")
     parser.add_argument("--method", default="robust")
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
-    for name in dict.fromkeys([*args.sets, *args.train_on]):
-        capture(args, Path(name).stem, name)
+    capture_sets(args, {Path(name).stem: name for name in (*args.sets, *args.train_on)})
     rows = [row for name in args.sets for row in measure_set(args, name)]
     made = [row for row in rows if row["made"]]
     wide = [row for row in rows if row["best"] >= LEAST_SHOWN]

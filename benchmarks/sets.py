@@ -35,6 +35,7 @@ OPEN = [name for name in BUILT_IN if name not in UNSEEN] + built_in_names("small
 SEALED = [*built_in_names("sealed"), *UNSEEN]
 FOLDS = 4
 CAPTURE = ("--draws", "5", "--self-evaluation")
+SMALL_CAPTURE = ("--node-dim", "4", "--edges-per-token", "1")  # probes need no more
 # Fitted first: what a table without the rest would need, then what takes longest.
 FIRST = ("robust", "gated", "fusion", "perplexity", "min_probability", "text", "linear_probe")
 FIRST += ("contrastive", "gnn_det", "gvae", "act_vit")
@@ -65,7 +66,10 @@ def main():
     if args.sealed:
         args.sets = [*args.sets, *SEALED]
     sets = {**{name: name for name in args.sets}, **{one.stem: str(one) for one in args.questions}}
-    capture_all(args, sets)
+    if args.curve:
+        capture_sets(args, sets)
+    else:
+        capture_all(args, sets)
     print(f"{len(sets)} sets captured after {time.monotonic() - started:.0f} s", flush=True)
     if args.curve:
         draw_curve(args, list(sets))
@@ -80,6 +84,12 @@ def capture_all(args, sets):
     basis = args.work / "basis"
     some = ("--model", args.model, "--questions", args.sets[0], "--num-samples", "64")
     run("extract", *some, "--out", basis)
+    capture_sets(args, sets, basis)
+
+
+def capture_sets(args, sets, basis=None):
+    """With what every method needs, or without a basis what probes do. Sets whose samples are there
+    are left alone."""
     # Long ones first, so that none is waited for alone.
     built_in = built_in_names()
     sizes = {name: len(load_questions(name).questions) for name in sets if name in built_in}
@@ -90,13 +100,15 @@ def capture_all(args, sets):
 
 def capture(args, name, questions, basis):
     traces, samples = args.work / "traces" / name, args.work / "samples" / name
+    if (samples / "answers" / "manifest.json").exists():
+        return
     scores = traces.with_name(f"{name}.scores.csv")
     some = ("--num-samples", str(args.num_samples)) if args.num_samples else ()
-    some += ("--model", args.model)
-    some += () if args.curve else CAPTURE
-    run("extract", "--questions", questions, *some, "--basis", basis, "--out", traces)
+    some += ("--model", args.model, *(("--basis", basis, *CAPTURE) if basis else SMALL_CAPTURE))
+    run("extract", "--questions", questions, *some, "--out", traces)
     run("label", traces, "--out", scores, "--overwrite")
-    run("preprocess", traces, "--scores-file", scores, "--out", samples)
+    graphs = () if basis else ("--no-graphs",)
+    run("preprocess", traces, "--scores-file", scores, *graphs, "--out", samples)
 
 
 def run(*words):

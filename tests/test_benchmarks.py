@@ -22,7 +22,7 @@ _PHOTOS = "--size 32 --photos 16 --tuned-size 64 --tuned-photos 8 --many 16 --ba
 _DETECTOR = "--detector comparison/detector"
 # The arguments of each, in a folder as the documentation assumes it.
 RUNS = {
-    "adapt": "--work sets --model my-model --sets my_questions.csv --questions more_questions.csv "
+    "adapt": "--work few --model my-model --sets my_questions.csv --questions more_questions.csv "
     "--method perplexity --labels 20 --draws 2 --next",
     "calibration": "--samples preprocessed_data --methods perplexity",
     "cloud": "--quick --rounds 1 --only clew",

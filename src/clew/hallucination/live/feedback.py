@@ -159,7 +159,7 @@ def _choose(answers: Mapping[int, RecentAnswer | _Said], index: int | None) -> i
     """Raises KeyError if there is no such answer."""
     choices = next(iter(answers.values())).choices if answers else 1
     if index is None and choices > 1:
-        raise InputError(f'the response has {choices} answers: give "index", the number of one.')
+        raise InputError(f'the response has {choices} answers: say which one by "index", from 0.')
     if (index or 0) not in answers:
         raise KeyError(index)
     return index or 0

@@ -41,6 +41,7 @@ ROOMS = {
         "capture",
         "samples",
         "detectors",
+        "grounded",
         "comparison",
         "answer_page",
         "live",

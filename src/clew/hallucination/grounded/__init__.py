@@ -1,0 +1,23 @@
+"""Grounded answers: what the sources of an answer do not support, whichever model wrote it."""
+
+from clew.hallucination.grounded.passages import SourcePassage
+from clew.hallucination.grounded.reader import (
+    BUILT_IN_READER,
+    GroundedAnswer,
+    Reader,
+    Reading,
+    UnitRisk,
+    UnsupportedSpan,
+    load_reader,
+)
+
+__all__ = [
+    "BUILT_IN_READER",
+    "GroundedAnswer",
+    "Reader",
+    "Reading",
+    "SourcePassage",
+    "UnitRisk",
+    "UnsupportedSpan",
+    "load_reader",
+]

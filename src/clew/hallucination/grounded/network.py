@@ -1,0 +1,171 @@
+"""The network of a reader: a causal language model that reads source, question and answer in one
+sequence, in both directions, with low-rank changes of its weights and a head per token."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from clew.base.errors import InputError
+
+# What a token attends to: all others, or those before it.
+Attention = Literal["both", "causal"]
+_BEFORE_SOURCE, _BEFORE_QUESTION, _BEFORE_ANSWER = "Source:\n", "\n\nQuestion: ", "\n\nAnswer:\n"
+# Tokens that a question may have; the rest is cut.
+_MOST_QUESTION = 256
+_HEAD = ("head.weight", "head.bias")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens that are read at once: a window of the source, the question, and the answer's tokens
+    from `first` on, which start at `place`."""
+
+    row: int
+    tokens: list[int]
+    first: int
+    place: int
+
+
+class LowRank(nn.Module):
+    """A frozen linear layer plus a trained change of low rank (LoRA)."""
+
+    def __init__(self, layer: nn.Linear, rank: int, dropout: float) -> None:
+        super().__init__()
+        self.layer, self.dropout = layer, nn.Dropout(dropout)
+        options = {"device": layer.weight.device, "dtype": torch.float32}
+        down = torch.randn(rank, layer.in_features, **options) / layer.in_features**0.5
+        self.down = nn.Parameter(down)
+        self.up = nn.Parameter(torch.zeros(layer.out_features, rank, **options))
+
+    def forward(self, states: Tensor) -> Tensor:
+        low = nn.functional.linear(self.dropout(states), self.down)
+        return self.layer(states) + nn.functional.linear(low, self.up)
+
+
+class ReaderNetwork(nn.Module):
+    """`model` is the language model without its head for the next token."""
+
+    def __init__(self, model: Any, attention: Attention = "both") -> None:
+        super().__init__()
+        self.model, self.attention = model, attention
+        dim = model.get_input_embeddings().embedding_dim
+        self.head = nn.Linear(dim, 1, device=model.device, dtype=torch.float32)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """The logit of every token, `[batch, tokens]`, that the source does not support it."""
+        mask = attention_mask(tokens.shape[1], lengths, self.attention)
+        read = self.model(input_ids=tokens, attention_mask=mask, use_cache=False)
+        return self.head(read.last_hidden_state.float()).squeeze(-1)
+
+    def insert_low_rank(self, rank: int, dropout: float = 0.0) -> list[nn.Parameter]:
+        """Freeze the model and train changes of this rank instead; returns what is trained."""
+        self.model.requires_grad_(False)
+        for name, layer in list(linear_layers(self.model)):
+            parent, _, last = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), last, LowRank(layer, rank, dropout))
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def adapter(self) -> dict[str, Tensor]:
+        """The trained weights by name, in float16: `NAME.down` and `NAME.up` of each layer."""
+        found = {
+            f"{name}.{side}": getattr(module, side)
+            for name, module in self.model.named_modules()
+            if isinstance(module, LowRank)
+            for side in ("down", "up")
+        }
+        found |= dict(zip(_HEAD, self.head.parameters(), strict=True))
+        return {name: value.detach().half().cpu() for name, value in found.items()}
+
+    @torch.no_grad()
+    def merge(self, adapter: Mapping[str, Tensor]) -> None:
+        """Add the changes to the weights of the model, and load the head."""
+        device = self.head.weight.device
+        for name, layer in linear_layers(self.model):
+            if f"{name}.up" in adapter:
+                up, down = (adapter[f"{name}.{side}"].to(device).float() for side in ("up", "down"))
+                layer.weight += (up @ down).to(layer.weight.dtype)
+        for parameter, name in zip((self.head.weight, self.head.bias), _HEAD, strict=True):
+            parameter.copy_(adapter[name])
+
+
+def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    """The layers that an adapter changes. Raises InputError for a model that has none."""
+    found = [(name, part) for name, part in model.named_modules() if type(part) is nn.Linear]
+    if not found:
+        raise InputError(
+            f"a model of the class {type(model).__name__} has no linear layers that an adapter "
+            "could change: choose another model, such as one of the Llama or Qwen family."
+        )
+    yield from found
+
+
+def attention_mask(size: int, lengths: Tensor, attention: Attention) -> Tensor:
+    """Which tokens, `[batch, 1, tokens, tokens]`, each may attend to; padding is on the right."""
+    places = torch.arange(size, device=lengths.device)
+    is_there = (places < lengths[:, None])[:, None, None, :]
+    if attention == "causal":
+        return is_there & (places[:, None] >= places)
+    return is_there.expand(-1, 1, size, -1)
+
+
+def encode(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """The tokens of a text and their places in it, without the white space before them."""
+    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    places = []
+    for start, end in found["offset_mapping"]:
+        blank = end - start - len(text[start:end].lstrip())
+        places.append((start + blank if start + blank < end else start, end))
+    return list(found["input_ids"]), places
+
+
+def cut_pieces(
+    tokenizer: Any,
+    row: int,
+    source: Sequence[int],
+    question: str | None,
+    answer: Sequence[int],
+    *,
+    window: int,
+    overlap: int,
+) -> Iterator[Piece]:
+    """Windows of the source that overlap, each with each part of the answer, of at most `window`
+    tokens in all. A part of the answer takes at most half of them."""
+    asked = encode(tokenizer, question)[0][:_MOST_QUESTION] if question else []
+    before = encode(tokenizer, _BEFORE_SOURCE)[0]
+    middle = [*encode(tokenizer, _BEFORE_QUESTION)[0], *asked] if asked else []
+    middle += encode(tokenizer, _BEFORE_ANSWER)[0]
+    part = min(len(answer), window // 2)
+    room = max(window - part - len(before) - len(middle), 2 * overlap)
+    starts = range(0, max(1, len(source) - overlap), room - overlap)
+    if len(source) <= room:
+        starts = range(1)
+    for first in range(0, len(answer), part):
+        for start in starts:
+            tokens = [*before, *source[start : start + room], *middle]
+            chosen = answer[first : first + part]
+            yield Piece(row, [*tokens, *chosen], first, len(tokens))
+
+
+def batch_pieces(pieces: Sequence[Piece], most_tokens: int) -> Iterator[list[Piece]]:
+    """Batches of similar length with at most this many tokens, padding included."""
+    batch: list[Piece] = []
+    for piece in sorted(pieces, key=lambda piece: -len(piece.tokens)):
+        if batch and (len(batch) + 1) * len(batch[0].tokens) > most_tokens:
+            yield batch
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield batch
+
+
+def stack_pieces(batch: Sequence[Piece], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The tokens, padded with 0, and the lengths."""
+    lengths = torch.tensor([len(piece.tokens) for piece in batch])
+    tokens = torch.zeros(len(batch), int(lengths.max()), dtype=torch.long)
+    for row, piece in enumerate(batch):
+        tokens[row, : len(piece.tokens)] = torch.tensor(piece.tokens)
+    return tokens.to(device), lengths.to(device)

@@ -1,0 +1,79 @@
+"""Sentences of a text, and the passage of a source that comes nearest to one of an answer."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+# A sentence ends behind its mark, a line at its end; not behind "Dr." or "e.g.".
+_ENDS = re.compile(
+    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b(?:Dr|Mr|Ms|St|vs|No|Jr)\.)(?<!\b(?:Mrs|etc|e\.g|i\.e)\.)"
+    r"[\"'”’)\]]*\s+(?=[\"'“‘(\[*\-•]*[A-Z0-9])|\s*\n\s*|(?<=[。！？])"
+)
+_WORDS = re.compile(r"\w+")
+# Words of fewer letters say little of what a sentence is about; numbers do.
+_LEAST_LETTERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePassage:
+    """A sentence of the source with this number, by its characters from `start` to `end`."""
+
+    source: int
+    start: int
+    end: int
+    text: str
+
+
+def split_sentences(text: str) -> list[tuple[int, int]]:
+    """The places of the sentences, without the white space around them; lines end sentences."""
+    found, start = [], 0
+    for border in _ENDS.finditer(text):
+        found.append((start, border.start()))
+        start = border.end()
+    found.append((start, len(text)))
+    return [place for place in (_strip(text, *one) for one in found) if place[0] < place[1]]
+
+
+def _strip(text: str, start: int, end: int) -> tuple[int, int]:
+    inside = text[start:end]
+    start += len(inside) - len(inside.lstrip())
+    return start, max(start, start + len(inside.strip()))
+
+
+class Passages:
+    """The sentences of the sources of one answer, to look up the one that shares most words."""
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._found = [
+            SourcePassage(number, start, end, source[start:end])
+            for number, source in enumerate(sources)
+            for start, end in split_sentences(source)
+        ]
+        self._words = [_content_words(passage.text) for passage in self._found]
+        self._counts = Counter(word for words in self._words for word in words)
+
+    def nearest(self, answer: str, start: int, end: int) -> SourcePassage | None:
+        """The passage nearest to the sentences that the span is in: shared words count the more,
+        the fewer passages have them, and those of the span twice. None if none is shared."""
+        around = [place for place in split_sentences(answer) if place[0] < end and start < place[1]]
+        wanted = Counter(_content_words(answer[start:end]))
+        for place in around:
+            wanted.update(_content_words(answer[slice(*place)]))
+        scores = [
+            sum(wanted[word] / self._counts[word] for word in words if word in wanted)
+            / (8 + len(words)) ** 0.5
+            for words in self._words
+        ]
+        best = max(range(len(scores)), key=scores.__getitem__, default=None)
+        return None if best is None or not scores[best] else self._found[best]
+
+
+def _content_words(text: str) -> set[str]:
+    return {*_find_words(text.casefold())}
+
+
+def _find_words(text: str) -> Iterator[str]:
+    for word in _WORDS.findall(text):
+        if len(word) >= _LEAST_LETTERS or not word.isascii() or word.isdigit():
+            yield word

@@ -1,0 +1,344 @@
+"""A reader finds what the sources of an answer do not support, whichever model wrote the answer. It
+is a folder: reader.json says which language model it changes and how to use it; adapter.safetensors
+has the changes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+import torch
+
+from clew.base.errors import InputError, StoreError
+from clew.base.typed_json import Bounds, read_as
+from clew.engine.model_files import read_model, write_model
+from clew.hallucination.detectors.data import RiskLevel, State, Verdict, judge, level_of
+from clew.hallucination.grounded.network import (
+    Attention,
+    Piece,
+    ReaderNetwork,
+    batch_pieces,
+    cut_pieces,
+    encode,
+    stack_pieces,
+)
+from clew.hallucination.grounded.passages import Passages, SourcePassage, split_sentences
+from clew.hallucination.llm.models import fingerprint, load_model
+from clew.metrics.calibration import PlattScale
+from clew.storage.reading import read_json
+from clew.storage.writing import replace_json
+
+BUILT_IN_READER = "grounded"
+READER_JSON, ADAPTER = "reader.json", "adapter.safetensors"
+# Of all sources together: about 60 windows, a minute or two on a CPU.
+MOST_SOURCE_CHARACTERS = 200_000
+MOST_ANSWER_CHARACTERS = 40_000
+_FORMAT = 1
+_BETWEEN_SOURCES = "\n\n"
+_BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
+_ROWS_AT_ONCE = 4096
+_Probability = Annotated[float, Bounds(least=0, most=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundedAnswer:
+    """An answer, the sources that it is to be supported by, and the question, if there is one."""
+
+    answer: str
+    sources: tuple[str, ...]
+    question: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitRisk:
+    """The risk that the sources do not support the characters from `start` to `end` of an answer:
+    a token, or a sentence."""
+
+    start: int
+    end: int
+    text: str
+    risk: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnsupportedSpan(UnitRisk):
+    """A part of an answer that the sources do not support, and their passage that comes nearest to
+    it, None if no word is shared."""
+
+    nearest: SourcePassage | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a reader found in an answer. `risk` is the calibrated probability that a part of it is
+    not supported; only an answer whose `state` is "checked" has one, and `reason` says why another
+    has none. The verdict is "hallucinated" above `threshold`. `tokens` are in the order of the
+    text, `distance` is how unlike the training data the text is: above 1 is out of distribution."""
+
+    risk: float | None
+    state: State
+    threshold: float
+    reason: str | None = None
+    distance: float | None = None
+    spans: tuple[UnsupportedSpan, ...] = ()
+    sentences: tuple[UnitRisk, ...] = ()
+    tokens: tuple[UnitRisk, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.risk is None else judge(self.risk, self.threshold)
+
+    @property
+    def risk_level(self) -> RiskLevel | None:
+        return None if self.verdict is None else level_of(self.verdict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in JSON, without the tokens."""
+        found = {name: value for name, value in asdict(self).items() if name != "tokens"}
+        return {**found, "verdict": self.verdict, "risk_level": self.risk_level}
+
+
+class BaseModel(TypedDict):
+    """The language model that an adapter belongs to: its name, and the hash of its weights."""
+
+    id: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """How a reader reads: what a token attends to, the tokens of a window, how many tokens of the
+    source two windows share, and the rank of the changed weights. Risks come from logits by
+    `calibration`; answers above `threshold` are flagged; tokens with a logit above
+    `token_threshold` make spans. Text is familiar up to a distance of `distance_limit`."""
+
+    model: BaseModel
+    attention: Attention = "both"
+    window: Annotated[int, Bounds(least=64, most=1 << 20)] = 1024
+    overlap: Annotated[int, Bounds(least=0, most=1 << 16)] = 128
+    rank: Annotated[int, Bounds(least=1, most=4096)] = 16
+    calibration: PlattScale
+    threshold: _Probability = 0.5
+    token_threshold: float = 0.0
+    distance_limit: float | None = None
+    card: dict[str, Any] = field(default_factory=dict)
+
+
+class Reader:
+    """A language model that reads an answer beside its sources. `read` takes any number of
+    answers."""
+
+    def __init__(
+        self, network: ReaderNetwork, tokenizer: Any, settings: ReaderSettings, adapter: Any = None
+    ) -> None:
+        self.network, self.tokenizer, self.settings = network.eval(), tokenizer, settings
+        self.adapter = adapter
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.head.weight.device
+
+    def read(self, rows: Iterable[GroundedAnswer]) -> list[Reading]:
+        """The readings, in order. An answer that cannot be read has a reason instead of a risk."""
+        return list(self.stream(rows))
+
+    def stream(self, rows: Iterable[GroundedAnswer]) -> Iterator[Reading]:
+        """The same, a few thousand answers at a time."""
+        waiting: list[GroundedAnswer] = []
+        for row in rows:
+            waiting.append(row)
+            if len(waiting) == _ROWS_AT_ONCE:
+                yield from self._read(waiting)
+                waiting = []
+        yield from self._read(waiting)
+
+    def _read(self, rows: Sequence[GroundedAnswer]) -> list[Reading]:
+        reasons = [find_problem(row) for row in rows]
+        readable = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
+        found = iter(self.token_logits(readable))
+        return [
+            self._describe(row, *next(found)) if reason is None else self._unread(reason)
+            for row, reason in zip(rows, reasons, strict=True)
+        ]
+
+    def token_logits(
+        self, rows: Sequence[GroundedAnswer]
+    ) -> list[tuple[list[tuple[int, int]], np.ndarray]]:
+        """Of every answer, the places of its tokens, and the logit of each that no window of the
+        sources supports it: the lowest over all windows."""
+        places, pieces = [], []
+        for number, row in enumerate(rows):
+            tokens, where = encode(self.tokenizer, row.answer)
+            places.append(where)
+            pieces += self._cut(number, row, tokens)
+        logits = [np.full(len(where), np.inf, np.float32) for where in places]
+        for batch in batch_pieces(pieces, _BATCH_TOKENS[self.device.type]):
+            for piece, values in zip(batch, self._pass(batch), strict=True):
+                part = logits[piece.row][piece.first : piece.first + len(values)]
+                np.minimum(part, values, out=part)
+        return list(zip(places, logits, strict=True))
+
+    def _cut(self, number: int, row: GroundedAnswer, tokens: list[int]) -> Iterator[Piece]:
+        source, _ = encode(self.tokenizer, _BETWEEN_SOURCES.join(row.sources))
+        settings = self.settings
+        options = {"window": settings.window, "overlap": settings.overlap}
+        return cut_pieces(self.tokenizer, number, source, row.question, tokens, **options)
+
+    @torch.inference_mode()
+    def _pass(self, batch: Sequence[Piece]) -> Iterator[np.ndarray]:
+        tokens, lengths = stack_pieces(batch, self.device)
+        logits = self.network(tokens, lengths).cpu().numpy()
+        for piece, row in zip(batch, logits, strict=True):
+            yield row[piece.place : len(piece.tokens)]
+
+    def _unread(self, reason: str) -> Reading:
+        return Reading(
+            risk=None, state="unavailable", threshold=self.settings.threshold, reason=reason
+        )
+
+    def _describe(
+        self, row: GroundedAnswer, places: list[tuple[int, int]], logits: np.ndarray
+    ) -> Reading:
+        risks = self.settings.calibration.probabilities(logits)
+        tokens = [
+            UnitRisk(start=start, end=end, text=row.answer[start:end], risk=float(risk))
+            for (start, end), risk in zip(places, risks, strict=True)
+        ]
+        return Reading(
+            risk=float(risks.max()),
+            state="checked",
+            threshold=self.settings.threshold,
+            spans=tuple(self._spans(row, tokens, logits)),
+            sentences=tuple(unit_risks(row.answer, split_sentences(row.answer), tokens)),
+            tokens=tuple(tokens),
+        )
+
+    def _spans(
+        self, row: GroundedAnswer, tokens: Sequence[UnitRisk], logits: np.ndarray
+    ) -> Iterator[UnsupportedSpan]:
+        places = [(token.start, token.end) for token in tokens]
+        found = join_tokens(places, logits > self.settings.token_threshold)
+        passages = Passages(row.sources) if found else None
+        for unit in unit_risks(row.answer, found, tokens):
+            near = passages.nearest(row.answer, unit.start, unit.end) if passages else None
+            yield UnsupportedSpan(
+                start=unit.start, end=unit.end, text=unit.text, risk=unit.risk, nearest=near
+            )
+
+    def save(self, folder: Path) -> None:
+        """Write reader.json and adapter.safetensors."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_model(folder / ADAPTER, self.adapter, {"format": _FORMAT})
+        replace_json(folder / READER_JSON, {"format": _FORMAT, **asdict(self.settings)})
+
+
+def load_reader(
+    name: str | Path = BUILT_IN_READER, *, device: str = "auto", model: str | None = None
+) -> Reader:
+    """Load the built-in reader, "grounded", or one in a folder, with its language model; `model`
+    says where that is now. Raises InputError or StoreError if either is missing or damaged."""
+    folder = reader_folder(name)
+    settings = read_settings(folder)
+    adapter = read_model(folder / ADAPTER)
+    loaded = load_model(model or settings.model["id"], dtype="float32", device=device)
+    if fingerprint(loaded.model) != settings.model["fingerprint"]:
+        raise InputError(
+            f'the reader "{folder}" belongs to another language model: its weights do not fit '
+            f'those of "{loaded.name}". Give the model that it was trained with.',
+            setting="model",
+            value=loaded.name,
+        )
+    network = make_network(loaded, settings.attention)
+    weights = adapter.read(adapter.kinds)
+    network.merge(weights)
+    return Reader(_for_device(network), loaded.tokenizer, settings, weights)
+
+
+def make_network(loaded: Any, attention: Attention) -> ReaderNetwork:
+    """The network around a loaded language model. Raises InputError if that cannot be read with."""
+    if not getattr(loaded.tokenizer, "is_fast", False):
+        raise InputError(
+            f'the tokenizer of "{loaded.name}" does not say which characters a token stands for: '
+            "choose a model with a tokenizer.json."
+        )
+    loaded.model.set_attn_implementation("sdpa")
+    return ReaderNetwork(loaded.model.base_model, attention)
+
+
+def _for_device(network: ReaderNetwork) -> ReaderNetwork:
+    """On a GPU, the model computes in half precision; the head does not."""
+    if network.head.weight.is_cuda:
+        network.model.to(torch.bfloat16)
+    return network
+
+
+def reader_folder(name: str | Path) -> Path:
+    """Where a reader is: the built-in one comes with the package."""
+    if str(name) == BUILT_IN_READER:
+        return Path(__file__).parent / "built_in"
+    return Path(name).expanduser()
+
+
+def read_settings(folder: Path) -> ReaderSettings:
+    """What reader.json says. Raises StoreError if it is missing, damaged or of another version."""
+    path = folder / READER_JSON
+    try:
+        content = read_json(path)
+        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
+            raise ValueError(f"it is not a reader of format {_FORMAT}")
+        return read_as(ReaderSettings, content)
+    except FileNotFoundError:
+        raise StoreError(
+            f'there is no reader in "{folder}": {READER_JSON} is missing. Train one, or use '
+            f'"{BUILT_IN_READER}", which is built in.'
+        ) from None
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f'"{path}" cannot be read ({error}): it is damaged or was not written by clew.'
+        ) from error
+
+
+def find_problem(row: GroundedAnswer) -> str | None:
+    """Why an answer cannot be read, None if it can."""
+    length = sum(map(len, row.sources))
+    if not any(source.strip() for source in row.sources):
+        return "there is no source to compare the answer with"
+    if not row.answer.strip():
+        return "the answer is empty"
+    if length > MOST_SOURCE_CHARACTERS:
+        return (
+            f"the sources have {length:,} characters, and at most {MOST_SOURCE_CHARACTERS:,} are "
+            "read: give only the passages that the answer was written from"
+        )
+    if len(row.answer) > MOST_ANSWER_CHARACTERS:
+        return (
+            f"the answer has {len(row.answer):,} characters, and at most "
+            f"{MOST_ANSWER_CHARACTERS:,} are read: give it in parts"
+        )
+    return None
+
+
+def unit_risks(
+    answer: str, places: Iterable[tuple[int, int]], tokens: Sequence[UnitRisk]
+) -> Iterator[UnitRisk]:
+    """The risk of each part of an answer, such as its sentences: the highest of its tokens."""
+    for start, end in places:
+        inside = [token.risk for token in tokens if token.start < end and start < token.end]
+        yield UnitRisk(start=start, end=end, text=answer[start:end], risk=max(inside, default=0.0))
+
+
+def join_tokens(
+    places: Sequence[tuple[int, int]], chosen: Sequence[bool] | np.ndarray
+) -> list[tuple[int, int]]:
+    """Runs of chosen tokens, as places in the text; a single token between two is part of both."""
+    spans: list[tuple[int, int]] = []
+    last = None
+    for number, (start, end) in enumerate(places):
+        if chosen[number]:
+            if last is not None and number - last <= 2:
+                spans[-1] = (spans[-1][0], end)
+            else:
+                spans.append((start, end))
+            last = number
+    return spans

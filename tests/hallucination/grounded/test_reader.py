@@ -1,0 +1,120 @@
+"""A reader gives every answer a risk and spans, or says in a sentence why it cannot."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clew.base.errors import InputError, StoreError
+from clew.hallucination.grounded import GroundedAnswer, Reader, load_reader
+from clew.hallucination.grounded.network import LowRank, linear_layers
+from clew.hallucination.grounded.passages import Passages, split_sentences
+from clew.hallucination.grounded.reader import (
+    MOST_SOURCE_CHARACTERS,
+    ReaderSettings,
+    join_tokens,
+    make_network,
+)
+from clew.hallucination.llm.models import fingerprint, load_model
+from clew.metrics.calibration import PlattScale
+
+SOURCE = "Items can be returned within 30 days of delivery. Refunds take a week."
+ROW = GroundedAnswer(
+    answer="You can return items within 60 days.", sources=(SOURCE,), question="How long?"
+)
+SCALE = PlattScale(slope=1.0, intercept=0.0, middle=0.0, spread=1.0)
+
+
+def make_reader(model_folder: Path, **changes: object) -> Reader:
+    loaded = load_model(str(model_folder), device="cpu")
+    described = {"id": str(model_folder), "fingerprint": fingerprint(loaded.model)}
+    network = make_network(loaded, "both")
+    network.insert_low_rank(2)
+    torch.manual_seed(0)
+    for layer in network.modules():
+        if isinstance(layer, LowRank):
+            torch.nn.init.normal_(layer.up, std=0.1)
+    torch.nn.init.normal_(network.head.weight)
+    settings = ReaderSettings(model=described, rank=2, calibration=SCALE, **changes)  # type: ignore[arg-type]
+    return Reader(network, loaded.tokenizer, settings, network.adapter())
+
+
+@pytest.fixture(scope="module")
+def reader(model_folder: Path) -> Reader:
+    return make_reader(model_folder)
+
+
+def test_saved_reader_gives_the_same_risks(reader: Reader, tmp_path: Path) -> None:
+    reader.save(tmp_path)
+    again = load_reader(tmp_path, device="cpu")
+    assert not any(isinstance(part, LowRank) for part in again.network.modules())  # merged
+    mine, theirs = reader.read([ROW])[0], again.read([ROW])[0]
+    assert mine.risk == pytest.approx(theirs.risk, abs=1e-3)
+    assert mine.state == "checked" and mine.verdict in ("correct", "hallucinated")
+
+
+def test_tokens_sentences_and_spans_are_places_in_the_answer(reader: Reader) -> None:
+    reading = reader.read([ROW])[0]
+    assert reading.risk == max(token.risk for token in reading.tokens)
+    for unit in (*reading.tokens, *reading.sentences, *reading.spans):
+        assert ROW.answer[unit.start : unit.end] == unit.text
+    assert [one.text for one in reading.sentences] == [ROW.answer]
+
+
+def test_token_is_supported_if_any_window_supports_it(model_folder: Path) -> None:
+    long = GroundedAnswer(answer=ROW.answer, sources=(SOURCE * 3, SOURCE * 9))
+    narrow = make_reader(model_folder, window=160, overlap=16)
+    pieces = narrow._cut(0, long, [5, 6, 7])
+    parts = list(pieces)
+    assert len(parts) > 2 and all(len(piece.tokens) <= 160 for piece in parts)
+    by_window = [list(narrow._pass([piece]))[0] for piece in parts]
+    assert len({len(one) for one in by_window}) == 1
+    assert narrow.read([long])[0].state == "checked"
+
+
+def test_answer_without_source_has_a_reason_and_no_risk(reader: Reader) -> None:
+    wrong = {
+        "no source": GroundedAnswer(answer="A.", sources=(" ",)),
+        "is empty": GroundedAnswer(answer=" \n", sources=(SOURCE,)),
+        f"at most {MOST_SOURCE_CHARACTERS:,}": GroundedAnswer(
+            answer="A.", sources=("x" * 10_000_000,)
+        ),
+    }
+    readings = reader.read([*wrong.values(), ROW])
+    for reason, reading in zip(wrong, readings[:-1], strict=True):
+        assert reason in (reading.reason or "")
+        assert (reading.risk, reading.state, reading.spans) == (None, "unavailable", ())
+    assert readings[-1].risk is not None
+
+
+def test_reader_of_another_model_is_refused(reader: Reader, tmp_path: Path) -> None:
+    other = ReaderSettings(
+        model={"id": reader.settings.model["id"], "fingerprint": "0" * 16}, calibration=SCALE
+    )
+    Reader(reader.network, reader.tokenizer, other, reader.adapter).save(tmp_path)
+    with pytest.raises(InputError, match="belongs to another language model"):
+        load_reader(tmp_path, device="cpu")
+    with pytest.raises(StoreError, match="there is no reader"):
+        load_reader(tmp_path / "none")
+
+
+def test_runs_of_tokens_join_over_a_gap_of_one() -> None:
+    places = [(0, 2), (3, 5), (6, 8), (9, 11), (12, 14), (15, 17)]
+    assert join_tokens(places, [True, False, True, False, False, True]) == [(0, 8), (15, 17)]
+
+
+def test_nearest_passage_shares_the_rare_words_of_the_sentence() -> None:
+    sources = ["Refunds take a week.", "Dr. Ames sells items. Items are returned within 30 days."]
+    answer = "Thanks. Items can be returned within 60 days."
+    near = Passages(sources).nearest(answer, 37, 44)
+    assert near is not None and (near.source, near.text) == (
+        1,
+        "Items are returned within 30 days.",
+    )
+    assert Passages(sources).nearest("Zebra", 0, 5) is None
+    assert [answer[slice(*one)] for one in split_sentences(answer)][0] == "Thanks."
+
+
+def test_model_without_linear_layers_is_refused() -> None:
+    with pytest.raises(InputError, match="no linear layers"):
+        list(linear_layers(torch.nn.Embedding(2, 2)))

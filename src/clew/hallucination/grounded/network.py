@@ -35,10 +35,10 @@ class LowRank(nn.Module):
     def __init__(self, layer: nn.Linear, rank: int, dropout: float) -> None:
         super().__init__()
         self.layer, self.dropout = layer, nn.Dropout(dropout)
-        options = {"device": layer.weight.device, "dtype": torch.float32}
-        down = torch.randn(rank, layer.in_features, **options) / layer.in_features**0.5
+        device = layer.weight.device
+        down = torch.randn(rank, layer.in_features, device=device) / layer.in_features**0.5
         self.down = nn.Parameter(down)
-        self.up = nn.Parameter(torch.zeros(layer.out_features, rank, **options))
+        self.up = nn.Parameter(torch.zeros(layer.out_features, rank, device=device))
 
     def forward(self, states: Tensor) -> Tensor:
         low = nn.functional.linear(self.dropout(states), self.down)

@@ -167,7 +167,7 @@ class Reader:
     ) -> list[tuple[list[tuple[int, int]], np.ndarray]]:
         """Of every answer, the places of its tokens, and the logit of each that no window of the
         sources supports it: the lowest over all windows."""
-        places, pieces = [], []
+        places, pieces = [], list[Piece]()
         for number, row in enumerate(rows):
             tokens, where = encode(self.tokenizer, row.answer)
             places.append(where)

@@ -4,8 +4,8 @@ from clew.hallucination.grounded.passages import SourcePassage
 from clew.hallucination.grounded.reader import (
     BUILT_IN_READER,
     GroundedAnswer,
+    GroundedReading,
     Reader,
-    Reading,
     UnitRisk,
     UnsupportedSpan,
     load_reader,
@@ -15,7 +15,7 @@ __all__ = [
     "BUILT_IN_READER",
     "GroundedAnswer",
     "Reader",
-    "Reading",
+    "GroundedReading",
     "SourcePassage",
     "UnitRisk",
     "UnsupportedSpan",

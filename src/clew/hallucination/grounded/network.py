@@ -19,7 +19,7 @@ _HEAD = ("head.weight", "head.bias")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ReaderPiece:
     """Tokens that are read at once: a window of the source, the question, and the answer's tokens
     from `first` on, which start at `place`."""
 
@@ -131,7 +131,7 @@ def cut_pieces(
     *,
     window: int,
     overlap: int,
-) -> Iterator[Piece]:
+) -> Iterator[ReaderPiece]:
     """Windows of the source that overlap, each with each part of the answer, of at most `window`
     tokens in all. A part of the answer takes at most half of them."""
     asked = encode(tokenizer, question)[0][:_MOST_QUESTION] if question else []
@@ -147,12 +147,12 @@ def cut_pieces(
         for start in starts:
             tokens = [*before, *source[start : start + room], *middle]
             chosen = answer[first : first + part]
-            yield Piece(row, [*tokens, *chosen], first, len(tokens))
+            yield ReaderPiece(row, [*tokens, *chosen], first, len(tokens))
 
 
-def batch_pieces(pieces: Sequence[Piece], most_tokens: int) -> Iterator[list[Piece]]:
+def batch_pieces(pieces: Sequence[ReaderPiece], most_tokens: int) -> Iterator[list[ReaderPiece]]:
     """Batches of similar length with at most this many tokens, padding included."""
-    batch: list[Piece] = []
+    batch: list[ReaderPiece] = []
     for piece in sorted(pieces, key=lambda piece: -len(piece.tokens)):
         if batch and (len(batch) + 1) * len(batch[0].tokens) > most_tokens:
             yield batch
@@ -162,7 +162,7 @@ def batch_pieces(pieces: Sequence[Piece], most_tokens: int) -> Iterator[list[Pie
         yield batch
 
 
-def stack_pieces(batch: Sequence[Piece], device: torch.device) -> tuple[Tensor, Tensor]:
+def stack_pieces(batch: Sequence[ReaderPiece], device: torch.device) -> tuple[Tensor, Tensor]:
     """The tokens, padded with 0, and the lengths."""
     lengths = torch.tensor([len(piece.tokens) for piece in batch])
     tokens = torch.zeros(len(batch), int(lengths.max()), dtype=torch.long)

@@ -16,8 +16,8 @@ from clew.engine.model_files import read_model, write_model
 from clew.hallucination.detectors.data import RiskLevel, State, Verdict, judge, level_of
 from clew.hallucination.grounded.network import (
     Attention,
-    Piece,
     ReaderNetwork,
+    ReaderPiece,
     batch_pieces,
     cut_pieces,
     encode,
@@ -70,7 +70,7 @@ class UnsupportedSpan(UnitRisk):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class GroundedReading:
     """What a reader found in an answer. `risk` is the calibrated probability that a part of it is
     not supported; only an answer whose `state` is "checked" has one, and `reason` says why another
     has none. The verdict is "hallucinated" above `threshold`. `tokens` are in the order of the
@@ -139,11 +139,11 @@ class Reader:
     def device(self) -> torch.device:
         return self.network.head.weight.device
 
-    def read(self, rows: Iterable[GroundedAnswer]) -> list[Reading]:
+    def read(self, rows: Iterable[GroundedAnswer]) -> list[GroundedReading]:
         """The readings, in order. An answer that cannot be read has a reason instead of a risk."""
         return list(self.stream(rows))
 
-    def stream(self, rows: Iterable[GroundedAnswer]) -> Iterator[Reading]:
+    def stream(self, rows: Iterable[GroundedAnswer]) -> Iterator[GroundedReading]:
         """The same, a few thousand answers at a time."""
         waiting: list[GroundedAnswer] = []
         for row in rows:
@@ -153,7 +153,7 @@ class Reader:
                 waiting = []
         yield from self._read(waiting)
 
-    def _read(self, rows: Sequence[GroundedAnswer]) -> list[Reading]:
+    def _read(self, rows: Sequence[GroundedAnswer]) -> list[GroundedReading]:
         reasons = [find_problem(row) for row in rows]
         readable = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
         found = iter(self.token_logits(readable))
@@ -167,7 +167,7 @@ class Reader:
     ) -> list[tuple[list[tuple[int, int]], np.ndarray]]:
         """Of every answer, the places of its tokens, and the logit of each that no window of the
         sources supports it: the lowest over all windows."""
-        places, pieces = [], list[Piece]()
+        places, pieces = [], list[ReaderPiece]()
         for number, row in enumerate(rows):
             tokens, where = encode(self.tokenizer, row.answer)
             places.append(where)
@@ -179,33 +179,33 @@ class Reader:
                 np.minimum(part, values, out=part)
         return list(zip(places, logits, strict=True))
 
-    def _cut(self, number: int, row: GroundedAnswer, tokens: list[int]) -> Iterator[Piece]:
+    def _cut(self, number: int, row: GroundedAnswer, tokens: list[int]) -> Iterator[ReaderPiece]:
         source, _ = encode(self.tokenizer, _BETWEEN_SOURCES.join(row.sources))
         settings = self.settings
         options = {"window": settings.window, "overlap": settings.overlap}
         return cut_pieces(self.tokenizer, number, source, row.question, tokens, **options)
 
     @torch.inference_mode()
-    def _pass(self, batch: Sequence[Piece]) -> Iterator[np.ndarray]:
+    def _pass(self, batch: Sequence[ReaderPiece]) -> Iterator[np.ndarray]:
         tokens, lengths = stack_pieces(batch, self.device)
         logits = self.network(tokens, lengths).cpu().numpy()
         for piece, row in zip(batch, logits, strict=True):
             yield row[piece.place : len(piece.tokens)]
 
-    def _unread(self, reason: str) -> Reading:
-        return Reading(
+    def _unread(self, reason: str) -> GroundedReading:
+        return GroundedReading(
             risk=None, state="unavailable", threshold=self.settings.threshold, reason=reason
         )
 
     def _describe(
         self, row: GroundedAnswer, places: list[tuple[int, int]], logits: np.ndarray
-    ) -> Reading:
+    ) -> GroundedReading:
         risks = self.settings.calibration.probabilities(logits)
         tokens = [
             UnitRisk(start=start, end=end, text=row.answer[start:end], risk=float(risk))
             for (start, end), risk in zip(places, risks, strict=True)
         ]
-        return Reading(
+        return GroundedReading(
             risk=float(risks.max()),
             state="checked",
             threshold=self.settings.threshold,

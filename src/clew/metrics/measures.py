@@ -94,8 +94,10 @@ def best_threshold(
     probabilities: Shaped[np.ndarray, " samples"],
     *,
     both_classes: bool = True,
+    positive_rate: float | None = None,
 ) -> float:
-    """The probability above which predicting "positive" maximizes F1; for validation data.
+    """The probability above which predicting "positive" maximizes F1; for validation data. With
+    `positive_rate`, F1 is what it would be if that share of the samples were positive.
 
     It lies halfway between two samples, so that rounding does not matter; of equally good
     thresholds, it is the highest. Raises InputError for a single class; with `both_classes=False`,
@@ -103,7 +105,12 @@ def best_threshold(
     """
     positive, found = check_probabilities(labels, probabilities, both_classes=both_classes)
     hits, called = _count_called(positive, found)
-    best = int(np.argmax(2 * hits / (called + np.count_nonzero(positive))))
+    if positive_rate is not None:
+        share = hits[-1] / called[-1]
+        alarms = (called - hits) * (1 - positive_rate) / max(1 - share, 1e-12)
+        hits = hits * positive_rate / share
+        called = hits + alarms
+    best = int(np.argmax(2 * hits / (called + hits[-1])))
     return _halfway(-np.unique(-found), best)
 
 

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from clew.base.errors import InputError, StoreError
 from clew.hallucination.grounded import GroundedAnswer, Reader, load_reader
-from clew.hallucination.grounded.network import LowRank, linear_layers
+from clew.hallucination.grounded.network import LowRank, cut_pieces, encode, linear_layers
 from clew.hallucination.grounded.passages import Passages, split_sentences
 from clew.hallucination.grounded.reader import (
     MOST_SOURCE_CHARACTERS,
@@ -64,12 +65,14 @@ def test_tokens_sentences_and_spans_are_places_in_the_answer(reader: Reader) -> 
 def test_token_is_supported_if_any_window_supports_it(model_folder: Path) -> None:
     long = GroundedAnswer(answer=ROW.answer, sources=(SOURCE * 3, SOURCE * 9))
     narrow = make_reader(model_folder, window=160, overlap=16)
-    pieces = narrow._cut(0, long, [5, 6, 7])
-    parts = list(pieces)
-    assert len(parts) > 2 and all(len(piece.tokens) <= 160 for piece in parts)
-    by_window = [list(narrow._pass([piece]))[0] for piece in parts]
-    assert len({len(one) for one in by_window}) == 1
-    assert narrow.read([long])[0].state == "checked"
+    tokens, places = encode(narrow.tokenizer, long.answer)
+    source, _ = encode(narrow.tokenizer, "\n\n".join(long.sources))
+    pieces = list(cut_pieces(narrow.tokenizer, 0, source, None, tokens, window=160, overlap=16))
+    assert len(pieces) > 2 and all(len(piece.tokens) <= 160 for piece in pieces)
+    lowest = np.min([next(iter(narrow._pass([piece]))) for piece in pieces], axis=0)
+    ((found, logits),) = narrow.token_logits([long])
+    assert found == places
+    np.testing.assert_allclose(logits, lowest, atol=1e-4)
 
 
 def test_answer_without_source_has_a_reason_and_no_risk(reader: Reader) -> None:

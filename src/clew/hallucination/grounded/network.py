@@ -3,7 +3,8 @@ sequence, in both directions, with low-rank changes of its weights and a head pe
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,14 @@ class ReaderPiece:
     tokens: list[int]
     first: int
     place: int
+
+
+class _HasTokens(Protocol):
+    @property
+    def tokens(self) -> list[int]: ...
+
+
+_Piece = TypeVar("_Piece", bound=_HasTokens)
 
 
 class LowRank(nn.Module):
@@ -69,6 +78,13 @@ class ReaderNetwork(nn.Module):
             setattr(self.model.get_submodule(parent), last, LowRank(layer, rank, dropout))
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
+    def remove_low_rank(self) -> None:
+        """The model as it was before `insert_low_rank`."""
+        for name, module in list(self.model.named_modules()):
+            if isinstance(module, LowRank):
+                parent, _, last = name.rpartition(".")
+                setattr(self.model.get_submodule(parent), last, module.layer)
+
     def adapter(self) -> dict[str, Tensor]:
         """The trained weights by name, in float16: `NAME.down` and `NAME.up` of each layer."""
         found = {
@@ -81,6 +97,19 @@ class ReaderNetwork(nn.Module):
         return {name: value.detach().half().cpu() for name, value in found.items()}
 
     @torch.no_grad()
+    def load_adapter(self, adapter: Mapping[str, Tensor]) -> None:
+        """Continue from the changes of another training, of the same rank."""
+        for name, module in self.model.named_modules():
+            if isinstance(module, LowRank):
+                module.down.copy_(adapter[f"{name}.down"])
+                module.up.copy_(adapter[f"{name}.up"])
+        self._load_head(adapter)
+
+    def _load_head(self, adapter: Mapping[str, Tensor]) -> None:
+        for parameter, name in zip((self.head.weight, self.head.bias), _HEAD, strict=True):
+            parameter.copy_(adapter[name])
+
+    @torch.no_grad()
     def merge(self, adapter: Mapping[str, Tensor]) -> None:
         """Add the changes to the weights of the model, and load the head."""
         device = self.head.weight.device
@@ -88,8 +117,7 @@ class ReaderNetwork(nn.Module):
             if f"{name}.up" in adapter:
                 up, down = (adapter[f"{name}.{side}"].to(device).float() for side in ("up", "down"))
                 layer.weight += (up @ down).to(layer.weight.dtype)
-        for parameter, name in zip((self.head.weight, self.head.bias), _HEAD, strict=True):
-            parameter.copy_(adapter[name])
+        self._load_head(adapter)
 
 
 def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
@@ -122,6 +150,11 @@ def encode(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]
     return list(found["input_ids"]), places
 
 
+def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """The tokens of each text."""
+    return tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+
+
 def cut_pieces(
     tokenizer: Any,
     row: int,
@@ -135,9 +168,8 @@ def cut_pieces(
     """Windows of the source that overlap, each with each part of the answer, of at most `window`
     tokens in all. A part of the answer takes at most half of them."""
     asked = encode(tokenizer, question)[0][:_MOST_QUESTION] if question else []
-    before = encode(tokenizer, _BEFORE_SOURCE)[0]
-    middle = [*encode(tokenizer, _BEFORE_QUESTION)[0], *asked] if asked else []
-    middle += encode(tokenizer, _BEFORE_ANSWER)[0]
+    before, before_question, before_answer = _encode_frame(tokenizer)
+    middle = [*(before_question if asked else ()), *asked, *before_answer]
     part = min(len(answer), window // 2)
     room = max(window - part - len(before) - len(middle), 2 * overlap)
     starts = range(0, max(1, len(source) - overlap), room - overlap)
@@ -150,9 +182,14 @@ def cut_pieces(
             yield ReaderPiece(row, [*tokens, *chosen], first, len(tokens))
 
 
-def batch_pieces(pieces: Sequence[ReaderPiece], most_tokens: int) -> Iterator[list[ReaderPiece]]:
+@lru_cache(maxsize=8)
+def _encode_frame(tokenizer: Any) -> list[list[int]]:
+    return encode_all(tokenizer, (_BEFORE_SOURCE, _BEFORE_QUESTION, _BEFORE_ANSWER))
+
+
+def batch_pieces(pieces: Sequence[_Piece], most_tokens: int) -> Iterator[list[_Piece]]:
     """Batches of similar length with at most this many tokens, padding included."""
-    batch: list[ReaderPiece] = []
+    batch: list[_Piece] = []
     for piece in sorted(pieces, key=lambda piece: -len(piece.tokens)):
         if batch and (len(batch) + 1) * len(batch[0].tokens) > most_tokens:
             yield batch

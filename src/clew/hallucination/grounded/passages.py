@@ -50,16 +50,16 @@ class Passages:
             for number, source in enumerate(sources)
             for start, end in split_sentences(source)
         ]
-        self._words = [_content_words(passage.text) for passage in self._found]
+        self._words = [content_words(passage.text) for passage in self._found]
         self._counts = Counter(word for words in self._words for word in words)
 
     def nearest(self, answer: str, start: int, end: int) -> SourcePassage | None:
         """The passage nearest to the sentences that the span is in: shared words count the more,
         the fewer passages have them, and those of the span twice. None if none is shared."""
         around = [place for place in split_sentences(answer) if place[0] < end and start < place[1]]
-        wanted = Counter(_content_words(answer[start:end]))
+        wanted = Counter(content_words(answer[start:end]))
         for place in around:
-            wanted.update(_content_words(answer[slice(*place)]))
+            wanted.update(content_words(answer[slice(*place)]))
         scores = [
             sum(wanted[word] / self._counts[word] for word in words if word in wanted)
             / (8 + len(words)) ** 0.5
@@ -69,7 +69,7 @@ class Passages:
         return None if best is None or not scores[best] else self._found[best]
 
 
-def _content_words(text: str) -> set[str]:
+def content_words(text: str) -> set[str]:
     return {*_find_words(text.casefold())}
 
 

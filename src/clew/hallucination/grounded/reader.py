@@ -3,12 +3,15 @@ is a folder: reader.json says which language model it changes and how to use it;
 has the changes."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from clew.base.errors import InputError, StoreError
 from clew.base.typed_json import Bounds, read_as
@@ -21,6 +24,7 @@ from clew.hallucination.grounded.network import (
     batch_pieces,
     cut_pieces,
     encode,
+    encode_all,
     stack_pieces,
 )
 from clew.hallucination.grounded.passages import Passages, SourcePassage, split_sentences
@@ -35,9 +39,16 @@ READER_JSON, ADAPTER = "reader.json", "adapter.safetensors"
 MOST_SOURCE_CHARACTERS = 200_000
 MOST_ANSWER_CHARACTERS = 40_000
 _FORMAT = 1
-_BETWEEN_SOURCES = "\n\n"
+BETWEEN_SOURCES = "\n\n"
+# The tensor of an adapter with the negative log-probability of every token in training sources.
+SURPRISE = "surprise"
 _BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
 _ROWS_AT_ONCE = 4096
+# A source of this many tokens is believed half to be like the others.
+_SHORT_SOURCE = 20
+_UNFAMILIAR = (
+    "the sources are unlike those that the reader was trained on, such as text in another language"
+)
 _Probability = Annotated[float, Bounds(least=0, most=1)]
 
 
@@ -69,21 +80,23 @@ class UnsupportedSpan(UnitRisk):
     nearest: SourcePassage | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class GroundedReading:
     """What a reader found in an answer. `risk` is the calibrated probability that a part of it is
     not supported; only an answer whose `state` is "checked" has one, and `reason` says why another
-    has none. The verdict is "hallucinated" above `threshold`. `tokens` are in the order of the
-    text, `distance` is how unlike the training data the text is: above 1 is out of distribution."""
+    has none. The verdict is "hallucinated" above `threshold`. `distance` is how unlike the training
+    data the sources are: above 1 is out of distribution. `places` and `risks` are those of the
+    answer's tokens, `[tokens, 2]` and `[tokens]`."""
 
+    answer: str
     risk: float | None
     state: State
     threshold: float
     reason: str | None = None
     distance: float | None = None
     spans: tuple[UnsupportedSpan, ...] = ()
-    sentences: tuple[UnitRisk, ...] = ()
-    tokens: tuple[UnitRisk, ...] = ()
+    places: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int64), repr=False)
+    risks: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -93,10 +106,31 @@ class GroundedReading:
     def risk_level(self) -> RiskLevel | None:
         return None if self.verdict is None else level_of(self.verdict)
 
+    @property
+    def tokens(self) -> tuple[UnitRisk, ...]:
+        return self.units(self.places.tolist())
+
+    @property
+    def sentences(self) -> tuple[UnitRisk, ...]:
+        """None if the answer was not checked."""
+        return self.units(split_sentences(self.answer)) if self.risk is not None else ()
+
+    def units(self, places: Iterable[tuple[int, int]]) -> tuple[UnitRisk, ...]:
+        """The risk of each part of the answer: the highest of its tokens."""
+        starts, ends = self.places[:, 0], self.places[:, 1]
+        found = []
+        for start, end in places:
+            inside = self.risks[(starts < end) & (start < ends)]
+            risk = float(inside.max()) if len(inside) else 0.0
+            found.append(UnitRisk(start=start, end=end, text=self.answer[start:end], risk=risk))
+        return tuple(found)
+
     def to_dict(self) -> dict[str, Any]:
         """As in JSON, without the tokens."""
-        found = {name: value for name, value in asdict(self).items() if name != "tokens"}
-        return {**found, "verdict": self.verdict, "risk_level": self.risk_level}
+        names = ("risk", "state", "threshold", "reason", "distance")
+        found = {name: getattr(self, name) for name in names}
+        spans = [asdict(span) for span in self.spans]
+        return {**found, "verdict": self.verdict, "risk_level": self.risk_level, "spans": spans}
 
 
 class BaseModel(TypedDict):
@@ -111,7 +145,7 @@ class ReaderSettings:
     """How a reader reads: what a token attends to, the tokens of a window, how many tokens of the
     source two windows share, and the rank of the changed weights. Risks come from logits by
     `calibration`; answers above `threshold` are flagged; tokens with a logit above
-    `token_threshold` make spans. Text is familiar up to a distance of `distance_limit`."""
+    `token_threshold` make spans. Sources are familiar up to a mean surprise of `surprise_limit`."""
 
     model: BaseModel
     attention: Attention = "both"
@@ -121,7 +155,7 @@ class ReaderSettings:
     calibration: PlattScale
     threshold: _Probability = 0.5
     token_threshold: float = 0.0
-    distance_limit: float | None = None
+    surprise_limit: Annotated[float, Bounds(least=0)] | None = None
     card: dict[str, Any] = field(default_factory=dict)
 
 
@@ -130,7 +164,11 @@ class Reader:
     answers."""
 
     def __init__(
-        self, network: ReaderNetwork, tokenizer: Any, settings: ReaderSettings, adapter: Any = None
+        self,
+        network: ReaderNetwork,
+        tokenizer: Any,
+        settings: ReaderSettings,
+        adapter: dict[str, Tensor],
     ) -> None:
         self.network, self.tokenizer, self.settings = network.eval(), tokenizer, settings
         self.adapter = adapter
@@ -145,45 +183,58 @@ class Reader:
 
     def stream(self, rows: Iterable[GroundedAnswer]) -> Iterator[GroundedReading]:
         """The same, a few thousand answers at a time."""
-        waiting: list[GroundedAnswer] = []
-        for row in rows:
-            waiting.append(row)
-            if len(waiting) == _ROWS_AT_ONCE:
-                yield from self._read(waiting)
-                waiting = []
-        yield from self._read(waiting)
+        left = iter(rows)
+        while some := list(islice(left, _ROWS_AT_ONCE)):
+            yield from self._read(some)
 
-    def _read(self, rows: Sequence[GroundedAnswer]) -> list[GroundedReading]:
+    def _read(self, rows: Sequence[GroundedAnswer]) -> Iterator[GroundedReading]:
         reasons = [find_problem(row) for row in rows]
         readable = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
-        found = iter(self.token_logits(readable))
-        return [
-            self._describe(row, *next(found)) if reason is None else self._unread(reason)
-            for row, reason in zip(rows, reasons, strict=True)
-        ]
+        sources = self._encode_sources(readable)
+        distances = [self._distance(tokens) for tokens in sources]
+        found = self._find_logits(readable, sources)
+        ends = np.cumsum([len(logits) for _, logits in found])
+        logits = np.concatenate([logits for _, logits in found]) if found else np.zeros(0)
+        risks = iter(np.split(self.settings.calibration.probabilities(logits), ends[:-1]))
+        read = zip(found, distances, strict=True)
+        for row, reason in zip(rows, reasons, strict=True):
+            if reason is not None:
+                yield self._without_risk(row, "unavailable", reason)
+                continue
+            (places, one), distance = next(read)
+            yield self._describe(row, places, one, next(risks), distance)
 
     def token_logits(
         self, rows: Sequence[GroundedAnswer]
     ) -> list[tuple[list[tuple[int, int]], np.ndarray]]:
         """Of every answer, the places of its tokens, and the logit of each that no window of the
         sources supports it: the lowest over all windows."""
-        places, pieces = [], list[ReaderPiece]()
-        for number, row in enumerate(rows):
-            tokens, where = encode(self.tokenizer, row.answer)
-            places.append(where)
-            pieces += self._cut(number, row, tokens)
-        logits = [np.full(len(where), np.inf, np.float32) for where in places]
+        return self._find_logits(rows, self._encode_sources(rows))
+
+    def _encode_sources(self, rows: Sequence[GroundedAnswer]) -> list[list[int]]:
+        texts = [BETWEEN_SOURCES.join(row.sources) for row in rows]
+        different = list(dict.fromkeys(texts))
+        found = dict(zip(different, encode_all(self.tokenizer, different), strict=True))
+        return [found[text] for text in texts]
+
+    def _find_logits(
+        self, rows: Sequence[GroundedAnswer], sources: Sequence[list[int]]
+    ) -> list[tuple[list[tuple[int, int]], np.ndarray]]:
+        answers = [encode(self.tokenizer, row.answer) for row in rows]
+        options = {"window": self.settings.window, "overlap": self.settings.overlap}
+        pieces = [
+            piece
+            for number, row in enumerate(rows)
+            for piece in cut_pieces(
+                self.tokenizer, number, sources[number], row.question, answers[number][0], **options
+            )
+        ]
+        logits = [np.full(len(places), np.inf, np.float32) for _, places in answers]
         for batch in batch_pieces(pieces, _BATCH_TOKENS[self.device.type]):
             for piece, values in zip(batch, self._pass(batch), strict=True):
                 part = logits[piece.row][piece.first : piece.first + len(values)]
                 np.minimum(part, values, out=part)
-        return list(zip(places, logits, strict=True))
-
-    def _cut(self, number: int, row: GroundedAnswer, tokens: list[int]) -> Iterator[ReaderPiece]:
-        source, _ = encode(self.tokenizer, _BETWEEN_SOURCES.join(row.sources))
-        settings = self.settings
-        options = {"window": settings.window, "overlap": settings.overlap}
-        return cut_pieces(self.tokenizer, number, source, row.question, tokens, **options)
+        return [(places, one) for (_, places), one in zip(answers, logits, strict=True)]
 
     @torch.inference_mode()
     def _pass(self, batch: Sequence[ReaderPiece]) -> Iterator[np.ndarray]:
@@ -192,39 +243,62 @@ class Reader:
         for piece, row in zip(batch, logits, strict=True):
             yield row[piece.place : len(piece.tokens)]
 
-    def _unread(self, reason: str) -> GroundedReading:
+    def mean_surprise(self, tokens: Sequence[int]) -> float:
+        """How rare the tokens of a source are in those that the reader was trained on, as their
+        mean negative log-probability; that of a short source is drawn to the usual one."""
+        surprise, usual = self._surprise
+        total = surprise[np.asarray(tokens, np.int64)].sum()
+        return float(total + _SHORT_SOURCE * usual) / (len(tokens) + _SHORT_SOURCE)
+
+    @cached_property
+    def _surprise(self) -> tuple[np.ndarray, float]:
+        surprise = self.adapter[SURPRISE].double().numpy()
+        return surprise, float((np.exp(-surprise) * surprise).sum())
+
+    def _distance(self, source: Sequence[int]) -> float | None:
+        limit = self.settings.surprise_limit
+        return self.mean_surprise(source) / limit if limit and SURPRISE in self.adapter else None
+
+    def _without_risk(
+        self, row: GroundedAnswer, state: State, reason: str, distance: float | None = None
+    ) -> GroundedReading:
         return GroundedReading(
-            risk=None, state="unavailable", threshold=self.settings.threshold, reason=reason
+            answer=row.answer,
+            risk=None,
+            state=state,
+            threshold=self.settings.threshold,
+            reason=reason,
+            distance=distance,
         )
 
     def _describe(
-        self, row: GroundedAnswer, places: list[tuple[int, int]], logits: np.ndarray
+        self,
+        row: GroundedAnswer,
+        places: list[tuple[int, int]],
+        logits: np.ndarray,
+        risks: np.ndarray,
+        distance: float | None,
     ) -> GroundedReading:
-        risks = self.settings.calibration.probabilities(logits)
-        tokens = [
-            UnitRisk(start=start, end=end, text=row.answer[start:end], risk=float(risk))
-            for (start, end), risk in zip(places, risks, strict=True)
-        ]
-        return GroundedReading(
+        if distance is not None and distance > 1:
+            return self._without_risk(row, "out_of_distribution", _UNFAMILIAR, distance)
+        reading = GroundedReading(
+            answer=row.answer,
             risk=float(risks.max()),
             state="checked",
             threshold=self.settings.threshold,
-            spans=tuple(self._spans(row, tokens, logits)),
-            sentences=tuple(unit_risks(row.answer, split_sentences(row.answer), tokens)),
-            tokens=tuple(tokens),
+            distance=distance,
+            places=np.asarray(places, np.int64).reshape(-1, 2),
+            risks=risks,
         )
-
-    def _spans(
-        self, row: GroundedAnswer, tokens: Sequence[UnitRisk], logits: np.ndarray
-    ) -> Iterator[UnsupportedSpan]:
-        places = [(token.start, token.end) for token in tokens]
         found = join_tokens(places, logits > self.settings.token_threshold)
-        passages = Passages(row.sources) if found else None
-        for unit in unit_risks(row.answer, found, tokens):
-            near = passages.nearest(row.answer, unit.start, unit.end) if passages else None
-            yield UnsupportedSpan(
-                start=unit.start, end=unit.end, text=unit.text, risk=unit.risk, nearest=near
-            )
+        if not found:
+            return reading
+        passages = Passages(row.sources)
+        spans = [
+            UnsupportedSpan(**asdict(unit), nearest=passages.nearest(row.answer, *place))
+            for unit, place in zip(reading.units(found), found, strict=True)
+        ]
+        return replace(reading, spans=tuple(spans))
 
     def save(self, folder: Path) -> None:
         """Write reader.json and adapter.safetensors."""
@@ -317,15 +391,6 @@ def find_problem(row: GroundedAnswer) -> str | None:
             f"{MOST_ANSWER_CHARACTERS:,} are read: give it in parts"
         )
     return None
-
-
-def unit_risks(
-    answer: str, places: Iterable[tuple[int, int]], tokens: Sequence[UnitRisk]
-) -> Iterator[UnitRisk]:
-    """The risk of each part of an answer, such as its sentences: the highest of its tokens."""
-    for start, end in places:
-        inside = [token.risk for token in tokens if token.start < end and start < token.end]
-        yield UnitRisk(start=start, end=end, text=answer[start:end], risk=max(inside, default=0.0))
 
 
 def join_tokens(

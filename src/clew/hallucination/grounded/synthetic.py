@@ -1,0 +1,164 @@
+"""Unsupported answers made from supported ones, for training only: a changed number, name or word,
+a sentence of another answer, or a source without what a sentence was taken from."""
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from clew.hallucination.grounded.passages import content_words, split_sentences
+from clew.hallucination.grounded.reader import GroundedAnswer
+
+Spans = tuple[tuple[int, int], ...]
+_NUMBER = re.compile(r"\b\d+(?:[.,]\d+)*\b")
+_NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}(?: [A-Z][a-z]+)*")
+_OPPOSITES = {
+    **{"increase": "decrease", "increased": "decreased", "more": "less", "higher": "lower"},
+    **{"before": "after", "first": "last", "all": "some", "always": "rarely", "may": "must"},
+    **{"left": "right", "north": "south", "morning": "evening", "most": "few", "hot": "cold"},
+    **{"up to": "at least", "with": "without", "large": "small", "good": "bad", "his": "her"},
+    **{"old": "young", "high": "low", "days": "weeks", "minutes": "hours", "men": "women"},
+    **{"months": "years", "million": "billion"},
+}
+_NEGATIONS = {
+    **{"is": "is not", "are": "are not", "was": "was not", "will": "will not", "can": "cannot"},
+    **{"has": "has never", "should": "should not", "and": "but not"},
+}
+_SWAPS = {**_OPPOSITES, **{new: old for old, new in _OPPOSITES.items()}, **_NEGATIONS}
+_WORD = re.compile(rf"\b({'|'.join(sorted(map(re.escape, _SWAPS), key=len, reverse=True))})\b")
+# A sentence whose own words are in the source to this share is from there; without the sentences
+# that have them, at most to that.
+_FROM_SOURCE, _STILL_THERE = 0.6, 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabeledAnswer(GroundedAnswer):
+    """An answer to train on. `spans` are the places that the sources do not support, None if only
+    the whole is labeled. Answers of one `group` share a document, those of one `set` a kind."""
+
+    hallucinated: bool
+    spans: Spans | None = None
+    group: str = ""
+    set: str = ""
+    is_synthetic: bool = False
+
+
+def make_unsupported(
+    answers: Sequence[LabeledAnswer], count: int, random: random.Random
+) -> list[LabeledAnswer]:
+    """At most this many, from supported answers with spans; fewer if they do not suit."""
+    supported = [one for one in answers if not one.hallucinated and one.spans is not None]
+    made: list[LabeledAnswer] = []
+    for _ in range(10 * count if supported else 0):
+        if len(made) == count:
+            break
+        change = random.choice(_CHANGES)
+        found = change(random.choice(supported), supported, random)
+        if found is not None:
+            made.append(found)
+    return made
+
+
+def _changed(answer: LabeledAnswer, edits: Sequence[tuple[int, int, str]]) -> LabeledAnswer:
+    """The answer with these places replaced, which become its spans."""
+    text, spans, last = "", [], 0
+    for start, end, new in sorted(edits):
+        text += answer.answer[last:start]
+        spans.append((len(text), len(text) + len(new)))
+        text, last = text + new, end
+    text += answer.answer[last:]
+    return replace(_unsupported(answer, tuple(spans)), answer=text)
+
+
+def _unsupported(answer: LabeledAnswer, spans: Spans) -> LabeledAnswer:
+    return replace(answer, spans=spans, hallucinated=True, is_synthetic=True)
+
+
+def _change_number(
+    answer: LabeledAnswer, _: Sequence[LabeledAnswer], random: random.Random
+) -> LabeledAnswer | None:
+    found = list(_NUMBER.finditer(answer.answer))
+    if not found:
+        return None
+    match = random.choice(found)
+    others = [one for one in _NUMBER.findall(" ".join(answer.sources)) if one not in answer.answer]
+    if others and random.random() < 0.4:
+        new = random.choice(others)
+    else:
+        last = match.end() - 1 if random.random() < 0.7 else match.start()
+        digit = (int(answer.answer[last]) + random.randint(1, 8)) % 9 + 1
+        new = f"{answer.answer[match.start() : last]}{digit}{answer.answer[last + 1 : match.end()]}"
+    return _changed(answer, [(*match.span(), new)]) if new != match[0] else None
+
+
+def _change_name(
+    answer: LabeledAnswer, others: Sequence[LabeledAnswer], random: random.Random
+) -> LabeledAnswer | None:
+    """By another of the same source; if there is none, of another source."""
+    found = list(_NAME.finditer(answer.answer))
+    for row in (answer, random.choice(others)):
+        names = {name for source in row.sources for name in _NAME.findall(source)}
+        names = {name for name in names if name not in answer.answer}
+        if found and names:
+            return _changed(answer, [(*random.choice(found).span(), random.choice(sorted(names)))])
+    return None
+
+
+def _change_word(
+    answer: LabeledAnswer, _: Sequence[LabeledAnswer], random: random.Random
+) -> LabeledAnswer | None:
+    found = list(_WORD.finditer(answer.answer))
+    if not found:
+        return None
+    chosen = random.sample(found, min(len(found), random.choice((1, 1, 2))))
+    return _changed(answer, [(*one.span(), _SWAPS[one[0]]) for one in chosen])
+
+
+def _add_sentence(
+    answer: LabeledAnswer, others: Sequence[LabeledAnswer], random: random.Random
+) -> LabeledAnswer | None:
+    other = random.choice(others)
+    new = other.answer[slice(*random.choice(split_sentences(other.answer) or [(0, 0)]))]
+    words, known = content_words(new), content_words(" ".join(answer.sources))
+    is_known = len(words & known) > len(words) / 2
+    if other.group == answer.group or not 25 < len(new) < 300 or is_known:
+        return None
+    place = random.choice([end for _, end in split_sentences(answer.answer)] or [0])
+    return _changed(answer, [(place, place, f" {new}")])
+
+
+def _drop_from_source(
+    answer: LabeledAnswer, _: Sequence[LabeledAnswer], random: random.Random
+) -> LabeledAnswer | None:
+    """Without the sentences of the source that have a sentence's own words, it is baseless."""
+    text = answer.answer
+    places = [
+        place for place in split_sentences(text) if len(content_words(text[slice(*place)])) > 3
+    ]
+    if len(places) < 2:
+        return None
+    chosen = random.choice(places)
+    others = (content_words(text[slice(*place)]) for place in places if place != chosen)
+    own = content_words(text[slice(*chosen)]).difference(*others)
+    known = content_words(" ".join(answer.sources))
+    if len(own) < 3 or len(own & known) < _FROM_SOURCE * len(own):
+        return None
+    left = tuple(" ".join(_keep_others(source, own)) for source in answer.sources)
+    still = content_words(" ".join(left))
+    if not any(left) or len(own & still) > _STILL_THERE * len(own):
+        return None
+    return replace(_unsupported(answer, (chosen,)), sources=left)
+
+
+def _keep_others(source: str, own: set[str]) -> Iterator[str]:
+    for start, end in split_sentences(source):
+        if len(own & content_words(source[start:end])) < max(1, len(own) / 4):
+            yield source[start:end]
+
+
+_Change = Callable[[LabeledAnswer, Sequence[LabeledAnswer], random.Random], LabeledAnswer | None]
+# Baseless sentences are what language models write most often.
+_CHANGES: tuple[_Change, ...] = (
+    *(_change_number, _change_name, _change_word, _change_word),
+    *(_add_sentence, _add_sentence, _drop_from_source, _drop_from_source, _drop_from_source),
+)

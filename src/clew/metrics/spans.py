@@ -1,0 +1,45 @@
+"""How well spans in texts were found, by their characters, as RAGTruth measures it."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Float64, Shaped
+
+from clew.metrics.ranking import RESAMPLES
+
+Place = tuple[int, int]
+
+
+def count_overlap(found: Iterable[Place], labeled: Iterable[Place]) -> tuple[int, int, int]:
+    """Of one text: the characters in spans that were found, in labeled ones, and in both."""
+    mine, theirs = (
+        {place for start, end in spans for place in range(start, end)} for spans in (found, labeled)
+    )
+    return len(mine), len(theirs), len(mine & theirs)
+
+
+def span_f1(
+    counts: Sequence[tuple[int, int, int]] | Float64[np.ndarray, "texts 3"],
+    weights: Sequence[float] | Shaped[np.ndarray, " texts"] | None = None,
+) -> float:
+    """The F1 of the characters of all texts together; 0 if there are none."""
+    table = np.asarray(counts, np.float64).reshape(-1, 3)
+    found, labeled, both = np.average(table, axis=0, weights=weights) if len(table) else (0, 0, 0)
+    return float(2 * both / (found + labeled)) if found + labeled else 0.0
+
+
+def bootstrap_span_f1(
+    counts: Sequence[tuple[int, int, int]],
+    clusters: Shaped[np.ndarray, " texts"],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """The 95% interval of `span_f1`, by drawing whole clusters."""
+    _, places = np.unique(clusters, return_inverse=True)
+    count, random = int(places.max()) + 1, np.random.default_rng(seed)
+    sums = np.zeros((count, 3))
+    np.add.at(sums, places, np.asarray(counts, np.float64))
+    drawn = random.multinomial(count, np.full(count, 1 / count), size=resamples) @ sums
+    low, high = np.quantile(2 * drawn[:, 2] / (drawn[:, 0] + drawn[:, 1]).clip(1), [0.025, 0.975])
+    return float(low), float(high)

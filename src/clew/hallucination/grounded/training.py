@@ -59,8 +59,8 @@ class ReaderTraining:
     """How a reader is trained. Per epoch, at most `most_per_set` answers of a set are drawn, and
     `synthetic` unsupported ones are made per answer. `base_rate` is the share of hallucinated
     answers to calibrate for, None as in the data. `held_out` is the share of documents to calibrate
-    on; those are not trained on. Of several `trainings`, which differ by their seed, the changes are
-    averaged."""
+    on; those are not trained on. The changes of several `trainings`, which differ by their seed,
+    are averaged."""
 
     attention: Attention = "both"
     rank: int = 16

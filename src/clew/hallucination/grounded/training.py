@@ -215,11 +215,11 @@ def train_adapter(
     heads = list(network.head.parameters())
     rates = (config.learning_rate, max(config.learning_rate, _HEAD_RATE))
     others = [one for one in changed if all(one is not head for head in heads)]
-    optimizer = torch.optim.AdamW(
-        [{"params": others, "weight_decay": config.weight_decay}, {"params": heads}],
-        betas=(0.9, 0.98),
-        weight_decay=0.0,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": others, "weight_decay": config.weight_decay},
+        {"params": heads, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98))
     batches = [
         batch
         for _ in range(config.epochs)
@@ -356,7 +356,7 @@ def calibrate_reader(
     read = reader.token_logits(unseen)
     labels = np.array([one.hallucinated for one in unseen])
     scores = np.array([logits.max() for _, logits in read])
-    rate = labels.mean() if base_rate is None else base_rate
+    rate = float(labels.mean()) if base_rate is None else base_rate
     scale = PlattScale.fit(labels, scores)
     shift = np.log(rate / (1 - rate)) - np.log(labels.mean() / (1 - labels.mean()))
     scale = replace(scale, intercept=scale.intercept + float(shift))
@@ -381,7 +381,7 @@ def _choose_token_threshold(
 ) -> float:
     """The logit for the best span F1 at this rate of hallucinated answers; 0 without spans."""
     rows = [(one, found) for one, found in zip(answers, read, strict=True) if one.spans is not None]
-    share = np.mean([one.hallucinated for one, _ in rows]) if rows else 0.0
+    share = float(np.mean([one.hallucinated for one, _ in rows])) if rows else 0.0
     if not 0 < share < 1:
         return 0.0
     weights = [rate / share if one.hallucinated else (1 - rate) / (1 - share) for one, _ in rows]

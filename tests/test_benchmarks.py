@@ -14,6 +14,7 @@ from PIL import Image
 
 import clew
 from tests.forking import HANGS_SECONDS, fork
+from tests.hallucination.grounded.answers import write_answers
 from tests.patterns.networks.making import write_random_lite0
 from tests.workspace import inside
 
@@ -33,6 +34,9 @@ RUNS = {
     "dry_run": "--model my-model --set my_questions.csv --questions 60 --threads 1",
     "extract": "--quick --llama-7b",
     "flags": "--quick --network standard --network gnn_det",
+    "grounded": "--data grounded_sets --sets qa news --left-out qa --test qa --model my-model "
+    "--epochs 1 --answers 8 --out my-reader --reader my-reader "
+    "--part train --part leave-one-out --part test --part speed",
     "loader": "--quick --part graphs --only clew PyG --repeats 1 --epochs 1 --seconds 0.1",
     "memory": "--traces 260",
     "patterns": f"{_PHOTOS} --network tiny --repeats 1 --workers 2 --part speed --part decode",
@@ -61,7 +65,8 @@ def test_every_benchmark_has_a_smallest_size() -> None:
 @pytest.fixture(scope="module")
 def folder(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what some of them need besides: a detector, three classes of photos, a second
-    file of questions, and weights of the network for photos, which are random."""
+    file of questions, two sets of answers with sources, and weights of the network for photos,
+    which are random."""
     folder = Path(shutil.copytree(workspace, tmp_path_factory.mktemp("benchmarks") / "folder"))
     random = np.random.default_rng(0)
     for name in ("blue", "green", "red"):  # enough of them to hold some out
@@ -70,6 +75,9 @@ def folder(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             photo = Image.fromarray(random.integers(0, 256, (16, 16, 3), np.uint8))
             photo.save(folder / "three_photos" / name / f"{number}.png")
     shutil.copy(folder / "my_questions.csv", folder / "more_questions.csv")
+    (folder / "grounded_sets").mkdir()
+    for name in ("qa", "news"):
+        write_answers(folder / "grounded_sets" / f"{name}.jsonl", 400)
     write_random_lite0(folder / "cache" / "clew")
     with inside(folder):
         clew.compare(preprocessed_dir="preprocessed_data", methods="linear_probe", seeds=1)

@@ -18,29 +18,7 @@ from clew.hallucination.grounded.training import (
 )
 from clew.hallucination.llm.models import load_model
 from clew.hallucination.questions import open_records, read_answers
-
-CITIES = ("Lima", "Oslo", "Rome", "Cairo", "Quito", "Delhi")
-
-
-def make_answers(count: int) -> list[LabeledAnswer]:
-    """Half of them name another city than the source; every third is labeled as a whole."""
-    found = []
-    for number in range(count):
-        city, is_wrong = CITIES[number % 6], number % 2 == 1
-        named = CITIES[(number + 2) % 6] if is_wrong else city
-        answer = f"The office is in {named}. It opens at 9."
-        spans = ((17, 17 + len(named)),) if is_wrong else ()
-        found.append(
-            LabeledAnswer(
-                answer=answer,
-                sources=(f"Our office is in {city}. It opens at 9 every day.",),
-                hallucinated=is_wrong,
-                spans=None if number % 3 == 0 else spans,
-                group=str(number // 2),
-                set="offices",
-            )
-        )
-    return found
+from tests.hallucination.grounded.answers import make_answers
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from clew.hallucination.grounded.network import (
 from clew.hallucination.grounded.reader import (
     BETWEEN_SOURCES,
     SURPRISE,
+    BaseModel,
     Reader,
     ReaderSettings,
     find_problem,
@@ -158,7 +159,6 @@ def train_reader(
                 f"on, but {_LEAST_ANSWERS} of both kinds are needed: label more answers, of more "
                 "documents."
             )
-    base = {"id": loaded.name, "fingerprint": fingerprint(loaded.model)}
     network = make_network(loaded, config.attention)
     options: Any = {"start": start, "report": report, "should_stop": should_stop}
     trained = [
@@ -168,15 +168,28 @@ def train_reader(
         for number in range(config.trainings)
     ]
     adapter = trained[0] if len(trained) == 1 else average_adapters(trained, config.rank)
+    return build_reader(loaded, adapter, seen, unseen, config, card)
+
+
+def build_reader(
+    loaded: LoadedModel,
+    adapter: dict[str, Tensor],
+    seen: Sequence[LabeledAnswer],
+    unseen: Sequence[LabeledAnswer],
+    config: ReaderTraining,
+    card: Mapping[str, Any] | None = None,
+) -> Reader:
+    """The reader of an adapter that was trained on the answers `seen`, calibrated on others."""
+    base: BaseModel = {"id": loaded.name, "fingerprint": fingerprint(loaded.model)}
+    network = make_network(loaded, config.attention)
     network.merge(adapter)
-    neutral = PlattScale(slope=1.0, intercept=0.0, middle=0.0, spread=1.0)
     settings = ReaderSettings(
-        model=base,  # type: ignore[arg-type]
+        model=base,
         attention=config.attention,
         window=config.window,
         overlap=config.overlap,
         rank=config.rank,
-        calibration=neutral,
+        calibration=PlattScale(slope=1.0, intercept=0.0, middle=0.0, spread=1.0),
         card={"trained_on": describe(seen), "training": asdict(config), **(card or {})},
     )
     reader = Reader(network, loaded.tokenizer, settings, adapter)

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from clew.hallucination.grounded.synthetic import LabeledAnswer
+from clew.hallucination.grounded.synthetic import GroundedLabel
 
 CITIES = ("Lima", "Oslo", "Rome", "Cairo", "Quito", "Delhi")
 
 
-def make_answers(count: int) -> list[LabeledAnswer]:
+def make_answers(count: int) -> list[GroundedLabel]:
     """Half of them name another city than the source; every third is labeled as a whole."""
     found = []
     for number in range(count):
@@ -17,7 +17,7 @@ def make_answers(count: int) -> list[LabeledAnswer]:
         answer = f"The office is in {named}. It opens at 9."
         spans = ((17, 17 + len(named)),) if is_wrong else ()
         found.append(
-            LabeledAnswer(
+            GroundedLabel(
                 answer=answer,
                 sources=(f"Our office is in {city}. It opens at 9 every day.",),
                 hallucinated=is_wrong,

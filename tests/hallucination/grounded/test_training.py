@@ -8,7 +8,7 @@ import torch
 
 from clew.base.errors import InputError
 from clew.hallucination.grounded import GroundedAnswer, load_reader
-from clew.hallucination.grounded.synthetic import LabeledAnswer, make_unsupported
+from clew.hallucination.grounded.synthetic import GroundedLabel, make_unsupported
 from clew.hallucination.grounded.training import (
     ReaderTraining,
     average_adapters,
@@ -74,8 +74,8 @@ def test_made_spans_are_what_was_changed() -> None:
     answer = "The company was founded by Anna Berg in 1998. Lamps are sold in Sweden with profit."
     other = "Penguins live mostly in the southern hemisphere of the planet."
     supported = [
-        LabeledAnswer(answer=answer, sources=(source,), hallucinated=False, spans=(), group="1"),
-        LabeledAnswer(answer=other, sources=(other,), hallucinated=False, spans=(), group="2"),
+        GroundedLabel(answer=answer, sources=(source,), hallucinated=False, spans=(), group="1"),
+        GroundedLabel(answer=other, sources=(other,), hallucinated=False, spans=(), group="2"),
     ]
     made = make_unsupported(supported, 60, random.Random(0))
     assert len(made) == 60 and all(one.hallucinated and one.is_synthetic for one in made)

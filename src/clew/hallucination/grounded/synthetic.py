@@ -32,7 +32,7 @@ _FROM_SOURCE, _STILL_THERE = 0.6, 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabeledAnswer(GroundedAnswer):
+class GroundedLabel(GroundedAnswer):
     """An answer to train on. `spans` are the places that the sources do not support, None if only
     the whole is labeled. Answers of one `group` share a document, those of one `set` a kind."""
 
@@ -44,11 +44,11 @@ class LabeledAnswer(GroundedAnswer):
 
 
 def make_unsupported(
-    answers: Sequence[LabeledAnswer], count: int, random: random.Random
-) -> list[LabeledAnswer]:
+    answers: Sequence[GroundedLabel], count: int, random: random.Random
+) -> list[GroundedLabel]:
     """At most this many, from supported answers with spans; fewer if they do not suit."""
     supported = [one for one in answers if not one.hallucinated and one.spans is not None]
-    made: list[LabeledAnswer] = []
+    made: list[GroundedLabel] = []
     for _ in range(10 * count if supported else 0):
         if len(made) == count:
             break
@@ -59,7 +59,7 @@ def make_unsupported(
     return made
 
 
-def _changed(answer: LabeledAnswer, edits: Sequence[tuple[int, int, str]]) -> LabeledAnswer:
+def _changed(answer: GroundedLabel, edits: Sequence[tuple[int, int, str]]) -> GroundedLabel:
     """The answer with these places replaced, which become its spans."""
     text, spans, last = "", [], 0
     for start, end, new in sorted(edits):
@@ -70,13 +70,13 @@ def _changed(answer: LabeledAnswer, edits: Sequence[tuple[int, int, str]]) -> La
     return replace(_unsupported(answer, tuple(spans)), answer=text)
 
 
-def _unsupported(answer: LabeledAnswer, spans: Spans) -> LabeledAnswer:
+def _unsupported(answer: GroundedLabel, spans: Spans) -> GroundedLabel:
     return replace(answer, spans=spans, hallucinated=True, is_synthetic=True)
 
 
 def _change_number(
-    answer: LabeledAnswer, _: Sequence[LabeledAnswer], random: random.Random
-) -> LabeledAnswer | None:
+    answer: GroundedLabel, _: Sequence[GroundedLabel], random: random.Random
+) -> GroundedLabel | None:
     found = list(_NUMBER.finditer(answer.answer))
     if not found:
         return None
@@ -92,8 +92,8 @@ def _change_number(
 
 
 def _change_name(
-    answer: LabeledAnswer, others: Sequence[LabeledAnswer], random: random.Random
-) -> LabeledAnswer | None:
+    answer: GroundedLabel, others: Sequence[GroundedLabel], random: random.Random
+) -> GroundedLabel | None:
     """By another of the same source; if there is none, of another source."""
     found = list(_NAME.finditer(answer.answer))
     for row in (answer, random.choice(others)):
@@ -105,8 +105,8 @@ def _change_name(
 
 
 def _change_word(
-    answer: LabeledAnswer, _: Sequence[LabeledAnswer], random: random.Random
-) -> LabeledAnswer | None:
+    answer: GroundedLabel, _: Sequence[GroundedLabel], random: random.Random
+) -> GroundedLabel | None:
     found = list(_WORD.finditer(answer.answer))
     if not found:
         return None
@@ -115,8 +115,8 @@ def _change_word(
 
 
 def _add_sentence(
-    answer: LabeledAnswer, others: Sequence[LabeledAnswer], random: random.Random
-) -> LabeledAnswer | None:
+    answer: GroundedLabel, others: Sequence[GroundedLabel], random: random.Random
+) -> GroundedLabel | None:
     other = random.choice(others)
     new = other.answer[slice(*random.choice(split_sentences(other.answer) or [(0, 0)]))]
     words, known = content_words(new), content_words(" ".join(answer.sources))
@@ -128,8 +128,8 @@ def _add_sentence(
 
 
 def _drop_from_source(
-    answer: LabeledAnswer, _: Sequence[LabeledAnswer], random: random.Random
-) -> LabeledAnswer | None:
+    answer: GroundedLabel, _: Sequence[GroundedLabel], random: random.Random
+) -> GroundedLabel | None:
     """Without the sentences of the source that have a sentence's own words, it is baseless."""
     text = answer.answer
     places = [
@@ -156,7 +156,7 @@ def _keep_others(source: str, own: set[str]) -> Iterator[str]:
             yield source[start:end]
 
 
-_Change = Callable[[LabeledAnswer, Sequence[LabeledAnswer], random.Random], LabeledAnswer | None]
+_Change = Callable[[GroundedLabel, Sequence[GroundedLabel], random.Random], GroundedLabel | None]
 # Baseless sentences are what language models write most often.
 _CHANGES: tuple[_Change, ...] = (
     *(_change_number, _change_name, _change_word, _change_word),

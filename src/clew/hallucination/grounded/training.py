@@ -36,7 +36,7 @@ from clew.hallucination.grounded.reader import (
     join_tokens,
     make_network,
 )
-from clew.hallucination.grounded.synthetic import LabeledAnswer, make_unsupported
+from clew.hallucination.grounded.synthetic import GroundedLabel, make_unsupported
 from clew.hallucination.llm.models import LoadedModel, fingerprint
 from clew.hallucination.questions import AnsweredQuestion
 from clew.metrics.calibration import PlattScale
@@ -105,11 +105,11 @@ class _Example:
 
 def label_answers(
     answers: Iterable[AnsweredQuestion], name: str
-) -> tuple[list[LabeledAnswer], int]:
+) -> tuple[list[GroundedLabel], int]:
     """The answers of a set that have a source and a label, and how many have not."""
     found, excluded = [], 0
     for number, one in enumerate(answers):
-        row = LabeledAnswer(
+        row = GroundedLabel(
             answer=one.answer,
             sources=(one.context or "",),
             question=one.question or None,
@@ -128,10 +128,10 @@ def label_answers(
 
 
 def hold_out(
-    answers: Sequence[LabeledAnswer], share: float
-) -> tuple[list[LabeledAnswer], list[LabeledAnswer]]:
+    answers: Sequence[GroundedLabel], share: float
+) -> tuple[list[GroundedLabel], list[GroundedLabel]]:
     """The answers to train on, and those of the documents that are held out, always the same."""
-    parts: tuple[list[LabeledAnswer], list[LabeledAnswer]] = ([], [])
+    parts: tuple[list[GroundedLabel], list[GroundedLabel]] = ([], [])
     for one in answers:
         parts[crc32(one.group.encode()) % 1000 < 1000 * share].append(one)
     return parts
@@ -139,7 +139,7 @@ def hold_out(
 
 def train_reader(
     loaded: LoadedModel,
-    answers: Sequence[LabeledAnswer],
+    answers: Sequence[GroundedLabel],
     config: ReaderTraining,
     *,
     start: Mapping[str, Tensor] | None = None,
@@ -174,8 +174,8 @@ def train_reader(
 def build_reader(
     loaded: LoadedModel,
     adapter: dict[str, Tensor],
-    seen: Sequence[LabeledAnswer],
-    unseen: Sequence[LabeledAnswer],
+    seen: Sequence[GroundedLabel],
+    unseen: Sequence[GroundedLabel],
     config: ReaderTraining,
     card: Mapping[str, Any] | None = None,
 ) -> Reader:
@@ -196,7 +196,7 @@ def build_reader(
     return calibrate_reader(reader, seen, unseen, config.base_rate)
 
 
-def describe(answers: Sequence[LabeledAnswer]) -> dict[str, dict[str, int]]:
+def describe(answers: Sequence[GroundedLabel]) -> dict[str, dict[str, int]]:
     """Answers, documents and hallucinated answers of each set."""
     found: dict[str, dict[str, int]] = {}
     for name in sorted({one.set for one in answers}):
@@ -212,7 +212,7 @@ def describe(answers: Sequence[LabeledAnswer]) -> dict[str, dict[str, int]]:
 def train_adapter(
     network: ReaderNetwork,
     tokenizer: Any,
-    answers: Sequence[LabeledAnswer],
+    answers: Sequence[GroundedLabel],
     config: ReaderTraining,
     *,
     start: Mapping[str, Tensor] | None = None,
@@ -264,12 +264,12 @@ def _rate_factor(step: int, steps: int) -> float:
 
 def _draw_epoch(
     tokenizer: Any,
-    answers: Sequence[LabeledAnswer],
+    answers: Sequence[GroundedLabel],
     config: ReaderTraining,
     chance: random.Random,
 ) -> list[list[_Example]]:
     """The batches of an epoch, in random order."""
-    rows: list[LabeledAnswer] = []
+    rows: list[GroundedLabel] = []
     for name in sorted({one.set for one in answers}):
         inside = [one for one in answers if one.set == name]
         rows += chance.sample(inside, min(len(inside), config.most_per_set or len(inside)))
@@ -286,7 +286,7 @@ def _draw_epoch(
 
 
 def _make_examples(
-    tokenizer: Any, row: LabeledAnswer, config: ReaderTraining
+    tokenizer: Any, row: GroundedLabel, config: ReaderTraining
 ) -> Iterator[_Example]:
     """Of a source of several windows, only the one that shares most tokens with the answer: what
     others support, it may not."""
@@ -360,8 +360,8 @@ def average_adapters(adapters: Sequence[Mapping[str, Tensor]], rank: int) -> dic
 
 def calibrate_reader(
     reader: Reader,
-    seen: Sequence[LabeledAnswer],
-    unseen: Sequence[LabeledAnswer],
+    seen: Sequence[GroundedLabel],
+    unseen: Sequence[GroundedLabel],
     base_rate: float | None = None,
 ) -> Reader:
     """The reader with risks, thresholds, and a limit of what is familiar. Risks and thresholds come
@@ -388,7 +388,7 @@ def calibrate_reader(
 
 
 def _choose_token_threshold(
-    answers: Sequence[LabeledAnswer],
+    answers: Sequence[GroundedLabel],
     read: Sequence[tuple[list[tuple[int, int]], np.ndarray]],
     rate: float,
 ) -> float:
@@ -411,7 +411,7 @@ def _choose_token_threshold(
     return float(_TOKEN_THRESHOLDS[int(np.argmax(quality))])
 
 
-def token_surprise(tokenizer: Any, answers: Sequence[LabeledAnswer]) -> Tensor:
+def token_surprise(tokenizer: Any, answers: Sequence[GroundedLabel]) -> Tensor:
     """The negative log-probability of every token in the sources, each set counting once."""
     size = len(tokenizer)
     shares = np.zeros(size)

@@ -29,7 +29,7 @@ def run(call: Call) -> None:
     if result.auroc_after is not None:
         before = _figure(result.auroc_before, result.auroc_before_ci)
         after = _figure(result.auroc_after, result.auroc_after_ci)
-        say(f"AUROC on them, cross-validated: {before} before, {after} after")
+        say(f"AUROC on those that nothing was fitted on: {before} before, {after} after")
         say(f"what the labels bought: {_figure(result.gain, result.gain_ci, sign='+')}")
         errors = f"{result.ece_before:.3f} before, {result.ece_after:.3f} after"
         say(f"calibration error (ECE): {errors}")

@@ -35,7 +35,7 @@ def test_trained_reader_is_saved_and_reads(model_folder: Path, tmp_path: Path) -
     assert mine.risk == pytest.approx(theirs.risk, abs=2e-3)
     assert again.settings.card["trained_on"]["offices"]["answers"] < 160
     with pytest.raises(InputError, match="are left to train on"):
-        train_reader(loaded, make_answers(30), config)
+        train_reader(loaded, make_answers(14), config)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from clew.base.errors import InputError, StoreError
 from clew.base.typed_json import Bounds, read_as
 from clew.engine.model_files import read_model, write_model
 from clew.hallucination.detectors.data import RiskLevel, State, Verdict, judge, level_of
+from clew.hallucination.grounded import ADAPTER, BUILT_IN_READER, READER_JSON, reader_folder
 from clew.hallucination.grounded.network import (
     Attention,
     ReaderNetwork,
@@ -33,8 +34,6 @@ from clew.metrics.calibration import PlattScale
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_json
 
-BUILT_IN_READER = "grounded"
-READER_JSON, ADAPTER = "reader.json", "adapter.safetensors"
 # Of all sources together: about 60 windows, a minute or two on a CPU.
 MOST_SOURCE_CHARACTERS = 200_000
 MOST_ANSWER_CHARACTERS = 40_000
@@ -345,13 +344,6 @@ def _for_device(network: ReaderNetwork) -> ReaderNetwork:
     if network.head.weight.is_cuda:
         network.model.to(torch.bfloat16)
     return network
-
-
-def reader_folder(name: str | Path) -> Path:
-    """Where a reader is: the built-in one comes with the package."""
-    if str(name) == BUILT_IN_READER:
-        return Path(__file__).parent / "built_in"
-    return Path(name).expanduser()
 
 
 def read_settings(folder: Path) -> ReaderSettings:

@@ -49,10 +49,11 @@ _WARM_UP, _LEAST_FACTOR = 0.06, 0.02
 _HEAD_RATE = 5e-4
 _POOL = 1024  # pieces among which those of similar length share a batch
 _SYNTHETIC_WEIGHT = 0.5
-# Token frequencies: this share of the texts is any token, and text is familiar up to this quantile.
-_ANY_TOKEN, _FAMILIAR = 0.02, 0.99
+# Token frequencies: this share of the texts is any token. Text is familiar up to this quantile, and
+# where documents are few and alike, up to this multiple of the median.
+_ANY_TOKEN, _FAMILIAR, _WIDE = 0.02, 0.99, 1.1
 _TOKEN_THRESHOLDS = np.linspace(-3.0, 2.0, 26)
-_LEAST_ANSWERS = 20
+_LEAST_ANSWERS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,7 +383,9 @@ def calibrate_reader(
         calibration=scale,
         threshold=best_threshold(labels, scale.probabilities(scores), positive_rate=rate),
         token_threshold=_choose_token_threshold(unseen, read, rate),
-        surprise_limit=float(np.quantile(distances, _FAMILIAR)),
+        surprise_limit=max(
+            float(np.quantile(distances, _FAMILIAR)), _WIDE * float(np.median(distances))
+        ),
     )
     return Reader(reader.network, reader.tokenizer, settings, reader.adapter)
 

@@ -11,6 +11,7 @@ from clew.base.progress import Note, Reporter, WorkStarted, log_event, report_wo
 from clew.base.settings import check_exists
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
+from clew.hallucination.grounded import READER_JSON, is_reader
 from clew.hallucination.workflow.calibrating import choose_out, read_kept
 from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings, load_libraries
 from clew.hallucination.workflow.scoring import describe_rows
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
+    from clew.hallucination.grounded import Reader
     from clew.hallucination.live.existing import ExistingAnswers
 
 # What adaptation needs of an answer, None if it cannot be checked; and whether it is hallucinated.
@@ -58,10 +60,12 @@ class AdaptResult:
         return {**asdict(self), "path": str(self.path)}
 
     @property
-    def detector(self) -> "Detector":
+    def detector(self) -> "Detector | Reader":
+        """The adapted detector, or the reader."""
         from clew.hallucination.detectors import load_detector
+        from clew.hallucination.grounded import load_reader
 
-        return load_detector(self.path)
+        return load_reader(self.path) if is_reader(self.path) else load_detector(self.path)
 
     def __repr__(self) -> str:
         change = (
@@ -77,7 +81,8 @@ class AdaptSettings(ModelPlacement, RowSettings, Watched):
     """What `adapt` takes.
 
     Args:
-        detector: Folder of a detector that "clew compare", "clew train" or "clew adapt" wrote.
+        detector: Folder of a detector that "clew compare", "clew train" or "clew adapt" wrote; or
+            "grounded", the built-in reader of answers with sources, or the folder of a reader.
         labeled: Your answers: a file (.jsonl, .json, .csv, .tsv, .parquet, .arrow) with the columns
             question, answer and label, optionally context; a Hugging Face dataset as
             name:config:split; a trace store; or a folder of samples of "clew preprocess". At least
@@ -88,7 +93,8 @@ class AdaptSettings(ModelPlacement, RowSettings, Watched):
         unlabeled: More of your answers, whose labels are not used.
         out: Folder for the adapted detector.
         overwrite: Replace a detector that is in `out` already.
-        model: The detector's model, if it is in another place now. [default: as in the detector]
+        model: The detector's model, if it is in another place now. For a reader, it may be another
+            model: a new reader is then trained on it. [default: as in the detector]
         rows: Number of answers to pass at once. [default: 64 on a GPU, 16 on a CPU]
         dtype: auto, float32, float16 or bfloat16. auto is that of the detector's training answers.
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
@@ -117,6 +123,10 @@ def adapt(given: AdaptSettings) -> AdaptResult:
     what counts as familiar to them. It says what the labels bought, and keeps the ranking if they
     are too few or would make it worse. Each answer passes through the model once.
 
+    A reader is trained further instead, on three quarters of the documents (`group` names them);
+    risks, threshold and figures come from the others. Label at least a hundred answers, with spans
+    if you can.
+
     Returns:
         The figures before and after; `detector` loads the result, which is used like any other.
 
@@ -130,6 +140,8 @@ def adapt(given: AdaptSettings) -> AdaptResult:
         >>> result.auroc_before, result.auroc_after
     """
     report = given.reporter or log_event
+    if is_reader(given.detector):
+        return _adapt_reader(given, report)
     check_exists("detector", given.detector)
     folder, detector = read_kept(given.detector)
     target = choose_out(folder, given.out, overwrite=given.overwrite)
@@ -153,6 +165,38 @@ def adapt(given: AdaptSettings) -> AdaptResult:
     figures = {name: value for name, value in adapted.kept.adapted.items() if name != "from"}
     place = save_detector(adapted, target, read_known(folder))
     return AdaptResult(path=place, excluded=len(found) - len(kept), **figures)
+
+
+def _adapt_reader(given: AdaptSettings, report: Reporter) -> AdaptResult:
+    """Train a reader further, or another model in its way."""
+    unsuited = ("feedback", "feedback_file", "unlabeled")
+    if given.labeled is None or any(getattr(given, name) for name in unsuited):
+        raise InputError(
+            "a reader is adapted to `labeled` answers only: give a file with source, answer and "
+            "label, and if you can, spans."
+        )
+    target = local_path(given.out)
+    if (target / READER_JSON).exists() and not given.overwrite:
+        raise InputError(
+            "a reader is there already. Choose a new folder, or replace it with `overwrite=True`.",
+            setting="out",
+            value=given.out,
+        )
+    load_libraries(report)
+    from clew.hallucination.grounded.adapting import adapt_reader, read_labeled
+
+    describe_rows(given.labeled, given.row_format, report)
+    answers, excluded = read_labeled(given.labeled, given.row_format)
+    reader, figures = adapt_reader(
+        given.detector,
+        answers,
+        model=None if given.model is None else str(given.model),
+        device=given.device,
+        report=report,
+        should_stop=given.should_stop,
+    )
+    reader.save(target)
+    return AdaptResult(path=target, excluded=excluded, **figures)
 
 
 def _read_answers(

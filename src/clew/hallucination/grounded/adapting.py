@@ -55,7 +55,7 @@ def adapt_reader(
         overlap=known.overlap,
         rank=known.rank,
         held_out=_HELD_OUT,
-        **({"learning_rate": _FURTHER} if is_same else {}),
+        learning_rate=_FURTHER if is_same else ReaderTraining.learning_rate,
     )
     start = before.adapter if is_same else None
     options: Any = {"report": report, "should_stop": should_stop}

@@ -17,7 +17,12 @@ from clew.base.errors import InputError, StoreError
 from clew.base.typed_json import Bounds, read_as
 from clew.engine.model_files import read_model, write_model
 from clew.hallucination.detectors.data import RiskLevel, State, Verdict, judge, level_of
-from clew.hallucination.grounded import ADAPTER, BUILT_IN_READER, READER_JSON, reader_folder
+from clew.hallucination.grounded.folder import (
+    ADAPTER,
+    BUILT_IN_READER,
+    READER_JSON,
+    reader_folder,
+)
 from clew.hallucination.grounded.network import (
     Attention,
     ReaderNetwork,

@@ -1,0 +1,18 @@
+"""Where a reader is: a folder with these files. Importing this loads nothing heavy."""
+
+from pathlib import Path
+from typing import Any
+
+BUILT_IN_READER = "grounded"
+READER_JSON, ADAPTER = "reader.json", "adapter.safetensors"
+
+
+def reader_folder(name: str | Path) -> Path:
+    """The folder of a reader: the built-in one comes with the package."""
+    built_in = Path(__file__).parent / "built_in"
+    return built_in if str(name) == BUILT_IN_READER else Path(name).expanduser()
+
+
+def is_reader(name: Any) -> bool:
+    """Whether this names a reader rather than another detector."""
+    return isinstance(name, str | Path) and (reader_folder(name) / READER_JSON).exists()

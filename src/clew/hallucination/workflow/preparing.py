@@ -186,7 +186,7 @@ class ExtractSettings(ModelPlacement, OnCluster, RowSettings, Watched):
         questions: A local file (.jsonl, .json, .csv, .tsv, .parquet, .arrow), a folder, a Hugging
             Face dataset as name:config:split, or a built-in set: facts, elements, arithmetic,
             languages, abbreviations, everyday, reading, statements, words, culture, facts-spans,
-            or all; or small, or one of the small sets, such as dates, units or songs, which the
+            or all; or small, or one of the small sets, such as units, rivers or code, which the
             shell completes.
         answers: given: the file has an answer to each question, and the model only reads it, in one
             pass; they may be any model's, and their labels and spans are kept. generate: the model

@@ -93,6 +93,16 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def reader_folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reader of the tiny model, which is not trained: it marks about half of the tokens."""
+    from tests.hallucination.grounded.test_reader import make_reader
+
+    folder = tmp_path_factory.mktemp("reader") / "mine"
+    make_reader(model_folder).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def loaded(model_folder: Path) -> "LoadedModel":
     """The same model in memory, so that a capture need not load it."""
     from clew.hallucination.capture import load_model

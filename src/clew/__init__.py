@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         load_detector,
         register_method,
     )
+    from clew.hallucination.grounded import load_reader
     from clew.hallucination.traces import (
         Trace,
         TraceBatchLoader,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         adapt,
         ask,
         calibrate,
+        check,
         compare,
         convert,
         extract,
@@ -81,6 +83,7 @@ __all__ = [
     "adapt",
     "ask",
     "calibrate",
+    "check",
     "compare",
     "convert",
     "extract",
@@ -89,6 +92,7 @@ __all__ = [
     "label",
     "load_detector",
     "load_model",
+    "load_reader",
     "merge_batches",
     "plan",
     "preprocess",
@@ -117,10 +121,11 @@ _HOMES = {
         "hallucination.detectors",
     ),
     "ComparisonResult": "hallucination.comparison",
+    "load_reader": "hallucination.grounded",
     **dict.fromkeys(
         (
-            *("adapt", "ask", "calibrate", "compare", "convert", "extract", "inspect"),
-            *("label", "load_model", "plan"),
+            *("adapt", "ask", "calibrate", "check", "compare", "convert", "extract"),
+            *("inspect", "label", "load_model", "plan"),
             *("preprocess", "score", "serve", "show", "train", "verify"),
         ),
         "hallucination.workflow",

@@ -14,7 +14,7 @@ SUMMARY = "Detect LLM hallucinations from hidden states and attention."
 # In the order in which people need them.
 _COMMANDS = (
     *("extract", "inspect", "label", "preprocess", "plan", "train", "compare", "ask", "score"),
-    *("calibrate", "adapt", "show", "serve", "verify", "convert"),
+    *("check", "calibrate", "adapt", "show", "serve", "verify", "convert"),
 )
 _OUT_OF_MEMORY = (
     "out of memory. Everything written so far is kept. Free some memory or choose smaller "

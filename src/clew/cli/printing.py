@@ -73,7 +73,7 @@ _SHADES = (
     (0.4, "#1a1a1a on #ffc36b"),
     (0.2, "#1a1a1a on #ffe9a8"),
 )
-_LEVELS = {"high": "bold red", "low": "bold green"}
+LEVEL_STYLES = {"high": "bold red", "low": "bold green"}
 _BAR = 20
 _MOST_ECHOED = 1_000
 _INDENT = " " * len("question: ")
@@ -119,7 +119,7 @@ def is_colored(console: Console) -> bool:
 def has_shades(console: Console, asked: "AskedAnswer") -> bool:
     if not is_colored(console) or not _has_token_risks(asked):
         return False
-    return any(_shade(token.risk) for token in asked.tokens)
+    return any(shade_of(token.risk) for token in asked.tokens)
 
 
 def _answer(console: Console, asked: "AskedAnswer") -> Text:
@@ -133,7 +133,7 @@ def _answer(console: Console, asked: "AskedAnswer") -> Text:
             word = line.lstrip()
             text.append(f"\n{_INDENT}" if place else "")
             text.append(line[: len(line) - len(word)])
-            text.append(word, _shade(token.risk))
+            text.append(word, shade_of(token.risk))
     return _stripped(text)
 
 
@@ -147,7 +147,7 @@ def _lines(text: str) -> str:
     return for_terminal(text, lines=True).replace("\n", f"\n{_INDENT}")
 
 
-def _shade(risk: float | None) -> str:
+def shade_of(risk: float | None) -> str:
     return next((style for least, style in _SHADES if risk is not None and risk >= least), "")
 
 
@@ -155,7 +155,7 @@ def _risk(console: Console, asked: "AskedAnswer") -> Text:
     found = asked.assessment
     if found.risk is None or found.risk_level is None or found.threshold is None:
         return Text(found.words, "yellow")
-    style = _LEVELS[found.risk_level]
+    style = LEVEL_STYLES[found.risk_level]
     doubt = ", not shown to be better than chance" if asked.warning else ""
     about = f" (threshold {found.threshold:.2f}, {found.method}{doubt})"
     bar = Text()

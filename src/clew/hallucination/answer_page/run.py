@@ -87,7 +87,7 @@ def show_answer(config: ShowConfig) -> ShowResult:
     trace = find_answer(loader, config.answer)
     paths = config.out or (Path(f"answer-{trace['global_example_id']}.html"),)
     for path in paths:
-        _refuse_foreign(path)
+        refuse_foreign(path, GENERATOR, "out")
     picture = _gather(config, loader, trace)
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,14 +241,14 @@ def _check_layer(layer: int | None, layers: int) -> int:
     return layer
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Raise InputError for a file that clew did not write; earlier pictures are replaced."""
+def refuse_foreign(path: Path, generator: str, setting: str) -> None:
+    """Raise InputError for a file that `generator` did not write; earlier pages are replaced."""
     if path.is_dir():
-        raise InputError("this is a folder. Give a file in it.", setting="out", value=path)
-    if path.exists() and GENERATOR.encode() not in path.read_bytes()[:2048]:
+        raise InputError("this is a folder. Give a file in it.", setting=setting, value=path)
+    if path.exists() and generator.encode() not in path.read_bytes()[:2048]:
         raise InputError(
-            f'"{path}" was not written by "{GENERATOR}", so it is not replaced: choose another '
-            f"`out`, or delete the file first."
+            f'"{path}" was not written by "{generator}", so it is not replaced: choose another '
+            f"`{setting}`, or delete the file first."
         )
 
 

@@ -173,9 +173,10 @@ class Reader:
         tokenizer: Any,
         settings: ReaderSettings,
         adapter: dict[str, Tensor],
+        name: str = "reader",
     ) -> None:
         self.network, self.tokenizer, self.settings = network.eval(), tokenizer, settings
-        self.adapter = adapter
+        self.adapter, self.name = adapter, name
 
     @property
     def device(self) -> torch.device:
@@ -330,7 +331,8 @@ def load_reader(
     network = make_network(loaded, settings.attention)
     weights = adapter.read(adapter.kinds)
     network.merge(weights)
-    return Reader(_for_device(network), loaded.tokenizer, settings, weights)
+    title = BUILT_IN_READER if str(name) == BUILT_IN_READER else folder.name
+    return Reader(_for_device(network), loaded.tokenizer, settings, weights, title)
 
 
 def make_network(loaded: Any, attention: Attention) -> ReaderNetwork:

@@ -7,6 +7,7 @@ Importing these modules is fast: heavy libraries are imported when a function is
 from clew.hallucination.workflow.adapting import adapt
 from clew.hallucination.workflow.asking import ask, serve
 from clew.hallucination.workflow.calibrating import calibrate
+from clew.hallucination.workflow.checking import check
 from clew.hallucination.workflow.preparing import extract, label, load_model, preprocess
 from clew.hallucination.workflow.scoring import score
 from clew.hallucination.workflow.stores import convert, inspect, show, verify
@@ -16,6 +17,7 @@ __all__ = [
     "adapt",
     "ask",
     "calibrate",
+    "check",
     "compare",
     "convert",
     "extract",

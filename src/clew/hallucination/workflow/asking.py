@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -183,6 +184,8 @@ class ServeSettings(ModelPlacement, OnRisk):
             none]
         allow_anonymous: Accept requests without an API key at any address.
         allowed_hosts: Further names of this server that clients may use, such as a proxy's.
+        reader: Folder of a reader of your own, for /v1/check. It is loaded with the first answer to
+            check. [default: the ready one]
         max_rows: Number of answers to generate at once.
         max_waiting: Number of answers that may wait; more requests are refused with status 429.
         max_prompt_tokens: Maximum length of a prompt. [default: what the model takes]
@@ -214,6 +217,7 @@ class ServeSettings(ModelPlacement, OnRisk):
     api_keys_env: Annotated[str | None, NeverFromFile] = None
     allow_anonymous: Annotated[bool, NeverFromFile] = False
     allowed_hosts: Annotated[Sequence[str], NeverFromFile] = ()
+    reader: str | Path = "grounded"
     max_rows: int = 64
     max_waiting: int = 256
     max_prompt_tokens: int | None = None
@@ -237,9 +241,10 @@ class ServeSettings(ModelPlacement, OnRisk):
 def serve(given: ServeSettings) -> None:
     """Serve a language model over OpenAI's API, with the risk of hallucination in every answer.
 
-    POST /v1/chat/completions, /v1/completions, /v1/score and /v1/feedback; GET /v1/models,
-    /healthz, /readyz and /metrics; a page at /. Requests are answered together in one continuous
-    batch. Ctrl-C and SIGTERM let running requests finish. Prompts and answers are not logged.
+    POST /v1/chat/completions, /v1/completions, /v1/score, /v1/check and /v1/feedback; GET
+    /v1/models, /healthz, /readyz and /metrics; a page at /. Requests are answered together in one
+    continuous batch. Ctrl-C and SIGTERM let running requests finish. Prompts and answers are not
+    logged.
 
     Returns:
         Nothing, once the server has ended.
@@ -256,6 +261,8 @@ def serve(given: ServeSettings) -> None:
     require_web()
     import torch
 
+    from clew.hallucination.grounded import load_reader
+    from clew.hallucination.grounded.reader import read_settings, reader_folder
     from clew.hallucination.live.page.routes import PAGE
     from clew.hallucination.live.page.stored import open_page_files
     from clew.hallucination.live.service.app import build_app
@@ -270,6 +277,7 @@ def serve(given: ServeSettings) -> None:
     limits = connection_limits(given.max_body_bytes)
     _check_feedback(given)
     check_exists("detector", given.detector)
+    read_settings(reader_folder(given.reader))  # refuses what is no reader before any work
     files = open_page_files(
         as_path(given.traces), as_path(given.scores_file), tuple(map(Path, given.comparisons))
     )
@@ -296,7 +304,13 @@ def serve(given: ServeSettings) -> None:
         report(Note(f"promise: {promised}"))
         return Loaded(
             app=build_app(
-                session, settings, lifecycle, metrics, files, _open_feedback(given, kept, report)
+                session,
+                settings,
+                lifecycle,
+                metrics,
+                files,
+                _open_feedback(given, kept, report),
+                partial(load_reader, given.reader, device=given.device),
             ),
             served=f"{settings.name_of(kept.model)} with the detector {kept.name}",
             path="v1",

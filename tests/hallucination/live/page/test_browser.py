@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew.hallucination.capture import LoadedModel
+from clew.hallucination.grounded import load_reader
 from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.stored import BrowsedStore, PageFiles
 from clew.hallucination.live.session import Session
@@ -28,8 +29,8 @@ HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>
 
 
 @pytest.fixture(scope="module")
-def page_server(session: Session, page_files: PageFiles) -> Iterator[Served]:
-    with serving(session, page_files) as opened:
+def page_server(session: Session, page_files: PageFiles, reader_folder: Path) -> Iterator[Served]:
+    with serving(session, page_files, reader=lambda: load_reader(reader_folder)) as opened:
         yield opened
 
 
@@ -109,6 +110,46 @@ def test_an_answer_that_is_not_familiar_has_no_verdict(page: Browser) -> None:
     assert "62%" in words and "Low risk" not in words
 
 
+def check(page: Browser, source: str, answer: str) -> None:
+    page.run("location.hash = '#check'")
+    for name, text in (("source", source), ("answer", answer)):
+        page.run(f'document.querySelector("#check-{name}").focus()')
+        page.run(f'document.querySelector("#check-{name}").value = ""')
+        page.call("Input.insertText", text=text)
+    page.run("document.querySelector('#checked').replaceChildren()")
+    click(page, "#check-send", "document.querySelector('#checked .card, #alert:not([hidden])')")
+
+
+def test_unsupported_spans_are_marked_beside_their_source(page: Browser) -> None:
+    source = f"{'Nothing. ' * 400}Items \U0001f381 can be returned within 30 days of delivery."
+    answer = "You can return items \U0001f381 within 60 days."
+    check(page, source, answer)
+    assert page.text("#checked .answer-text") == answer
+    marks = page.run("[...document.querySelectorAll('mark')].map((mark) => mark.textContent)")
+    assert marks and f"{len(marks)} unsupported span" in page.text("#check-spoken")
+    page.run("document.querySelector('mark').focus()")
+    told = page.text("#checked .token-words")
+    assert told.startswith(f"\u201c{marks[0].strip()}") and "30 days of delivery" in told
+    now = page.run("document.querySelector('.passage.now').textContent")
+    assert now == "Items \U0001f381 can be returned within 30 days of delivery."
+    assert page.run("document.querySelector('.source-text').scrollTop > 0")
+    page.size(400, 800, is_phone=True)
+    assert page.run(FITS)
+
+
+def test_a_hostile_source_and_answer_stay_text(page: Browser) -> None:
+    check(page, f"Nothing. {HOSTILE}", f"{HOSTILE} Nothing.")
+    assert page.text("#checked .answer-text") == f"{HOSTILE} Nothing."
+    assert HOSTILE in page.text(".source-text") and page.run("window.hacked") is None
+
+
+def test_an_answer_that_cannot_be_read_has_no_marks_and_no_risk(page: Browser) -> None:
+    check(page, "Nothing.", "word " * 10_000)
+    assert page.text("#checked .verdict") == "Not checked"
+    assert "at most 40,000 are read" in page.text("#checked .gauge")
+    assert page.run("document.querySelector('mark')") is None
+
+
 def test_another_layer_redraws_the_attention(page: Browser) -> None:
     ask(page, "Who wrote it?")
     click(page, ".asked .open", TRACED)
@@ -145,7 +186,7 @@ def test_comparisons_link_their_report(page: Browser) -> None:
 
 
 def test_the_whole_page_works_with_the_keyboard_alone(page: Browser) -> None:
-    page.press("Tab", "Tab", "Tab", "Tab", "Tab")  # skip link, three views, question
+    page.press(*["Tab"] * 6)  # skip link, four views, question
     page.call("Input.insertText", text="What is the capital of France?")
     page.press("Enter")
     page.wait(ANSWERED)

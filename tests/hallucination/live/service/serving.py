@@ -14,6 +14,7 @@ from typing import Any
 
 from openai import OpenAI
 
+from clew.hallucination.grounded import Reader, load_reader
 from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.stored import PageFiles
 from clew.hallucination.live.service.app import build_app
@@ -80,12 +81,13 @@ def serving(
     files: PageFiles | None = None,
     keys: Sequence[str] = (),
     feedback: Feedback | None = None,
+    reader: Callable[[], Reader] = load_reader,
     **settings: Any,
 ) -> Iterator[Served]:
     """Serves a session, which stays open."""
     changed = ServiceSettings(**{"model_name": MODEL, "max_tokens": 200, **settings})
     lifecycle = Lifecycle(changed.drain_seconds)
-    app = build_app(session, changed, lifecycle, files=files, feedback=feedback)
+    app = build_app(session, changed, lifecycle, files=files, feedback=feedback, reader=reader)
     address = Address(port=0, keys=ApiKeys(keys))
     limits = connection_limits(100_000)
     with open_api(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from clew.hallucination.live.session import Session
 
 
-_SCRIPTS = ("page.js", "ask.js", "trace.js", "graph.js", "browse.js", "parts.js")
+_SCRIPTS = ("page.js", "ask.js", "check.js", "trace.js", "graph.js", "browse.js", "parts.js")
 PAGE = StaticPage("clew.hallucination.live.page", ("page.css", *_SCRIPTS))
 _TYPES = {"html": "text/html; charset=utf-8", "png": "image/png"}
 _LAST_NUMBER = 2**53

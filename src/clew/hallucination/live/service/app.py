@@ -1,33 +1,23 @@
-"""The routes of the service: answers whole or as server-sent events, and `POST /v1/score` for
-answers that exist already."""
+"""The routes of the service: answers whole or as server-sent events, and what tells its state."""
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from clew.base.errors import InputError, StoppedError
 from clew.base.typed_json import compact_json
+from clew.hallucination.grounded import Reader, load_reader
 from clew.hallucination.live.delivery import LiveAnswer
-from clew.hallucination.live.features import Answer
 from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.routes import Page, Tracer, add_page
 from clew.hallucination.live.page.stored import PageFiles
-from clew.hallucination.live.scoring import Scored
+from clew.hallucination.live.service.existing import add_existing
 from clew.hallucination.live.service.feedback import add_feedback
 from clew.hallucination.live.service.requests import (
     Asked,
     ChatRequest,
     CompletionRequest,
-    Messages,
-    ScoreItem,
-    out_of_time,
-    read_messages,
-    unusable,
 )
-from clew.hallucination.live.service.responses import Shape, scored_object
+from clew.hallucination.live.service.responses import Shape
 from clew.hallucination.live.service.service import (
     Answering,
     Metrics,
@@ -35,7 +25,7 @@ from clew.hallucination.live.service.service import (
     ServiceSettings,
 )
 from clew.hallucination.llm.requests import Request as EngineRequest
-from clew.pages.api import ApiError, Lifecycle, busy, invalid
+from clew.pages.api import ApiError, Lifecycle
 from clew.pages.guard import Receive, Scope, Send
 from clew.pages.service import LEFT, Gauges, add_state, new_app, read_json, reply, wait_until_left
 
@@ -49,8 +39,6 @@ if TYPE_CHECKING:
 _TOKENIZED_AT_ONCE = 2
 _DONE = "data: [DONE]\n\n"
 _STREAM_HEADERS = {"X-Accel-Buffering": "no"}
-# Requests to score that may wait while another is scored.
-_MAX_WAITING = 64
 
 
 def build_app(
@@ -60,10 +48,11 @@ def build_app(
     metrics: Metrics | None = None,
     files: PageFiles | None = None,
     feedback: Feedback | None = None,
+    reader: Callable[[], Reader] = load_reader,
 ) -> "FastAPI":
     """The application around a session. `lifecycle` and `metrics` are the server's, if it has
     them before the session is there; `files` are what the page shows besides new answers;
-    `feedback` needs a session with vectors."""
+    `feedback` needs a session with vectors. `reader` is called when an answer is first checked."""
     ending = lifecycle or Lifecycle(settings.drain_seconds)
     ending.become_ready()
     service = Service(
@@ -75,6 +64,7 @@ def build_app(
     )
     app = new_app(ending, service.metrics)
     _add_answers(app, service)
+    add_existing(app, service, reader)
     add_feedback(app, service)
     _add_models(app, service)
     _add_state(app, service)
@@ -87,7 +77,7 @@ def build_app(
 def _add_answers(app: "FastAPI", service: Service) -> None:
     from fastapi import Request
 
-    tokenizing, scoring = asyncio.Semaphore(_TOKENIZED_AT_ONCE), Scoring(service)
+    tokenizing = asyncio.Semaphore(_TOKENIZED_AT_ONCE)
 
     async def answer(request: Request, read: Callable[[Any], Asked]) -> "Response":
         service.lifecycle.check()
@@ -108,12 +98,6 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
     @app.post("/v1/completions")
     async def completions(request: Request) -> "Response":
         return await answer(request, CompletionRequest.read)
-
-    @app.post("/score")  # its name before there was /v1
-    @app.post("/v1/score")
-    async def score(request: Request) -> "Response":
-        service.lifecycle.check()
-        return reply(await scoring.score(await read_json(request), request.receive))
 
 
 def _respond_with_events(
@@ -250,144 +234,3 @@ def _add_state(app: "FastAPI", service: Service) -> None:
         is_running=lambda: service.session.is_running,
         gauges=gauges,
     )
-
-
-class _ScoreRequest:
-    """A request that is scored, or waits for it. It ends early, with an error, if its client has
-    left, its time is up, or the server ends: before the next batch."""
-
-    def __init__(self) -> None:
-        self.is_stopped = threading.Event()
-        self.early: asyncio.Future[ApiError] = asyncio.get_running_loop().create_future()
-
-    def end(self, error: ApiError) -> None:
-        if not self.early.done():
-            self.early.set_result(error)
-
-    def check(self, _: int = 0) -> None:
-        """Called in the thread that scores. Raises StoppedError."""
-        if self.is_stopped.is_set():
-            raise StoppedError("the request was ended.")
-
-
-class Scoring:
-    """Scores given answers, one request at a time: each takes a whole batch of the model."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        # Of its own: requests that wait here keep no thread from those that generate.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-score")
-        has_probe = service.session.detector.token_probe is not None
-        self._scorer = service.session.scorer(tokens=has_probe)
-        self._waiting = 0
-
-    async def score(self, body: Any, receive: Receive) -> Any:
-        """The `clew` object of an answer, or a list of them for a list. Raises ApiError, which
-        names the item that cannot be used."""
-        given = body if isinstance(body, list) else [body]
-        most = self._service.settings.max_items
-        if len(given) > most:
-            text = f"The request has {len(given):,} items: give at most {most:,}."
-            raise ApiError(422, text, code="too_many_items")
-        if self._waiting >= _MAX_WAITING:
-            raise busy(self._waiting)
-        self._waiting += 1
-        try:
-            found = await self._run(given, isinstance(body, list), receive)
-        finally:
-            self._waiting -= 1
-        return found if isinstance(body, list) else found[0]
-
-    async def _run(
-        self, given: Sequence[Any], is_list: bool, receive: Receive
-    ) -> list[dict[str, Any]]:
-        loop, job = asyncio.get_running_loop(), _ScoreRequest()
-        seconds = self._service.settings.request_seconds
-        timer = loop.call_later(seconds, job.end, out_of_time(seconds))
-        work = loop.run_in_executor(self._thread, self._score, given, is_list, job)
-        left = asyncio.ensure_future(wait_until_left(receive))
-        awaited: set[asyncio.Future[Any]] = {work, left, job.early}
-        try:
-            with self._service.lifecycle.running(job):
-                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return await work
-            if job.early.done():
-                raise job.early.result()
-            self._service.metrics.disconnected.add()
-            raise ApiError(LEFT, "The client has left.")
-        finally:
-            job.is_stopped.set()
-            timer.cancel()
-            left.cancel()
-            work.cancel()
-
-    def _score(
-        self, given: Sequence[Any], is_list: bool, job: _ScoreRequest
-    ) -> list[dict[str, Any]]:
-        session, scored_items = self._service.session, []
-        items = [
-            self._read(one, f"[{place}]" if is_list else "") for place, one in enumerate(given)
-        ]
-        for start in range(0, len(items), size := self._scorer.window):
-            scored_items += self._scorer.score_window(items[start : start + size], job.check)
-        found = []
-        for one, item, scored in zip(given, items, scored_items, strict=True):
-            self._service.metrics.count_answer(scored.risk, "score")
-            texts = [str(session.tokenizer.decode([token])) for token in item.tokens]
-            withheld = self._service.settings.withholds(scored.risk.risk_level)
-            about = scored_object(scored, session.detector, item.tokens, texts)
-            about |= {"withheld": withheld, "promise": None}
-            found.append({**self._await_label(one, item, scored), **about})
-        return found
-
-    def _await_label(self, given: Any, item: Answer, scored: Scored) -> dict[str, str]:
-        """The ID by which the answer gets feedback, if that is kept."""
-        if self._service.feedback is None:
-            return {}
-        name = f"score-{token_hex(12)}"
-        texts = {key: given.get(key) for key in ("context", "source", "messages")}
-        texts |= {"question": item.question, "answer": item.text}
-        self._service.await_label((name, 0, 1), scored.risk, scored.vector, texts)
-        return {"id": name}
-
-    def _read(self, given: Any, path: str) -> Answer:
-        dot = f"{path}." if path else ""
-        found = ScoreItem.read(given, dot)
-        messages, answer = _split_messages(found, dot)
-        try:
-            prompt, question = self._encode(found, messages, dot)
-            [tokens] = self._service.session.encoder.encode_answers([answer])
-        except InputError as error:
-            raise unusable(path or "question", error) from None
-        return Answer(prompt=prompt, tokens=tokens, question=question, text=answer, name=question)
-
-    def _encode(
-        self, found: ScoreItem, messages: Messages | None, dot: str
-    ) -> tuple[list[int], str]:
-        """The prompt, and the question in it; a source may have none."""
-        question, source = found.question, found.context or found.source
-        if question is None and messages is None and source is not None:
-            question = ""
-        if (question is None) == (messages is None):
-            raise invalid(f"{dot}question", f"{dot}question: give 'question' or 'messages'.")
-        if messages is not None:
-            return self._service.encode_chat(messages, source, dot)[:2]
-        assert question is not None
-        return self._service.session.encoder.encode(question, source), question
-
-
-def _split_messages(found: ScoreItem, dot: str) -> tuple[Messages | None, str]:
-    """The messages before the answer, if there are any, and the answer: a field of its own, or the
-    last message if that is the assistant's."""
-    messages, answer = None, found.answer
-    if found.messages is not None:
-        messages = read_messages(found.messages, f"{dot}messages")
-        if answer is None and messages and messages[-1]["role"] == "assistant":
-            *messages, last = messages
-            answer = last["content"]
-        if not messages:
-            raise invalid(f"{dot}messages", f"{dot}messages: give 1 or more.")
-    if answer is None:
-        raise invalid(f"{dot}answer", f"{dot}answer: give the answer to score.")
-    return messages, answer

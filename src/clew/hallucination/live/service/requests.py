@@ -27,6 +27,7 @@ _COMPLETION_TOKENS = 16
 # OpenAI's newer name for a system message; chat templates know only the older one.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TOOL_ROLES = ("tool", "function")
+_SOURCE = "source"
 
 Messages = list[dict[str, str]]
 _Int = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -35,6 +36,7 @@ _Text = Annotated[str, Field(min_length=1)]
 _Stop = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
 _Tokens = Annotated[list[Annotated[_Int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
 _Prompts = Annotated[list[_Text | _Tokens], Field(min_length=1, fail_fast=True)]
+_Passages = str | Annotated[list[str], Field(fail_fast=True)]
 _Stops = Annotated[list[_Stop], Field(max_length=_MAX_STOPS, fail_fast=True)]
 _EACH = f"of up to {_MAX_STOP_LENGTH} characters each"
 
@@ -58,6 +60,7 @@ class _Fields(BaseModel):
             where = inside.removesuffix(".") or None
             text = f"{where or 'The body'} must be a JSON object."
             raise ApiError(400, text, param=where, code="invalid_type")
+        given, body = body, _as_context(body, inside) if "context" in cls.model_fields else body
         for name, value in body.items():
             if name not in cls.model_fields:
                 _refuse(OTHER_FIELDS[cls.group], f"{inside}{name}", name, value)
@@ -67,10 +70,21 @@ class _Fields(BaseModel):
             # Of a union, the part that comes furthest is what was meant.
             wrong = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
             name, *places = wrong["loc"]
-            path = f"{inside}{name}" + "".join(f"[{n}]" for n in places if isinstance(n, int))
             words = cls.model_fields[str(name)].description
+            name = name if name in given else _SOURCE
+            path = f"{inside}{name}" + "".join(f"[{n}]" for n in places if isinstance(n, int))
             text = f"{path} is {shortened(wrong['input'])}: give {words}."
             raise invalid(f"{inside}{name}", text) from None
+
+
+def _as_context(body: dict[str, Any], inside: str) -> dict[str, Any]:
+    """The field "source" under its other name."""
+    if _SOURCE not in body:
+        return body
+    if "context" in body:
+        text = f"'{inside}{_SOURCE}' and '{inside}context' are the same: give one of them."
+        raise invalid(f"{inside}{_SOURCE}", text)
+    return {"context" if name == _SOURCE else name: value for name, value in body.items()}
 
 
 def _is_own(model: type[BaseModel], name: str, value: Any) -> bool:
@@ -153,7 +167,7 @@ class ChatRequest(_Request):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         if self.messages is None:
-            raise _missing("messages")
+            raise missing("messages")
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("top_logprobs", "'top_logprobs' requires 'logprobs': true.")
         if None not in (self.max_tokens, self.max_completion_tokens):
@@ -200,7 +214,7 @@ class CompletionRequest(_Request):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         if self.prompt is None:
-            raise _missing("prompt")
+            raise missing("prompt")
 
     @property
     def prompts(self) -> list[Any]:
@@ -223,15 +237,24 @@ class CompletionRequest(_Request):
 Asked = ChatRequest | CompletionRequest
 
 
-class ScoreItem(_Fields):
-    """An answer to score."""
+class CheckItem(_Fields):
+    """An answer that exists. `context`, which may be called "source", is what it is from."""
 
     group = "item"
     question: str | None = _field("a text")
-    messages: list[Any] | None = _field("a list of messages")
-    context: str | None = _field("a text")
-    source: str | None = _field("a text")
+    context: _Passages | None = _field("a text, or a list of texts")
     answer: str | None = _field("a text")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.context,) if isinstance(self.context, str) else tuple(self.context or ())
+
+
+class ScoreItem(CheckItem):
+    """An answer to score. With `check`, it is also read beside its sources."""
+
+    messages: list[Any] | None = _field("a list of messages")
+    check: bool = _field("true or false", False)
 
 
 class FeedbackRequest(_Fields):
@@ -250,7 +273,7 @@ class FeedbackRequest(_Fields):
     def model_post_init(self, _: Any) -> None:
         for name in ("id", "label"):
             if getattr(self, name) is None:
-                raise _missing(name)
+                raise missing(name)
         if self.corrected_answer is not None and self.label == "correct":
             text = "'corrected_answer' is for an answer with the label hallucinated: omit it."
             raise invalid("corrected_answer", text)
@@ -312,7 +335,7 @@ def last_question(messages: Messages) -> str:
     return next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
 
 
-def _missing(name: str) -> ApiError:
+def missing(name: str) -> ApiError:
     return invalid(name, f"Missing required parameter: '{name}'.", "missing_parameter")
 
 

@@ -49,6 +49,7 @@ from clew.pages.api import (
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.data import Risk
+    from clew.hallucination.grounded import GroundedReading
     from clew.hallucination.live.session import Session
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ _NO_CONTEXT = (
 _RISKS = tuple(place / 10 for place in range(1, 11))
 _PATHS = (
     *("/", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/score", "/score"),
-    *("/v1/feedback", "/healthz", "/readyz", "/metrics"),
+    *("/v1/check", "/v1/feedback", "/healthz", "/readyz", "/metrics"),
 )
 
 
@@ -128,7 +129,7 @@ class Metrics(RequestMetrics):
         self.risks = Histogram("clew_risk", "Risk of answers that have one.", _RISKS)
         self.feedback = Counter("clew_feedback_total", "Feedback by label.")
 
-    def count_answer(self, risk: "Risk", endpoint: str) -> None:
+    def count_answer(self, risk: "Risk | GroundedReading", endpoint: str) -> None:
         verdict = risk.verdict or "none"
         self.scored.add(endpoint=endpoint, state=risk.state, verdict=verdict)
         if risk.risk is not None:

@@ -1,10 +1,11 @@
 // One page, several views: the part after "#" says which one is shown.
 import { asked, startAsking, takeFeedback } from "./ask.js";
 import { showAnswers, showComparisons, startBrowsing } from "./browse.js";
+import { showCheck, startChecking } from "./check.js";
 import { askForKey, at, complain, forgive, isLoading, read } from "./parts.js";
 import { showTrace } from "./trace.js";
 
-const views = ["ask", "trace", "answers", "comparisons"];
+const views = ["ask", "check", "trace", "answers", "comparisons"];
 let isFirst = true;
 let isBrowsing = false;
 
@@ -42,6 +43,7 @@ function route() {
   if (view === "asked" && asked[number]) return openAsked(asked[number]);
   if (view === "answers" && number !== null) return openTrace(() => read(`clew/answers/${number}`), { href: "#answers", words: "Explorer" }, "answers");
   if (view === "answers") { show("answers", "answers"); return showAnswers(); }
+  if (view === "check") { show("check", "check"); return showCheck(); }
   if (view === "comparisons") { show("comparisons", "comparisons"); return showComparisons(); }
   return show("ask", "ask");
 }
@@ -87,4 +89,5 @@ askForKey(start);
 at("skip").addEventListener("click", (event) => { event.preventDefault(); document.querySelector("main > section:not([hidden]) h1")?.focus(); });
 window.addEventListener("hashchange", route);
 startAsking();
+startChecking();
 start();

@@ -321,3 +321,41 @@ def test_promise_is_printed_only_for_answers_like_the_labeled_ones(
         result = score(RECORDS * 6, detector=replace(lax, origin=kept))
         assert (result.promise is not None) == promised
         assert (result.no_promise is not None) != promised
+
+
+SOURCED = [
+    {"id": f"g{i}", "source": f"Item {i} can be returned.", "answer": f"Return item {i + i % 2}."}
+    for i in range(9)
+]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".arrow"])
+def test_a_reader_finds_spans_that_the_source_of_each_answer_does_not_support(
+    reader_folder: Path, tmp_path: Path, ending: str
+) -> None:
+    without = {"id": "g0", "question": "Which one?", "answer": "Item 0."}
+    rows = [{**SOURCED[0], "label": "correct"}, *SOURCED[1:], without]
+    settings = {"questions": rows, "detector": reader_folder, "tokens": True, "rows": 1}
+    table = clew.score(**settings, out=tmp_path / f"risks{ending}").table
+    again = clew.score(**settings, out=tmp_path / f"risks{ending}").table
+    assert table.equals(again) and table["id"].to_pylist()[-1] == "g0#2"
+    *checked, last = clew.score(**settings).rows
+    assert last["state"] == "unavailable" and "no source" in last["reason"]
+    assert last["risk"] is None and last["spans"] == []
+    for row in checked:
+        assert 0 <= row["risk"] <= 1 and row["method"] == "mine"
+        for span in row["spans"]:
+            assert row["answer"][span["start"] : span["end"]] == span["text"]
+    spans = [json.loads(one) if ending == ".csv" else one for one in table["spans"].to_pylist()]
+    assert [len(one) for one in spans] == [len(row["spans"]) for row in (*checked, last)]
+
+
+def test_answers_without_sources_are_refused_by_a_reader(reader_folder: Path) -> None:
+    with pytest.raises(InputError, match="no column with sources.*name it source or context"):
+        clew.score(questions=RECORDS, detector=reader_folder)
+
+
+def test_what_a_reader_withholds_leaves_no_spans(reader_folder: Path) -> None:
+    found = clew.score(questions=SOURCED, detector=reader_folder, on_risk="withhold")
+    assert all(r["spans"] == [] for r in found.rows if r["answer"] is None)
+    assert any(row["answer"] is None for row in found.rows)

@@ -2,7 +2,7 @@
 they do not support is marked, and leads to the passage that comes nearest."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -71,7 +71,8 @@ class CheckResult:
 
 def describe_reading(reading: "GroundedReading", reader: str) -> dict[str, Any]:
     """A reading as in JSON answers."""
-    return {**_rounded(reading.to_dict()), "method": reader, "detector": reader}
+    found = {**reading.to_dict(), "sentences": [asdict(one) for one in reading.sentences]}
+    return {**_rounded(found), "method": reader, "detector": reader}
 
 
 def _rounded(value: Any) -> Any:

@@ -365,17 +365,17 @@ def _refuse_other_files(folder: Path, contents: _Contents) -> None:
 
 def hash_weights(detector: Detector) -> str:
     """The SHA-256 of everything that was fitted, whether or not the detector was saved."""
-    return _hash_tensors(_pack_detector(detector).tensors)
+    return hash_tensors(_pack_detector(detector).tensors)
 
 
 def hash_method(detector: Detector) -> str:
     """The SHA-256 of what gives scores: calibration and the like may change."""
     packed = _pack_detector(detector)
     method = {name: packed.about["method"][name] for name in ("kind", "fitted")}
-    return hash_text(_hash(without_nan(method)), _hash_tensors(packed.inside("fitted")))
+    return hash_text(_hash(without_nan(method)), hash_tensors(packed.inside("fitted")))
 
 
-def _hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
     digest = sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())

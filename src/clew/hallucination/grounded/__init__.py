@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the names of `_HOMES`
         Reader,
         UnitRisk,
         UnsupportedSpan,
+        describe_reader,
         find_problem,
         load_reader,
     )
@@ -23,7 +24,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             *("GroundedAnswer", "GroundedReading", "Reader", "UnitRisk", "UnsupportedSpan"),
-            *("find_problem", "load_reader"),
+            *("describe_reader", "find_problem", "load_reader"),
         ),
         "reader",
     ),

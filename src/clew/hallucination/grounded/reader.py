@@ -17,6 +17,7 @@ from clew.base.errors import InputError, StoreError
 from clew.base.typed_json import Bounds, read_as
 from clew.engine.model_files import read_model, write_model
 from clew.hallucination.detectors.data import RiskLevel, State, Verdict, judge, level_of
+from clew.hallucination.detectors.detector_folder import hash_tensors
 from clew.hallucination.grounded.folder import (
     ADAPTER,
     BUILT_IN_READER,
@@ -351,6 +352,19 @@ def _for_device(network: ReaderNetwork) -> ReaderNetwork:
     if network.head.weight.is_cuda:
         network.model.to(torch.bfloat16)
     return network
+
+
+def describe_reader(reader: "str | Path | Reader") -> dict[str, Any]:
+    """What identifies a reader: its risks change with any of it."""
+    if isinstance(reader, Reader):
+        name, settings, weights = reader.name, reader.settings, reader.adapter
+    else:
+        folder = reader_folder(reader)
+        file = read_model(folder / ADAPTER)
+        name, settings, weights = folder.name, read_settings(folder), file.read(file.kinds)
+    about = {one: value for one, value in asdict(settings).items() if one != "card"}
+    name = BUILT_IN_READER if str(reader) == BUILT_IN_READER else name
+    return {**about, "name": name, "weights": hash_tensors(weights)}
 
 
 def read_settings(folder: Path) -> ReaderSettings:

@@ -26,6 +26,14 @@ from clew.base.urls import as_path
 from clew.cluster.workers import Spread, spread
 from clew.hallucination.detectors import Detector, load_detector
 from clew.hallucination.detectors.adaptation import UNLABELED, choose_next
+from clew.hallucination.detectors.data import Risk
+from clew.hallucination.grounded import (
+    GroundedAnswer,
+    GroundedReading,
+    Reader,
+    is_reader,
+    load_reader,
+)
 from clew.hallucination.labels.answers import open_traces
 from clew.hallucination.labels.answers import read_answers as read_stored
 from clew.hallucination.labels.label import LabelResult
@@ -62,6 +70,7 @@ _TRACE_COLUMNS = (
 _CORRECT_SCORE = 0.5
 _DIGITS = 6
 _NEXT = 20  # answers to label next
+_GPU_READ = 512  # answers that a reader gets at once
 _NUMBERS = {"correct": 0, "hallucinated": 1, "unlabeled": UNLABELED}
 # Of a row: further columns of the file, by their names there.
 KEPT = "kept"
@@ -87,9 +96,10 @@ class ExistingAnswer:
         return None if match.is_refused else match.score < _CORRECT_SCORE
 
 
-def open_answers(answers: Any, detector: Detector, format: RowFormat) -> "ExistingAnswers":
+def open_answers(answers: Any, detector: Detector | None, format: RowFormat) -> "ExistingAnswers":
     """The answers of a file, a Hugging Face dataset, a trace store, or of a list or DataFrame.
-    Raises InputError if there are none, or if the traces are another model's."""
+    Raises InputError if there are none, or if the traces are of another model than the
+    detector's."""
     if not isinstance(answers, str | Path):
         return RowAnswers(list(list_records(answers)), format)
     path = as_path(answers)
@@ -132,10 +142,11 @@ class TraceAnswers:
 
     note = ""
 
-    def __init__(self, path: Path, detector: Detector) -> None:
+    def __init__(self, path: Path, detector: Detector | None) -> None:
         self._store = open_traces(path)
         settings = self._store.manifest.settings
-        detector.refuse_other(settings.get("model") or {})
+        if detector is not None:
+            detector.refuse_other(settings.get("model") or {})
         self.count = sum(shard.rows for shard in self._store.shards)
         if not self.count:
             raise InputError(
@@ -143,7 +154,8 @@ class TraceAnswers:
             )
         shards = [shard.sha256 for shard in self._store.shards]
         self.identity = {"name": path.name, "sha256": hash_text(*shards)}
-        fitted_on = None if detector.origin is None else detector.origin.data.get("traces")
+        origin = None if detector is None else detector.origin
+        fitted_on = None if origin is None else origin.data.get("traces")
         self.is_training_data = fitted_on == hash_traces(self._store.manifest)
 
     def read(self, first: int) -> Iterator[ExistingAnswer]:
@@ -272,6 +284,24 @@ def choose_to_label(
 RiskRow = dict[str, Any]
 
 
+class _Windows:
+    """The first `count` answers, `size` at a time."""
+
+    def __init__(self, answers: "ExistingAnswers", count: int, size: int) -> None:
+        self._answers, self._count, self.size = answers, count, size
+        self._next, self._rest = 0, iter(list[ExistingAnswer]())
+
+    def read(self, first: int) -> list[ExistingAnswer]:
+        """Those from an answer on, by its number. A worker gets its windows in their order, unless
+        another has died: it reads on from one to the next."""
+        if first < self._next or not self._next:
+            self._next, self._rest = first, self._answers.read(first)
+        skipped = islice(self._rest, first - self._next, None)
+        window = list(islice(skipped, min(self.size, self._count - first)))
+        self._next = first + len(window)
+        return window
+
+
 class WindowScorer:
     """Scores the first `count` answers, one window after the other, `rows` at once; `tokens`: with
     the risk of every token."""
@@ -286,20 +316,14 @@ class WindowScorer:
         tokens: bool,
         reporter: Reporter = ignore_event,
     ) -> None:
-        self._session, self._answers, self._count = session, answers, count
-        self._tokens, self._reporter = tokens, reporter
+        self._session, self._tokens, self._reporter = session, tokens, reporter
         self._scorer = session.scorer(rows=rows, tokens=tokens)
         self.window = self._scorer.window
-        self._next, self._rest = 0, iter(list[ExistingAnswer]())
+        self._windows = _Windows(answers, count, self.window)
 
     def score(self, first: int) -> list[RiskRow]:
-        """The rows of the window that starts at an answer, by its number. A worker gets its windows
-        in their order, unless another has died: it reads on from one to the next."""
-        if first < self._next or not self._next:
-            self._next, self._rest = first, self._answers.read(first)
-        skipped = islice(self._rest, first - self._next, None)
-        window = list(islice(skipped, min(self.window, self._count - first)))
-        self._next = first + len(window)
+        """The rows of the window that starts at an answer, by its number."""
+        window = self._windows.read(first)
         encoded = encode_answers(self._session.encoder, window)
         found = self._scorer.score_window(
             [answer for answer, _ in encoded],
@@ -311,24 +335,11 @@ class WindowScorer:
         self, existing: ExistingAnswer, encoded: tuple[Answer, bool | None], found: Scored
     ) -> RiskRow:
         """An answer with its risk, as in the file."""
-        (answer, is_retokenized), risk = encoded, found.risk
-        row = {
-            "id": existing.about.id,
-            "question": existing.about.question,
-            "answer": existing.about.answer,
-            "risk": _rounded(risk.risk),
-            "verdict": risk.verdict,
-            "state": risk.state,
-            "reason": risk.reason,
-            "method": risk.method,
-            "threshold": _rounded(risk.threshold),
-            "distance": _rounded(risk.distance),
-            "answer_tokens": len(answer.tokens),
-            "hallucinated": existing.hallucinated,
+        answer, is_retokenized = encoded
+        row = _describe(existing, found.risk, found.risk.method, len(answer.tokens))
+        row |= {
             "retokenized": is_retokenized,
-            "risk_level": risk.risk_level,
-            "token_probability_risk": _rounded(risk.token_probability_risk),
-            KEPT: dict(existing.about.kept),
+            "token_probability_risk": _rounded(found.risk.token_probability_risk),
         }
         return row | {"tokens": self._token_rows(answer, found)} if self._tokens else row
 
@@ -342,6 +353,83 @@ class WindowScorer:
             {"token": text, "risk": _rounded(risk), "logprob": _rounded(logprob)}
             for text, risk, logprob in rows
         ]
+
+
+class ReaderScorer:
+    """The same with a reader, which compares each answer with its sources."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        answers: "ExistingAnswers",
+        count: int,
+        *,
+        rows: int | None,
+        tokens: bool,
+        reporter: Reporter = ignore_event,
+    ) -> None:
+        self._reader, self._tokens, self._reporter = reader, tokens, reporter
+        self._rows = rows or (CPU_ROWS if reader.device.type == "cpu" else _GPU_READ)
+        self.window = self._rows * WINDOW_BATCHES
+        self._windows = _Windows(answers, count, self.window)
+
+    def score(self, first: int) -> list[RiskRow]:
+        window, rest = [], iter(self._windows.read(first))
+        while some := list(islice(rest, self._rows)):
+            found = self._reader.read([_as_grounded(one.about) for one in some])
+            window += [self._row(*one) for one in zip(some, found, strict=True)]
+            self._reporter(WorkAdvanced(count=len(some)))
+        return window
+
+    def _row(self, existing: ExistingAnswer, found: GroundedReading) -> RiskRow:
+        row = _describe(existing, found, self._reader.name, len(found.risks))
+        row["reason"] = existing.about.problem or found.reason
+        row["spans"] = [
+            {
+                **{"start": one.start, "end": one.end, "text": one.text},
+                "risk": _rounded(one.risk),
+                "nearest": None if one.nearest is None else one.nearest.text,
+            }
+            for one in found.spans
+        ]
+        if self._tokens:
+            row["tokens"] = [
+                {"token": one.text, "risk": _rounded(one.risk), "logprob": None}
+                for one in found.tokens
+            ]
+        return row
+
+
+def _as_grounded(about: AnsweredQuestion) -> GroundedAnswer:
+    sources = (about.context,) if about.context else ()
+    return GroundedAnswer(
+        answer=about.answer if about.problem is None else "",
+        sources=sources,
+        question=about.question or None,
+    )
+
+
+def _describe(
+    existing: ExistingAnswer, risk: Risk | GroundedReading, method: str, tokens: int
+) -> RiskRow:
+    """An answer with its risk, as in the file."""
+    about = existing.about
+    return {
+        **{"id": about.id, "question": about.question, "answer": about.answer},
+        "risk": _rounded(risk.risk),
+        "verdict": risk.verdict,
+        "state": risk.state,
+        "reason": risk.reason,
+        "method": method,
+        "threshold": _rounded(risk.threshold),
+        "distance": _rounded(risk.distance),
+        "answer_tokens": tokens,
+        "hallucinated": existing.hallucinated,
+        "retokenized": None,
+        "risk_level": risk.risk_level,
+        "token_probability_risk": None,
+        KEPT: dict(about.kept),
+    }
 
 
 def _rounded(value: float | None) -> float | None:
@@ -368,6 +456,11 @@ class ScoringWorker:
 
     def open(self) -> Callable[[int], list[RiskRow]]:
         """In a worker: what scores a window."""
+        options: Any = {"rows": self.rows, "tokens": self.tokens}
+        if is_reader(self.detector):
+            reader = load_reader(self.detector, device=self.device, model=self.model)
+            texts = open_answers(self.answers, None, self.format)
+            return ReaderScorer(reader, texts, self.count, **options).score
         detector = load_detector(self.detector)
         session = Session.open(
             detector,
@@ -377,7 +470,7 @@ class ScoringWorker:
             reporter=ignore_event,
         )
         answers = open_answers(self.answers, detector, self.format)
-        return WindowScorer(session, answers, self.count, rows=self.rows, tokens=self.tokens).score
+        return WindowScorer(session, answers, self.count, **options).score
 
     def spread(
         self, where: Spread, reporter: Reporter, should_stop: Callable[[], bool], first: int

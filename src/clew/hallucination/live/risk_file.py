@@ -48,7 +48,15 @@ SCHEMA = pa.schema(
 )
 # Those that files of earlier versions of clew do not have.
 _LATER = ("risk_level", "token_probability_risk")
-TOKEN_SCHEMA = SCHEMA.append(pa.field("tokens", pa.list_(_TOKEN)))
+_SPAN = pa.struct(
+    [
+        *(("start", pa.int32()), ("end", pa.int32()), ("text", pa.string())),
+        *(("risk", pa.float32()), ("nearest", pa.string())),
+    ]
+)
+# What only some files have.
+_OPTIONAL = {"tokens": pa.list_(_TOKEN), "spans": pa.list_(_SPAN)}
+_OWN = (*SCHEMA.names, *_OPTIONAL)
 Rows = dict[str, Any]
 
 
@@ -127,7 +135,8 @@ def choose_format(out: Path) -> Format:
 
 class RiskFile:
     """A file of risks being written. `settings` identify the run; with `tokens`, rows have the
-    risks of tokens; `kept` names further columns. Use it as a context manager: it is locked."""
+    risks of tokens, with `spans` what sources do not support; `kept` names further columns. Use it
+    as a context manager: it is locked."""
 
     def __init__(
         self,
@@ -135,11 +144,13 @@ class RiskFile:
         settings: Mapping[str, Any],
         *,
         tokens: bool = False,
+        spans: bool = False,
         kept: Sequence[str] = (),
     ) -> None:
         self.out, self._format = out, choose_format(out)
         self._settings = read_as(dict[str, Any], json.loads(to_json(settings)))
-        self._schema = _with_kept(TOKEN_SCHEMA if tokens else SCHEMA, kept)
+        chosen = [name for name, is_there in (("tokens", tokens), ("spans", spans)) if is_there]
+        self._schema = _schema([*chosen, *kept])
         self._journal = out.with_name(out.name + _JOURNAL)
         self._summary = out.with_name(out.name + _SUMMARY)
         self._lock = lock_file(out.with_name(f".{out.name}{_LOCK}"), timeout_seconds=0)
@@ -324,20 +335,20 @@ def _cell(value: object) -> object:
 
 def name_kept(column: str) -> str:
     """The name of a further column, beside those of the risks."""
-    return f"{column} (file)" if column in TOKEN_SCHEMA.names else column
+    return f"{column} (file)" if column in _OWN else column
 
 
-def _with_kept(schema: pa.Schema, kept: Iterable[str]) -> pa.Schema:
-    return pa.schema([*schema, *((name, pa.string()) for name in kept)])
+def _schema(further: Iterable[str]) -> pa.Schema:
+    """The columns of every file and further ones: kept columns are text."""
+    return pa.schema([*SCHEMA, *((name, _OPTIONAL.get(name, pa.string())) for name in further)])
 
 
 def _text_kept(row: Rows, schema: pa.Schema) -> Rows:
     """A row whose further columns are text: in a table, a column has one type."""
-    own = {*TOKEN_SCHEMA.names}
     texts = {
         name: row[name] if isinstance(row.get(name), str | None) else to_json(row[name])
         for name in schema.names
-        if name not in own and name in row
+        if name not in _OWN and name in row
     }
     return row | texts
 
@@ -387,6 +398,5 @@ def read_settings(path: Path) -> dict[str, Any] | None:
 
 def to_table(rows: Sequence[Rows]) -> pa.Table:
     first = rows[0] if rows else {}
-    schema = TOKEN_SCHEMA if "tokens" in first else SCHEMA
-    schema = _with_kept(schema, (name for name in first if name not in schema.names))
+    schema = _schema(name for name in first if name not in SCHEMA.names)
     return pa.Table.from_pylist([_text_kept(row, schema) for row in rows], schema=schema)

@@ -1,7 +1,7 @@
 """Score answers that exist already with a detector."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,9 @@ from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, WorkStarted, report_work
 from clew.base.settings import check_exists
 from clew.base.tables import Tabular
-from clew.base.texts import counted
+from clew.base.texts import counted, list_some
 from clew.base.urls import is_url, local_path
+from clew.hallucination.grounded import is_reader
 from clew.hallucination.workflow.preparing import (
     ModelPlacement,
     OnCluster,
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
-    from clew.hallucination.detectors.data import RiskPolicy
-    from clew.hallucination.live.existing import WindowScorer
+    from clew.hallucination.detectors.data import Promise, RiskPolicy
+    from clew.hallucination.grounded import Reader
+    from clew.hallucination.live.existing import ExistingAnswers, ReaderScorer, WindowScorer
     from clew.hallucination.live.risk_file import RiskSummary
     from clew.hallucination.questions import RowFormat
+    from clew.hallucination.questions.columns import ColumnUse
 
     DataFrame: TypeAlias = "pandas.DataFrame | polars.DataFrame"
     # The rows of each window of answers, from one on, by its number.
@@ -85,12 +88,14 @@ class ScoreSettings(ModelPlacement, OnCluster, RowSettings, OnRisk, Cached, Watc
 
     Args:
         questions: A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow) with the columns question
-            and answer, and optionally context, id, accepted answers (answers) or a label; a
+            and answer, and optionally source, id, accepted answers (answers) or a label; a
             Hugging Face dataset as name:config:split; or a trace store or its URL, whose own
             tokens are scored.
         keep_columns: Further columns of the file to keep in the result: names between commas, or
             all that are not used. [default: none]
-        detector: Folder of a detector that "clew compare" or "clew train" kept.
+        detector: Folder of a detector that "clew compare" or "clew train" kept; or grounded, the
+            ready reader, which finds what the source of each answer does not support, whichever
+            LLM wrote it; or the folder of a reader of your own.
         out: File to write: .jsonl, .csv or .arrow. [default: print a table]
         tokens: Also give the risk of every token, if the detector has a token probe. Without span
             labels in training it does not point at the error.
@@ -108,7 +113,7 @@ class ScoreSettings(ModelPlacement, OnCluster, RowSettings, OnRisk, Cached, Watc
     """
 
     questions: "str | Path | Sequence[Mapping[str, Any]] | DataFrame"
-    detector: "str | Path | Detector"
+    detector: "str | Path | Detector | Reader"
     out: Annotated[str | Path | None, UrlNeverFromFile] = None
     tokens: bool = False
     num_samples: int | None = None
@@ -146,49 +151,37 @@ def score(given: ScoreSettings) -> ScoreResult:
 
     report = given.reporter or log_event
     # Before the imports, which take seconds.
-    check_exists("detector", given.detector)
+    if not is_reader(given.detector):
+        check_exists("detector", given.detector)
     for name, value in (("num_samples", given.num_samples), ("rows", given.rows)):
         if value is not None and value < 1:
             raise InputError("it must be 1 or more.", setting=name, value=value)
     questions = given.questions
     if isinstance(questions, Iterator):  # which can be read once only
         questions = list(questions)
-    format = given.row_format
-    columns = describe_rows(questions, format, report)
+    use = describe_rows(questions, given.row_format, report)
+    columns = () if use is None else use.kept(given.row_format)
     load_libraries(report)
-    from clew.base.cpu import Threads
-    from clew.hallucination.detectors import Detector, load_detector
     from clew.hallucination.detectors.data import RiskPolicy
-    from clew.hallucination.live.existing import (
-        ScoringWorker,
-        WindowScorer,
-        choose_rows,
-        open_answers,
-    )
+    from clew.hallucination.grounded import Reader
+    from clew.hallucination.live.existing import ScoringWorker, choose_rows
     from clew.hallucination.live.risk_file import RiskFile, choose_format, name_kept, summarize
-    from clew.hallucination.live.session import Session
     from clew.storage.mirror import open_folder
 
     policy = select(RiskPolicy, given)
     if given.out is not None:
         choose_format(local_path(given.out))
-    detector, model = given.detector, given.model
-    kept = detector if isinstance(detector, Detector) else load_detector(detector)
-    if given.tokens and kept.tokens is None:
-        raise InputError(
-            f"the detector {kept.name} has no token probe. Omit it, or use a detector that has "
-            "one.",
-            setting="tokens",
-            value=given.tokens,
-        )
     if isinstance(questions, str | Path) and is_url(questions):
         questions = open_folder(questions, cache_dir=given.cache_dir, cache_size=given.cache_size)
-    answers = open_answers(questions, kept, format)
+    detector, model = given.detector, given.model
+    if is_reader(detector) or isinstance(detector, Reader):
+        kept = _with_reader(given, questions, use, report)
+    else:
+        kept = _with_detector(given, questions, report)
+    answers = kept.answers
     count = min(answers.count, given.num_samples or answers.count)
     if answers.note:
         report(Note(answers.note))
-    if given.tokens and kept.token_probe is None:
-        report(Note(_NOT_THE_ERROR))
     if answers.is_training_data:
         report(
             Note(
@@ -197,9 +190,8 @@ def score(given: ScoreSettings) -> ScoreResult:
             )
         )
     where = given.spread(threads=given.threads, device=given.device)
-    if where is not None and (
-        isinstance(detector, Detector) or not isinstance(model, str | Path | None)
-    ):
+    is_shared = isinstance(detector, str | Path) and isinstance(model, str | Path | None)
+    if where is not None and not is_shared:
         raise InputError("each worker of a cluster loads the model itself: give its name.")
 
     @contextmanager
@@ -214,20 +206,11 @@ def score(given: ScoreSettings) -> ScoreResult:
                 detector=_full_path(detector),
                 model=None if model is None else _full_path(model),
                 rows=choose_rows(given.rows, given.device),
-                format=format,
+                format=given.row_format,
             )
             yield worker.window, partial(worker.spread, where, report, given.should_stop)
             return
-        with Session.open(
-            kept,
-            model=str(model) if isinstance(model, str | Path) else model,
-            **given.placement,
-            reporter=report,
-            threads=Threads(given.threads, report),
-        ) as session:
-            scorer = WindowScorer(
-                session, answers, count, rows=given.rows, tokens=given.tokens, reporter=report
-            )
+        with kept.open(count) as scorer:
             yield scorer.window, partial(_score_here, scorer, count, given.should_stop)
 
     def run(score_from: "ScoreFrom", first: int) -> Iterator[list[dict[str, Any]]]:
@@ -241,21 +224,21 @@ def score(given: ScoreSettings) -> ScoreResult:
         with open_scorer() as (_, score_from):
             rows = tuple(row for window in run(score_from, 0) for row in window)
         totals = summarize(rows)
-        about |= _promise(kept, totals)
+        about |= _promise(kept.promise, totals)
         return ScoreResult(path=None, summary=totals, rows=rows, **about)
     settings = {
         "format": _FORMAT,
-        "detector": describe_detector(kept),
+        "detector": kept.described,
         "answers": answers.identity,
         "count": count,
         "tokens": given.tokens,
         "rows": given.rows,
-        "dtype": _find_dtype(kept, model, given.dtype),
+        "dtype": kept.dtype,
         **({} if policy.on_risk == "flag" else asdict(policy)),
     }
     out = local_path(given.out)
     names = tuple(map(name_kept, columns))
-    with RiskFile(out, settings, tokens=given.tokens, kept=names) as file:
+    with RiskFile(out, settings, tokens=given.tokens, spans=kept.finds_spans, kept=names) as file:
         if given.overwrite:
             file.discard()
         summary = file.finished()
@@ -267,43 +250,140 @@ def score(given: ScoreSettings) -> ScoreResult:
                 for some in run(score_from, first):
                     file.append(some)
             summary = file.finish()
-    return ScoreResult(path=out, summary=summary, **about, **_promise(kept, summary))
+    return ScoreResult(path=out, summary=summary, **about, **_promise(kept.promise, summary))
 
 
-def _promise(detector: "Detector", summary: "RiskSummary") -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """A detector or a reader with the answers to score: `open` loads its model, for so many of
+    them."""
+
+    name: str
+    answers: "ExistingAnswers"
+    open: "Callable[[int], AbstractContextManager[WindowScorer | ReaderScorer]]"
+    described: dict[str, Any]
+    dtype: str
+    warning: str | None = None
+    promise: "Promise | None" = None
+    finds_spans: bool = False
+
+
+def _with_detector(given: ScoreSettings, questions: Any, report: Reporter) -> _Kept:
+    from clew.base.cpu import Threads
+    from clew.hallucination.detectors import Detector, load_detector
+    from clew.hallucination.live.existing import WindowScorer, open_answers
+    from clew.hallucination.live.session import Session
+
+    detector, model = given.detector, given.model
+    kept = detector if isinstance(detector, Detector) else load_detector(str(detector))
+    if given.tokens and kept.tokens is None:
+        raise InputError(
+            f"the detector {kept.name} has no token probe. Omit it, or use a detector that has "
+            "one.",
+            setting="tokens",
+            value=given.tokens,
+        )
+    if given.tokens and kept.token_probe is None:
+        report(Note(_NOT_THE_ERROR))
+    answers = open_answers(questions, kept, given.row_format)
+
+    @contextmanager
+    def load(count: int) -> Iterator[WindowScorer]:
+        with Session.open(
+            kept,
+            model=str(model) if isinstance(model, str | Path) else model,
+            **given.placement,
+            reporter=report,
+            threads=Threads(given.threads, report),
+        ) as session:
+            yield WindowScorer(
+                session, answers, count, rows=given.rows, tokens=given.tokens, reporter=report
+            )
+
+    return _Kept(
+        name=kept.name,
+        answers=answers,
+        open=load,
+        described=describe_detector(kept),
+        dtype=_find_dtype(kept, model, given.dtype),
+        warning=kept.warning,
+        promise=kept.promise,
+    )
+
+
+def _with_reader(
+    given: ScoreSettings, questions: Any, use: "ColumnUse | None", report: Reporter
+) -> _Kept:
+    from clew.hallucination.grounded import Reader, describe_reader, load_reader
+    from clew.hallucination.live.existing import ReaderScorer, open_answers
+
+    reader, model = given.detector, given.model
+    assert isinstance(reader, str | Path | Reader)
+    if use is not None and not (use.roles["context"] or use.roles["messages"]):
+        raise InputError(
+            f"{use.name} has no column with sources to compare the answers with (found: "
+            f"{list_some(use.columns)}): name it source or context, or say which it is with "
+            '`columns`, such as "source=Quelle".'
+        )
+    if model is not None and not isinstance(model, str | Path):
+        raise InputError("a reader loads its model itself: give its name.", setting="model")
+    described = describe_reader(reader)
+    answers = open_answers(questions, None, given.row_format)
+
+    @contextmanager
+    def load(count: int) -> Iterator[ReaderScorer]:
+        loaded = reader
+        if not isinstance(loaded, Reader):
+            place = None if model is None else str(model)
+            loaded = load_reader(loaded, device=given.device, model=place)
+        yield ReaderScorer(
+            loaded, answers, count, rows=given.rows, tokens=given.tokens, reporter=report
+        )
+
+    return _Kept(
+        name=described["name"],
+        answers=answers,
+        open=load,
+        described=described,
+        dtype="float32",
+        finds_spans=True,
+    )
+
+
+def _promise(promise: "Promise | None", summary: "RiskSummary") -> dict[str, Any]:
     """What is promised of these answers, or why nothing is."""
     from clew.hallucination.detectors.promises import Traffic
 
-    if detector.promise is None:
+    if promise is None:
         return {}
-    traffic, levels = Traffic(detector.promise, most=None), summary.risk_levels
+    traffic, levels = Traffic(promise, most=None), summary.risk_levels
     traffic.count({**levels, "none": summary.answers - sum(levels.values())})
     if difference := traffic.difference:
         return {"no_promise": f"these are not the answers it was promised for: {difference}"}
-    return {"promise": detector.promise.text}
+    return {"promise": promise.text}
 
 
 def _withhold(row: dict[str, Any], policy: "RiskPolicy") -> dict[str, Any]:
     """Only the question, the risk and the length stay of an answer that is withheld."""
     if not policy.withholds(row["risk_level"]):
         return row
-    left: dict[str, Any] = {"answer": policy.replacement, "tokens": []}
+    left: dict[str, Any] = {"answer": policy.replacement, "tokens": [], "spans": []}
     return {name: left.get(name, value) for name, value in row.items()}
 
 
-def describe_rows(questions: Any, format: "RowFormat", report: Reporter) -> tuple[str, ...]:
-    """Say what the columns of a file or a table are taken for; a trace store has its own. Returns
-    those to keep."""
+def describe_rows(questions: Any, format: "RowFormat", report: Reporter) -> "ColumnUse | None":
+    """Say what the columns of a file or a table are taken for; a trace store, for which this is
+    None, has its own."""
     from clew.hallucination.questions import describe_answers, open_records
     from clew.storage.manifest import MANIFEST_NAME
 
     if isinstance(questions, str | Path) and (
         is_url(questions) or (Path(questions) / MANIFEST_NAME).exists()
     ):
-        return ()
+        return None
     use = describe_answers(open_records(questions, format))
     report(Note(use.text))
-    return use.kept(format)
+    return use
 
 
 def _add_kept(row: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
@@ -315,7 +395,7 @@ def _add_kept(row: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _score_here(
-    scorer: "WindowScorer", count: int, should_stop: Callable[[], bool], first: int
+    scorer: "WindowScorer | ReaderScorer", count: int, should_stop: Callable[[], bool], first: int
 ) -> Iterator[list[dict[str, Any]]]:
     for start in range(first, count, scorer.window):
         if should_stop():
@@ -323,7 +403,7 @@ def _score_here(
         yield scorer.score(start)
 
 
-def _full_path(name: "str | Path | Detector | LoadedModel") -> str:
+def _full_path(name: object) -> str:
     """For a process in another folder; the name of a dataset or model stays as it is."""
     path = Path(str(name))
     return str(path.resolve()) if path.exists() else str(name)

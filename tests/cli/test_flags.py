@@ -17,7 +17,7 @@ SOURCE = Path(clew.__file__).parent
 # Settings that exist only in Python.
 PYTHON_ONLY = {
     *("focal_gamma", "positive_weight", "precision", "prefetch_factor"),
-    *("shuffle", "shuffle_buffer_size", "size", "views"),
+    *("held_out", "shuffle", "shuffle_buffer_size", "size", "views"),
     *("fit", "needs", "family", "scorer"),  # of a method of one's own
 }
 LATER = "zqz"  # stands for what is filled in later

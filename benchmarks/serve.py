@@ -35,8 +35,9 @@ def run_plain(loaded, requests, rows):
 
 
 def run_scored(loaded, detector, requests, rows):
-    """Generation with the risk of every answer."""
-    with Session(loaded, detector, max_rows=rows, max_waiting=len(requests)) as session:
+    """Generation with the risk of every answer and what feedback needs of it, as "clew serve"."""
+    limits = {"max_rows": rows, "max_waiting": len(requests)}
+    with Session(loaded, detector, **limits, vectors=True) as session:
         warm_up(loaded, session.submit, requests, rows)
         return measure(session.submit, requests)
 
@@ -189,7 +190,11 @@ def make_detector(loaded, folder, count=96):
     scores.write_text("\n".join(["question_id,score", *rows]) + "\n")
     clew.preprocess(folder / "traces", scores_file=scores, out=folder / "samples")
     clew.compare(
-        preprocessed_dir=folder / "samples", out=folder / "compared", methods="fusion", seeds=1
+        preprocessed_dir=folder / "samples",
+        out=folder / "compared",
+        methods="fusion",
+        seeds=1,
+        keep_at_chance=True,
     )
     return clew.load_detector(folder / "compared" / "detector", device=str(loaded.model.device))
 

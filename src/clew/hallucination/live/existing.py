@@ -255,7 +255,7 @@ def read_vectors(
 def choose_to_label(
     store: Path, detector: Detector, labeled: LabelResult, reporter: Reporter
 ) -> list[int]:
-    """The numbers of the answers of a trace store to label next, the most informative first. Labels
+    """The numbers of the answers of a trace store to label next, Labels
     of a person and of the answers' file count as known."""
     answers = TraceAnswers(store, detector)
     started = WorkStarted(noun="answers", verb="read", planned=answers.count)

@@ -367,8 +367,8 @@ class LabelSettings(OnCluster, Cached):
         workers: Number of workers on the cluster. [default: one per core]
         review: Then correct labels on a page in the browser, the most doubtful first.
         next: Choose 20 answers without a label by hand to label next, to adapt `detector` to these
-            answers: it is unsure about them, and they are unlike each other and the labeled ones.
-            The review shows these. Each answer passes through its model.
+            answers: they are spread evenly over the risks that it gives. The review shows these.
+            Each answer passes through its model.
         detector: The detector to adapt, for `next`.
         port: Port for the page; 0 picks any free port.
         browser: Open the page in the browser.

@@ -8,7 +8,8 @@ import torch
 
 from clew.base.errors import InputError
 from clew.hallucination.grounded import GroundedAnswer, load_reader
-from clew.hallucination.grounded.synthetic import GroundedLabel, make_unsupported
+from clew.hallucination.grounded.synthetic import GroundedLabel
+from clew.hallucination.grounded.synthetic import make_answers as make_synthetic
 from clew.hallucination.grounded.training import (
     ReaderTraining,
     average_adapters,
@@ -77,9 +78,10 @@ def test_made_spans_are_what_was_changed() -> None:
         GroundedLabel(answer=answer, sources=(source,), hallucinated=False, spans=(), group="1"),
         GroundedLabel(answer=other, sources=(other,), hallucinated=False, spans=(), group="2"),
     ]
-    made = make_unsupported(supported, 60, random.Random(0))
-    assert len(made) == 60 and all(one.hallucinated and one.is_synthetic for one in made)
-    for one in made:
+    made = make_synthetic(supported, 60, random.Random(0))
+    assert len(made) == 60 and all(one.is_synthetic for one in made)
+    assert all(one.answer in source for one in made if not one.hallucinated)  # quoted
+    for one in (one for one in made if one.hallucinated):
         texts = [one.answer[start:end] for start, end in one.spans or ()]
         assert texts and all(text.strip() for text in texts)
         original = next(two for two in supported if two.group == one.group)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clew.base.progress import Reporter, ignore_event
-from clew.hallucination.grounded.reader import Reader, load_reader
+from clew.hallucination.grounded.reader import Reader, load_reader, pool_logits
 from clew.hallucination.grounded.synthetic import GroundedLabel
 from clew.hallucination.grounded.training import (
     ReaderTraining,
@@ -82,8 +82,8 @@ def _compare(before: Reader, after: Reader, unseen: Sequence[GroundedLabel]) -> 
     found: dict[str, Any] = {}
     risks = {}
     for name, reader in (("before", before), ("after", after)):
-        logits = [logits.max() for _, logits in reader.token_logits(unseen)]
-        risks[name] = np.array(logits)
+        logits = [logits for _, logits in reader.token_logits(unseen)]
+        risks[name] = pool_logits(logits, reader.settings.smoothing)
         found[f"auroc_{name}"] = auroc(labels, risks[name])
         found[f"auroc_{name}_ci"] = bootstrap_auroc(labels, risks[name], clusters=groups)
         scaled = reader.settings.calibration.probabilities(risks[name])

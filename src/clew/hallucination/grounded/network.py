@@ -3,7 +3,6 @@ sequence, in both directions, with low-rank changes of its weights and a head pe
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -17,6 +16,7 @@ _BEFORE_SOURCE, _BEFORE_QUESTION, _BEFORE_ANSWER = "Source:\n", "\n\nQuestion: "
 # Tokens that a question may have; the rest is cut.
 _MOST_QUESTION = 256
 _HEAD = ("head.weight", "head.bias")
+Frame = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,21 @@ _Piece = TypeVar("_Piece", bound=_HasTokens)
 
 
 class LowRank(nn.Module):
-    """A frozen linear layer plus a trained change of low rank (LoRA)."""
+    """A frozen linear layer whose weights get a trained change of low rank (LoRA). Adding it to the
+    weights, rather than to what they give, takes fewer and larger operations."""
 
-    def __init__(self, layer: nn.Linear, rank: int, dropout: float) -> None:
+    def __init__(self, layer: nn.Linear, rank: int) -> None:
         super().__init__()
-        self.layer, self.dropout = layer, nn.Dropout(dropout)
+        self.layer = layer
         device = layer.weight.device
         down = torch.randn(rank, layer.in_features, device=device) / layer.in_features**0.5
         self.down = nn.Parameter(down)
         self.up = nn.Parameter(torch.zeros(layer.out_features, rank, device=device))
 
     def forward(self, states: Tensor) -> Tensor:
-        low = nn.functional.linear(self.dropout(states), self.down)
-        return self.layer(states) + nn.functional.linear(low, self.up)
+        weight = self.layer.weight
+        changed = torch.addmm(weight, self.up.to(weight.dtype), self.down.to(weight.dtype))
+        return nn.functional.linear(states, changed, self.layer.bias)
 
 
 class ReaderNetwork(nn.Module):
@@ -66,24 +68,17 @@ class ReaderNetwork(nn.Module):
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """The logit of every token, `[batch, tokens]`, that the source does not support it."""
-        mask = attention_mask(tokens.shape[1], lengths, self.attention)
+        mask = attention_mask(tokens.shape[1], lengths, self.attention, self.model.dtype)
         read = self.model(input_ids=tokens, attention_mask=mask, use_cache=False)
         return self.head(read.last_hidden_state.float()).squeeze(-1)
 
-    def insert_low_rank(self, rank: int, dropout: float = 0.0) -> list[nn.Parameter]:
+    def insert_low_rank(self, rank: int) -> list[nn.Parameter]:
         """Freeze the model and train changes of this rank instead; returns what is trained."""
         self.model.requires_grad_(False)
         for name, layer in list(linear_layers(self.model)):
             parent, _, last = name.rpartition(".")
-            setattr(self.model.get_submodule(parent), last, LowRank(layer, rank, dropout))
+            setattr(self.model.get_submodule(parent), last, LowRank(layer, rank))
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
-    def remove_low_rank(self) -> None:
-        """The model as it was before `insert_low_rank`."""
-        for name, module in list(self.model.named_modules()):
-            if isinstance(module, LowRank):
-                parent, _, last = name.rpartition(".")
-                setattr(self.model.get_submodule(parent), last, module.layer)
 
     def adapter(self) -> dict[str, Tensor]:
         """The trained weights by name, in float16: `NAME.down` and `NAME.up` of each layer."""
@@ -131,23 +126,33 @@ def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     yield from found
 
 
-def attention_mask(size: int, lengths: Tensor, attention: Attention) -> Tensor:
-    """Which tokens, `[batch, 1, tokens, tokens]`, each may attend to; padding is on the right."""
+def fuse_norms(model: nn.Module) -> None:
+    """Replace the model's own code for RMS norms by PyTorch's, which takes one operation, where
+    both give the same."""
+    for name, part in list(model.named_modules()):
+        epsilon, weight = getattr(part, "variance_epsilon", None), getattr(part, "weight", None)
+        if epsilon is None or weight is None or weight.ndim != 1:
+            continue
+        fused = nn.RMSNorm(len(weight), eps=epsilon, device=weight.device, dtype=weight.dtype)
+        fused.weight = weight
+        sample = torch.linspace(-3, 3, 2 * len(weight), device=weight.device).view(2, -1)
+        sample = sample.to(weight.dtype)
+        with torch.no_grad():
+            is_same = torch.allclose(fused(sample), part(sample), rtol=1e-2, atol=1e-4)
+        if is_same:
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, fused)
+
+
+def attention_mask(size: int, lengths: Tensor, attention: Attention, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores of attention, `[batch, 1, tokens, tokens]`: minus infinity for
+    padding, which is on the right, and if attention is causal, for later tokens."""
     places = torch.arange(size, device=lengths.device)
-    is_there = (places < lengths[:, None])[:, None, None, :]
+    blocked = (places >= lengths[:, None])[:, None, None, :]
     if attention == "causal":
-        return is_there & (places[:, None] >= places)
-    return is_there.expand(-1, 1, size, -1)
-
-
-def encode(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of a text and their places in it, without the white space before them."""
-    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    places = []
-    for start, end in found["offset_mapping"]:
-        blank = end - start - len(text[start:end].lstrip())
-        places.append((start + blank if start + blank < end else start, end))
-    return list(found["input_ids"]), places
+        blocked = blocked | (places[:, None] < places)
+    mask = torch.zeros(blocked.shape, dtype=dtype, device=lengths.device)
+    return mask.masked_fill_(blocked, -torch.inf).expand(-1, 1, size, -1)
 
 
 def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
@@ -155,11 +160,32 @@ def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
 
 
+def encode_places(
+    tokenizer: Any, texts: Sequence[str]
+) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    """The tokens of each text and their places in it, without the white space before them."""
+    if not texts:
+        return []
+    found = tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)
+    places = [
+        [_without_blank(text, *place) for place in all_places]
+        for text, all_places in zip(texts, found["offset_mapping"], strict=True)
+    ]
+    return list(zip(found["input_ids"], places, strict=True))
+
+
+def _without_blank(text: str, start: int, end: int) -> tuple[int, int]:
+    if not text[start : start + 1].isspace():
+        return start, end
+    blank = end - start - len(text[start:end].lstrip())
+    return (start + blank, end) if start + blank < end else (start, end)
+
+
 def cut_pieces(
-    tokenizer: Any,
+    frame: Frame,
     row: int,
     source: Sequence[int],
-    question: str | None,
+    question: Sequence[int],
     answer: Sequence[int],
     *,
     window: int,
@@ -167,9 +193,9 @@ def cut_pieces(
 ) -> Iterator[ReaderPiece]:
     """Windows of the source that overlap, each with each part of the answer, of at most `window`
     tokens in all. A part of the answer takes at most half of them."""
-    asked = encode(tokenizer, question)[0][:_MOST_QUESTION] if question else []
-    before, before_question, before_answer = _encode_frame(tokenizer)
-    middle = [*(before_question if asked else ()), *asked, *before_answer]
+    before, before_question, before_answer = frame
+    asked = (*before_question, *question[:_MOST_QUESTION]) if question else ()
+    middle = [*asked, *before_answer]
     part = min(len(answer), window // 2)
     room = max(window - part - len(before) - len(middle), 2 * overlap)
     starts = range(0, max(1, len(source) - overlap), room - overlap)
@@ -182,8 +208,8 @@ def cut_pieces(
             yield ReaderPiece(row, [*tokens, *chosen], first, len(tokens))
 
 
-@lru_cache(maxsize=8)
-def _encode_frame(tokenizer: Any) -> list[list[int]]:
+def encode_frame(tokenizer: Any) -> Frame:
+    """What stands before the source, the question and the answer."""
     return encode_all(tokenizer, (_BEFORE_SOURCE, _BEFORE_QUESTION, _BEFORE_ANSWER))
 
 
@@ -200,9 +226,9 @@ def batch_pieces(pieces: Sequence[_Piece], most_tokens: int) -> Iterator[list[_P
 
 
 def stack_pieces(batch: Sequence[ReaderPiece], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The tokens, padded with 0, and the lengths."""
+    """The tokens, padded with 0 to a multiple of 8, as suits GPUs, and the lengths."""
     lengths = torch.tensor([len(piece.tokens) for piece in batch])
-    tokens = torch.zeros(len(batch), int(lengths.max()), dtype=torch.long)
+    tokens = torch.zeros(len(batch), -(int(lengths.max()) // -8) * 8, dtype=torch.long)
     for row, piece in enumerate(batch):
         tokens[row, : len(piece.tokens)] = torch.tensor(piece.tokens)
     return tokens.to(device), lengths.to(device)

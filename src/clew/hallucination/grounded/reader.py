@@ -26,12 +26,15 @@ from clew.hallucination.grounded.folder import (
 )
 from clew.hallucination.grounded.network import (
     Attention,
+    Frame,
     ReaderNetwork,
     ReaderPiece,
     batch_pieces,
     cut_pieces,
-    encode,
     encode_all,
+    encode_frame,
+    encode_places,
+    fuse_norms,
     stack_pieces,
 )
 from clew.hallucination.grounded.passages import Passages, SourcePassage, split_sentences
@@ -49,6 +52,9 @@ BETWEEN_SOURCES = "\n\n"
 SURPRISE = "surprise"
 _BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
 _ROWS_AT_ONCE = 4096
+# The temperature of the smoothed maximum; chosen on documents of RAGTruth QA that were held out.
+SMOOTHING = 0.5
+_LEAST_LOGIT = -30.0
 # A source of this many tokens is believed half to be like the others.
 _SHORT_SOURCE = 20
 _UNFAMILIAR = (
@@ -90,8 +96,8 @@ class GroundedReading:
     """What a reader found in an answer. `risk` is the calibrated probability that a part of it is
     not supported; only an answer whose `state` is "checked" has one, and `reason` says why another
     has none. The verdict is "hallucinated" above `threshold`. `distance` is how unlike the training
-    data the sources are: above 1 is out of distribution. `places` and `risks` are those of the
-    answer's tokens, `[tokens, 2]` and `[tokens]`."""
+    data the sources are: above 1 is out of distribution. `places` and `logits` are those of the
+    answer's tokens, `[tokens, 2]` and `[tokens]`; `settings` turn them into risks."""
 
     answer: str
     risk: float | None
@@ -101,7 +107,8 @@ class GroundedReading:
     distance: float | None = None
     spans: tuple[UnsupportedSpan, ...] = ()
     places: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int64), repr=False)
-    risks: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
+    logits: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
+    settings: "ReaderSettings | None" = field(default=None, repr=False)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -121,14 +128,16 @@ class GroundedReading:
         return self.units(split_sentences(self.answer)) if self.risk is not None else ()
 
     def units(self, places: Iterable[tuple[int, int]]) -> tuple[UnitRisk, ...]:
-        """The risk of each part of the answer: the highest of its tokens."""
-        starts, ends = self.places[:, 0], self.places[:, 1]
-        found = []
-        for start, end in places:
-            inside = self.risks[(starts < end) & (start < ends)]
-            risk = float(inside.max()) if len(inside) else 0.0
-            found.append(UnitRisk(start=start, end=end, text=self.answer[start:end], risk=risk))
-        return tuple(found)
+        """The risk of each part of an answer that was checked, as if it were the whole."""
+        starts, ends, wanted = self.places[:, 0], self.places[:, 1], list(places)
+        if self.settings is None or not wanted:
+            return ()
+        inside = [self.logits[(starts < end) & (start < ends)] for start, end in wanted]
+        risks = self.settings.risks(inside)
+        return tuple(
+            UnitRisk(start=start, end=end, text=self.answer[start:end], risk=float(risk))
+            for (start, end), risk in zip(wanted, risks, strict=True)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As in JSON, without the tokens."""
@@ -148,20 +157,27 @@ class BaseModel(TypedDict):
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
     """How a reader reads: what a token attends to, the tokens of a window, how many tokens of the
-    source two windows share, and the rank of the changed weights. Risks come from logits by
-    `calibration`; answers above `threshold` are flagged; tokens with a logit above
-    `token_threshold` make spans. Sources are familiar up to a mean surprise of `surprise_limit`."""
+    source two windows share, and the rank of the changed weights. The logits of an answer's tokens
+    make its own by a maximum that is smoothed by `smoothing`, and that its risk by `calibration`.
+    Answers above `threshold` are flagged; tokens with a logit above `token_threshold` make spans.
+    Sources are familiar up to a mean surprise of `surprise_limit`."""
 
     model: BaseModel
     attention: Attention = "both"
     window: Annotated[int, Bounds(least=64, most=1 << 20)] = 1024
     overlap: Annotated[int, Bounds(least=0, most=1 << 16)] = 128
     rank: Annotated[int, Bounds(least=1, most=4096)] = 16
+    smoothing: Annotated[float, Bounds(least=0.01, most=10)] = SMOOTHING
     calibration: PlattScale
     threshold: _Probability = 0.5
     token_threshold: float = 0.0
     surprise_limit: Annotated[float, Bounds(least=0)] | None = None
     card: dict[str, Any] = field(default_factory=dict)
+
+    def risks(self, logits: Sequence[np.ndarray]) -> np.ndarray:
+        """The risks of answers, or of parts of them, by their tokens."""
+        pooled = pool_logits(logits, self.smoothing)
+        return self.calibration.probabilities(pooled) if len(pooled) else pooled
 
 
 class Reader:
@@ -199,16 +215,14 @@ class Reader:
         sources = self._encode_sources(readable)
         distances = [self._distance(tokens) for tokens in sources]
         found = self._find_logits(readable, sources)
-        ends = np.cumsum([len(logits) for _, logits in found])
-        logits = np.concatenate([logits for _, logits in found]) if found else np.zeros(0)
-        risks = iter(np.split(self.settings.calibration.probabilities(logits), ends[:-1]))
-        read = zip(found, distances, strict=True)
+        risks = self.settings.risks([logits for _, logits in found])
+        read = zip(found, risks.tolist(), distances, strict=True)
         for row, reason in zip(rows, reasons, strict=True):
             if reason is not None:
                 yield self._without_risk(row, "unavailable", reason)
                 continue
-            (places, one), distance = next(read)
-            yield self._describe(row, places, one, next(risks), distance)
+            (places, logits), risk, distance = next(read)
+            yield self._describe(row, places, logits, risk, distance)
 
     def token_logits(
         self, rows: Sequence[GroundedAnswer]
@@ -226,14 +240,14 @@ class Reader:
     def _find_logits(
         self, rows: Sequence[GroundedAnswer], sources: Sequence[list[int]]
     ) -> list[tuple[list[tuple[int, int]], np.ndarray]]:
-        answers = [encode(self.tokenizer, row.answer) for row in rows]
+        answers = encode_places(self.tokenizer, [row.answer for row in rows])
+        questions = encode_all(self.tokenizer, [row.question or "" for row in rows])
         options = {"window": self.settings.window, "overlap": self.settings.overlap}
+        texts = zip(sources, questions, (tokens for tokens, _ in answers), strict=True)
         pieces = [
             piece
-            for number, row in enumerate(rows)
-            for piece in cut_pieces(
-                self.tokenizer, number, sources[number], row.question, answers[number][0], **options
-            )
+            for number, parts in enumerate(texts)
+            for piece in cut_pieces(self._frame, number, *parts, **options)
         ]
         logits = [np.full(len(places), np.inf, np.float32) for _, places in answers]
         for batch in batch_pieces(pieces, _BATCH_TOKENS[self.device.type]):
@@ -255,6 +269,10 @@ class Reader:
         surprise, usual = self._surprise
         total = surprise[np.asarray(tokens, np.int64)].sum()
         return float(total + _SHORT_SOURCE * usual) / (len(tokens) + _SHORT_SOURCE)
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return encode_frame(self.tokenizer)
 
     @cached_property
     def _surprise(self) -> tuple[np.ndarray, float]:
@@ -282,19 +300,20 @@ class Reader:
         row: GroundedAnswer,
         places: list[tuple[int, int]],
         logits: np.ndarray,
-        risks: np.ndarray,
+        risk: float,
         distance: float | None,
     ) -> GroundedReading:
         if distance is not None and distance > 1:
             return self._without_risk(row, "out_of_distribution", _UNFAMILIAR, distance)
         reading = GroundedReading(
             answer=row.answer,
-            risk=float(risks.max()),
+            risk=risk,
             state="checked",
             threshold=self.settings.threshold,
             distance=distance,
             places=np.asarray(places, np.int64).reshape(-1, 2),
-            risks=risks,
+            logits=logits,
+            settings=self.settings,
         )
         found = join_tokens(places, logits > self.settings.token_threshold)
         if not found:
@@ -344,6 +363,7 @@ def make_network(loaded: Any, attention: Attention) -> ReaderNetwork:
             "choose a model with a tokenizer.json."
         )
     loaded.model.set_attn_implementation("sdpa")
+    fuse_norms(loaded.model.base_model)
     return ReaderNetwork(loaded.model.base_model, attention)
 
 
@@ -384,6 +404,17 @@ def read_settings(folder: Path) -> ReaderSettings:
         raise StoreError(
             f'"{path}" cannot be read ({error}): it is damaged or was not written by clew.'
         ) from error
+
+
+def pool_logits(logits: Sequence[np.ndarray], smoothing: float) -> np.ndarray:
+    """The smoothed maximum of each: log-sum-exp at this temperature, so that many suspicious tokens
+    count more than one."""
+    lowest = np.full(1, _LEAST_LOGIT)
+    found = [
+        smoothing * np.logaddexp.reduce(np.maximum(one, _LEAST_LOGIT).astype(float) / smoothing)
+        for one in (one if len(one) else lowest for one in logits)
+    ]
+    return np.array(found, float)
 
 
 def find_problem(row: GroundedAnswer) -> str | None:

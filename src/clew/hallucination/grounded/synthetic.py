@@ -18,7 +18,14 @@ _OPPOSITES = {
     **{"left": "right", "north": "south", "morning": "evening", "most": "few", "hot": "cold"},
     **{"up to": "at least", "with": "without", "large": "small", "good": "bad", "his": "her"},
     **{"old": "young", "high": "low", "days": "weeks", "minutes": "hours", "men": "women"},
-    **{"months": "years", "million": "billion"},
+    **{"months": "years", "million": "billion", "he": "she", "won": "lost", "rose": "fell"},
+    **{"accepted": "rejected", "bought": "sold", "confirmed": "denied", "opened": "closed"},
+    **{"allowed": "banned", "supported": "opposed", "joined": "left", "began": "ended"},
+    **{"man": "woman", "father": "mother", "son": "daughter", "brother": "sister"},
+    **{"Monday": "Thursday", "Tuesday": "Friday", "Wednesday": "Saturday", "January": "June"},
+    **{"March": "October", "April": "November", "July": "December", "August": "February"},
+    **{"east": "west", "early": "late", "inside": "outside", "above": "below", "many": "few"},
+    **{"husband": "wife", "best": "worst", "win": "lose", "buy": "sell", "start": "stop"},
 }
 _NEGATIONS = {
     **{"is": "is not", "are": "are not", "was": "was not", "will": "will not", "can": "cannot"},
@@ -43,11 +50,12 @@ class GroundedLabel(GroundedAnswer):
     is_synthetic: bool = False
 
 
-def make_unsupported(
+def make_answers(
     answers: Sequence[GroundedLabel], count: int, random: random.Random
 ) -> list[GroundedLabel]:
-    """At most this many, from supported answers with spans; fewer if they do not suit."""
-    supported = [one for one in answers if not one.hallucinated and one.spans is not None]
+    """At most this many, from supported answers; fewer if they do not suit. Nearly all of them are
+    unsupported."""
+    supported = [one for one in answers if not one.hallucinated]
     made: list[GroundedLabel] = []
     for _ in range(10 * count if supported else 0):
         if len(made) == count:
@@ -156,9 +164,27 @@ def _keep_others(source: str, own: set[str]) -> Iterator[str]:
             yield source[start:end]
 
 
+def _change_quote(
+    answer: GroundedLabel, others: Sequence[GroundedLabel], random: random.Random
+) -> GroundedLabel | None:
+    """Sentences of the source, half of the time with a change: what differs is all that counts."""
+    source = random.choice(answer.sources)
+    places = [(start, end) for start, end in split_sentences(source) if 40 < end - start < 400]
+    if len(places) < 4:
+        return None
+    first = random.randrange(len(places) - 1)
+    chosen = places[first : first + random.randint(1, 3)]
+    text = " ".join(source[slice(*place)] for place in chosen)
+    quote = replace(answer, answer=text, spans=(), is_synthetic=True)
+    if random.random() < 0.5:
+        return quote
+    return random.choice((_change_number, _change_name, _change_word))(quote, others, random)
+
+
 _Change = Callable[[GroundedLabel, Sequence[GroundedLabel], random.Random], GroundedLabel | None]
 # Baseless sentences are what language models write most often.
 _CHANGES: tuple[_Change, ...] = (
     *(_change_number, _change_name, _change_word, _change_word),
     *(_add_sentence, _add_sentence, _drop_from_source, _drop_from_source, _drop_from_source),
+    *(_change_quote, _change_quote),
 )

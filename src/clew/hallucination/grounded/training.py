@@ -1,10 +1,11 @@
 """Train a reader on answers with spans, or labeled as a whole: low-rank changes of a language
 model, calibrated on documents that it was not trained on."""
 
+import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
@@ -22,8 +23,9 @@ from clew.hallucination.grounded.network import (
     ReaderPiece,
     batch_pieces,
     cut_pieces,
-    encode,
     encode_all,
+    encode_frame,
+    encode_places,
     stack_pieces,
 )
 from clew.hallucination.grounded.reader import (
@@ -35,8 +37,9 @@ from clew.hallucination.grounded.reader import (
     find_problem,
     join_tokens,
     make_network,
+    pool_logits,
 )
-from clew.hallucination.grounded.synthetic import GroundedLabel, make_unsupported
+from clew.hallucination.grounded.synthetic import GroundedLabel, make_answers
 from clew.hallucination.llm.models import LoadedModel, fingerprint
 from clew.hallucination.questions import AnsweredQuestion
 from clew.metrics.calibration import PlattScale
@@ -59,22 +62,21 @@ _LEAST_ANSWERS = 10
 @dataclass(frozen=True, kw_only=True)
 class ReaderTraining:
     """How a reader is trained. Per epoch, at most `most_per_set` answers of a set are drawn, and
-    `synthetic` unsupported ones are made per answer. `base_rate` is the share of hallucinated
-    answers to calibrate for, None as in the data. `held_out` is the share of documents to calibrate
-    on; those are not trained on. The changes of several `trainings`, which differ by their seed,
-    are averaged."""
+    `synthetic` ones are made per answer, most of them unsupported. `base_rate` is the share of
+    hallucinated answers to calibrate for, None as in the data. `held_out` is the share of documents
+    to calibrate on; those are not trained on. The changes of several `trainings`, which differ by
+    their seed, are averaged."""
 
     attention: Attention = "both"
     rank: int = 16
     window: int = 1024
     overlap: int = 128
     epochs: int = 2
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     weight_decay: float = 0.01
-    dropout: float = 0.05
     batch_tokens: int = 16_384
     most_per_set: int | None = None
-    synthetic: float = 0.15
+    synthetic: float = 0.3
     answer_weight: float = 0.0
     base_rate: float | None = None
     held_out: float = 0.15
@@ -102,6 +104,30 @@ class _Example:
     @property
     def tokens(self) -> list[int]:
         return self.piece.tokens
+
+
+class _Batch(NamedTuple):
+    """Examples of similar length on the device of the training: `is_answer` and `labels` are those
+    of tokens, `whole` has for each answer whether it lacks spans, is hallucinated, and counts."""
+
+    tokens: Tensor
+    lengths: Tensor
+    is_answer: Tensor
+    labels: Tensor
+    whole: Tensor
+
+    @classmethod
+    def stack(cls, examples: Sequence[_Example], device: torch.device) -> Self:
+        tokens, lengths = stack_pieces([one.piece for one in examples], device)
+        is_answer, labels = torch.zeros(2, *tokens.shape)
+        for row, one in enumerate(examples):
+            is_answer[row, one.piece.place : len(one.tokens)] = 1
+            if one.labels is not None:
+                labels[row, one.piece.place : len(one.tokens)] = one.labels
+        whole = [[one.labels is None, one.is_hallucinated, one.weight] for one in examples]
+        return cls(
+            tokens, lengths, is_answer.to(device), labels.to(device), torch.tensor(whole).to(device)
+        )
 
 
 def label_answers(
@@ -220,10 +246,12 @@ def train_adapter(
     report: Reporter = ignore_event,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Tensor]:
-    """Train changes of a network; it is as before afterwards. Raises StoppedError."""
+    """Train changes of a network, which itself stays as it is. Raises StoppedError."""
     torch.manual_seed(config.seed)
-    chance = random.Random(config.seed)
-    changed = network.insert_low_rank(config.rank, config.dropout)
+    chance, network = random.Random(config.seed), copy.deepcopy(network)
+    if network.head.weight.is_cuda:
+        network.model.to(torch.bfloat16)
+    changed = network.insert_low_rank(config.rank)
     if start is not None:
         network.load_adapter(start)
     heads = list(network.head.parameters())
@@ -235,7 +263,7 @@ def train_adapter(
     ]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98))
     batches = [
-        batch
+        _Batch.stack(batch, network.head.weight.device)
         for _ in range(config.epochs)
         for batch in _draw_epoch(tokenizer, answers, config, chance)
     ]
@@ -247,14 +275,12 @@ def train_adapter(
             factor = _rate_factor(step, len(batches))
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
-            _step(network, batch, config).backward()
+            _loss(network, batch, config.answer_weight).backward()
             nn.utils.clip_grad_norm_(changed, 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             report(WorkAdvanced())
-    found = network.adapter()
-    network.remove_low_rank()
-    return found
+    return network.adapter()
 
 
 def _rate_factor(step: int, steps: int) -> float:
@@ -274,8 +300,8 @@ def _draw_epoch(
     for name in sorted({one.set for one in answers}):
         inside = [one for one in answers if one.set == name]
         rows += chance.sample(inside, min(len(inside), config.most_per_set or len(inside)))
-    rows += make_unsupported(answers, int(config.synthetic * len(rows)), chance)
-    examples = [one for row in rows for one in _make_examples(tokenizer, row, config)]
+    rows += make_answers(answers, int(config.synthetic * len(rows)), chance)
+    examples = _make_examples(tokenizer, rows, config)
     chance.shuffle(examples)
     batches = [
         batch
@@ -287,18 +313,32 @@ def _draw_epoch(
 
 
 def _make_examples(
-    tokenizer: Any, row: GroundedLabel, config: ReaderTraining
-) -> Iterator[_Example]:
-    """Of a source of several windows, only the one that shares most tokens with the answer: what
-    others support, it may not."""
-    tokens, places = encode(tokenizer, row.answer)
-    source, _ = encode(tokenizer, BETWEEN_SOURCES.join(row.sources))
+    tokenizer: Any, rows: Sequence[GroundedLabel], config: ReaderTraining
+) -> list[_Example]:
+    texts = [BETWEEN_SOURCES.join(row.sources) for row in rows]
+    different = list(dict.fromkeys(texts))
+    known = dict(zip(different, encode_all(tokenizer, different), strict=True))
+    questions = encode_all(tokenizer, [row.question or "" for row in rows])
+    answers = encode_places(tokenizer, [row.answer for row in rows])
     options = {"window": config.window, "overlap": config.overlap}
-    pieces = cut_pieces(tokenizer, 0, source, row.question, tokens, **options)
-    piece = max(
-        (one for one in pieces if one.first == 0),
-        key=lambda one: len({*tokens} & {*one.tokens[: one.place]}),
-    )
+    frame, found = encode_frame(tokenizer), []
+    for row, text, question, (tokens, places) in zip(rows, texts, questions, answers, strict=True):
+        pieces = list(cut_pieces(frame, 0, known[text], question, tokens, **options))
+        found += _label_piece(_choose_window(pieces, tokens), places, row)
+    return found
+
+
+def _choose_window(pieces: Sequence[ReaderPiece], answer: Sequence[int]) -> ReaderPiece:
+    """Of a source of several windows, the one that shares most tokens with the answer: what others
+    support, it may not."""
+    words = {*answer} if len(pieces) > 1 else set()
+    first = [one for one in pieces if one.first == 0]
+    return max(first, key=lambda one: len(words & {*one.tokens[: one.place]}) if words else 0)
+
+
+def _label_piece(
+    piece: ReaderPiece, places: Sequence[tuple[int, int]], row: GroundedLabel
+) -> Iterator[_Example]:
     labels = None
     if row.spans is not None or not row.hallucinated:
         inside = places[: len(piece.tokens) - piece.place]
@@ -312,33 +352,18 @@ def _overlaps(place: tuple[int, int], spans: Iterable[tuple[int, int]]) -> bool:
     return any(start < place[1] and place[0] < end for start, end in spans)
 
 
-def _step(network: ReaderNetwork, batch: Sequence[_Example], config: ReaderTraining) -> Tensor:
-    """The loss of a batch."""
-    device = network.head.weight.device
-    tokens, lengths = stack_pieces([one.piece for one in batch], device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        logits = network(tokens, lengths)
-    is_answer, labels = torch.zeros(2, *tokens.shape)
-    for row, one in enumerate(batch):
-        is_answer[row, one.piece.place : len(one.tokens)] = 1
-        if one.labels is not None:
-            labels[row, one.piece.place : len(one.tokens)] = one.labels
-    whole = torch.tensor([[one.labels is None, one.is_hallucinated, one.weight] for one in batch])
-    return _loss(logits.float(), is_answer.to(device), labels.to(device), whole.to(device), config)
-
-
-def _loss(
-    logits: Tensor, is_answer: Tensor, labels: Tensor, whole: Tensor, config: ReaderTraining
-) -> Tensor:
+def _loss(network: ReaderNetwork, batch: _Batch, answer_weight: float) -> Tensor:
     """Of answers with spans, the mean cross-entropy over tokens; of others, that of the smoothed
     maximum over their tokens."""
-    lacks_spans, is_hallucinated, weights = whole.float().unbind(1)
-    each = binary_cross_entropy_with_logits(logits, labels, reduction="none") * is_answer
-    by_token = each.sum(1) / is_answer.sum(1).clamp(min=_LEAST_TOKENS)
-    inside = logits.masked_fill(is_answer == 0, -1e4)
+    logits = network(batch.tokens, batch.lengths)
+    lacks_spans, is_hallucinated, weights = batch.whole.unbind(1)
+    each = binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
+    count = batch.is_answer.sum(1).clamp(min=_LEAST_TOKENS)
+    by_token = (each * batch.is_answer).sum(1) / count
+    inside = logits.masked_fill(batch.is_answer == 0, -1e4)
     smoothed = (inside.softmax(1) * inside).sum(1)
     by_answer = binary_cross_entropy_with_logits(smoothed, is_hallucinated, reduction="none")
-    with_spans = by_token + config.answer_weight * by_answer
+    with_spans = by_token + answer_weight * by_answer
     return (weights * torch.where(lacks_spans > 0, by_answer, with_spans)).sum() / weights.sum()
 
 
@@ -369,7 +394,7 @@ def calibrate_reader(
     from the documents that it was not trained on, for a `base_rate` of hallucinated answers."""
     read = reader.token_logits(unseen)
     labels = np.array([one.hallucinated for one in unseen])
-    scores = np.array([logits.max() for _, logits in read])
+    scores = pool_logits([logits for _, logits in read], reader.settings.smoothing)
     rate = float(labels.mean()) if base_rate is None else base_rate
     scale = PlattScale.fit(labels, scores)
     shift = np.log(rate / (1 - rate)) - np.log(labels.mean() / (1 - labels.mean()))

@@ -242,12 +242,12 @@ class Reader:
     ) -> list[tuple[list[tuple[int, int]], np.ndarray]]:
         answers = encode_places(self.tokenizer, [row.answer for row in rows])
         questions = encode_all(self.tokenizer, [row.question or "" for row in rows])
-        options = {"window": self.settings.window, "overlap": self.settings.overlap}
+        window, overlap = self.settings.window, self.settings.overlap
         texts = zip(sources, questions, (tokens for tokens, _ in answers), strict=True)
         pieces = [
             piece
             for number, parts in enumerate(texts)
-            for piece in cut_pieces(self._frame, number, *parts, **options)
+            for piece in cut_pieces(self._frame, number, *parts, window=window, overlap=overlap)
         ]
         logits = [np.full(len(places), np.inf, np.float32) for _, places in answers]
         for batch in batch_pieces(pieces, _BATCH_TOKENS[self.device.type]):

@@ -321,7 +321,7 @@ def _make_examples(
     questions = encode_all(tokenizer, [row.question or "" for row in rows])
     answers = encode_places(tokenizer, [row.answer for row in rows])
     options = {"window": config.window, "overlap": config.overlap}
-    frame, found = encode_frame(tokenizer), []
+    frame, found = encode_frame(tokenizer), list[_Example]()
     for row, text, question, (tokens, places) in zip(rows, texts, questions, answers, strict=True):
         pieces = list(cut_pieces(frame, 0, known[text], question, tokens, **options))
         found += _label_piece(_choose_window(pieces, tokens), places, row)

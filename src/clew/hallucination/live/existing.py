@@ -382,7 +382,7 @@ class ReaderScorer:
         return window
 
     def _row(self, existing: ExistingAnswer, found: GroundedReading) -> RiskRow:
-        row = _describe(existing, found, self._reader.name, len(found.risks))
+        row = _describe(existing, found, self._reader.name, len(found.places))
         row["reason"] = existing.about.problem or found.reason
         row["spans"] = [
             {

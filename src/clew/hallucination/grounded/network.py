@@ -152,7 +152,7 @@ def attention_mask(size: int, lengths: Tensor, attention: Attention, dtype: torc
     if attention == "causal":
         blocked = blocked | (places[:, None] < places)
     mask = torch.zeros(blocked.shape, dtype=dtype, device=lengths.device)
-    return mask.masked_fill_(blocked, -torch.inf).expand(-1, 1, size, -1)
+    return mask.masked_fill_(blocked, -torch.inf).expand(-1, 1, size, -1).contiguous()
 
 
 def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

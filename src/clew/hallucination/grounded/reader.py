@@ -352,7 +352,7 @@ def load_reader(
     weights = adapter.read(adapter.kinds)
     network.merge(weights)
     title = BUILT_IN_READER if str(name) == BUILT_IN_READER else folder.name
-    return Reader(_for_device(network), loaded.tokenizer, settings, weights, title)
+    return Reader(halve_on_gpu(network), loaded.tokenizer, settings, weights, title)
 
 
 def make_network(loaded: Any, attention: Attention) -> ReaderNetwork:
@@ -367,7 +367,7 @@ def make_network(loaded: Any, attention: Attention) -> ReaderNetwork:
     return ReaderNetwork(loaded.model.base_model, attention)
 
 
-def _for_device(network: ReaderNetwork) -> ReaderNetwork:
+def halve_on_gpu(network: ReaderNetwork) -> ReaderNetwork:
     """On a GPU, the model computes in half precision; the head does not."""
     if network.head.weight.is_cuda:
         network.model.to(torch.bfloat16)

@@ -35,6 +35,7 @@ from clew.hallucination.grounded.reader import (
     Reader,
     ReaderSettings,
     find_problem,
+    halve_on_gpu,
     join_tokens,
     make_network,
     pool_logits,
@@ -219,7 +220,7 @@ def build_reader(
         calibration=PlattScale(slope=1.0, intercept=0.0, middle=0.0, spread=1.0),
         card={"trained_on": describe(seen), "training": asdict(config), **(card or {})},
     )
-    reader = Reader(network, loaded.tokenizer, settings, adapter)
+    reader = Reader(halve_on_gpu(network), loaded.tokenizer, settings, adapter)
     return calibrate_reader(reader, seen, unseen, config.base_rate)
 
 
@@ -248,9 +249,7 @@ def train_adapter(
 ) -> dict[str, Tensor]:
     """Train changes of a network, which itself stays as it is. Raises StoppedError."""
     torch.manual_seed(config.seed)
-    chance, network = random.Random(config.seed), copy.deepcopy(network)
-    if network.head.weight.is_cuda:
-        network.model.to(torch.bfloat16)
+    chance, network = random.Random(config.seed), halve_on_gpu(copy.deepcopy(network))
     changed = network.insert_low_rank(config.rank)
     if start is not None:
         network.load_adapter(start)

@@ -91,6 +91,8 @@ def _print_result(console: Console, result: "CheckResult") -> None:
         console.print(Text.assemble(answer, gap, verdict), soft_wrap=True)
     for span in reading.spans:
         _print_span(console, result, span)
+    if result.promise is not None and reading.risk_level == "low":
+        print_line(console, f"promise: {result.promise.text}")
     if reading.state == "out_of_distribution":
         print_remedy(console)
     if result.path is not None:

@@ -301,3 +301,40 @@ def test_file_of_labeled_answers_is_scored_first(workspace: Path, tmp_path: Path
     assert result.promise is not None and result.promise.answers == len(rows)
     with pytest.raises(InputError, match="give either `labeled`, `risks` or `samples`"):
         clew.calibrate(tmp_path / "mine", max_wrong_shown=0.1)
+
+
+@pytest.fixture(scope="module")
+def sourced(reader_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Answers with sources, labeled as an untrained reader ranks them."""
+    path = tmp_path_factory.mktemp("sourced") / "mine.jsonl"
+    rows = [{"source": f"It is {i * 37}.", "answer": f"It was {i * 91}."} for i in range(150)]
+    risks = [row["risk"] for row in clew.score(questions=rows, detector=reader_folder).rows]
+    limit = float(np.quantile(risks, 0.7))
+    for row, risk in zip(rows, risks, strict=True):
+        row["label"] = "hallucinated" if risk > limit else "correct"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def test_a_reader_is_calibrated_and_makes_promises(
+    reader_folder: Path, sourced: Path, tmp_path: Path
+) -> None:
+    before = clew.load_reader(reader_folder).settings
+    fitted = clew.calibrate(reader_folder, labeled=sourced, out=tmp_path / "fitted")
+    settings = clew.load_reader(tmp_path / "fitted").settings
+    assert settings.calibration != before.calibration and fitted.ece_after < fitted.ece_before
+    promised = clew.calibrate(
+        tmp_path / "fitted", labeled=sourced, max_wrong_shown=0.1, out=tmp_path / "promised"
+    )
+    assert promised.promise is not None and promised.report == tmp_path / "promised/promise.html"
+    scored = clew.score(questions=sourced, detector=tmp_path / "promised")
+    assert scored.promise == promised.text
+    shown = clew.check(source="It is 0.", answer="It was 0.", reader=tmp_path / "promised")
+    assert (shown.as_dict()["promise"] is not None) == (shown.risk_level == "low")
+    clew.calibrate(tmp_path / "promised", labeled=sourced, target_fpr=0.2)
+    assert clew.load_reader(tmp_path / "promised").settings.valid_promise is None
+
+
+def test_the_built_in_reader_is_not_changed(sourced: Path) -> None:
+    with pytest.raises(InputError, match="the built-in reader stays as it is"):
+        clew.calibrate("grounded", labeled=sourced)

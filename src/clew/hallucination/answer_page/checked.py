@@ -14,6 +14,7 @@ from clew.pages.markup import Html, html_head, join, tag
 from clew.version import __version__
 
 if TYPE_CHECKING:
+    from clew.hallucination.detectors.data import Promise
     from clew.hallucination.grounded import GroundedReading, UnsupportedSpan
 
 # What has a risk of its own.
@@ -27,13 +28,15 @@ _SHADE, _LIGHTEST = "shade", 0.35
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CheckResult:
     """An answer beside its sources, which have names, and what a reader found. `reading` has all of
-    it, with the risks of sentences and tokens. `path` is the page that was written, if any."""
+    it, with the risks of sentences and tokens. `promise` is what was promised of answers with a low
+    risk. `path` is the page that was written, if any."""
 
     answer: str
     sources: tuple[str, ...]
     names: tuple[str, ...]
     reading: "GroundedReading"
     reader: str
+    promise: "Promise | None" = None
     question: str | None = None
     by: By = "span"
     path: Path | None = None
@@ -58,7 +61,8 @@ class CheckResult:
         """As in JSON: places count characters of the answer, and of the source by its number."""
         about = {"answer": self.answer, "question": self.question, "sources": list(self.names)}
         path = None if self.path is None else str(self.path)
-        return {**about, **describe_reading(self.reading, self.reader), "page": path}
+        found = describe_reading(self.reading, self.reader, self.promise)
+        return {**about, **found, "page": path}
 
     def __repr__(self) -> str:
         return f"CheckResult({tell_reading(self.reading)})"
@@ -69,10 +73,13 @@ class CheckResult:
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 600px; border: 0"></iframe>'
 
 
-def describe_reading(reading: "GroundedReading", reader: str) -> dict[str, Any]:
-    """A reading as in JSON answers."""
+def describe_reading(
+    reading: "GroundedReading", reader: str, promise: "Promise | None"
+) -> dict[str, Any]:
+    """A reading as in JSON answers; only an answer that is shown has a promise."""
     found = {**reading.to_dict(), "sentences": [asdict(one) for one in reading.sentences]}
-    return {**_rounded(found), "method": reader, "detector": reader}
+    limits = promise.limits if promise is not None and reading.risk_level == "low" else None
+    return {**_rounded(found), "method": reader, "detector": reader, "promise": limits}
 
 
 def _rounded(value: Any) -> Any:

@@ -4,7 +4,7 @@ to other labeled answers, since how often a model hallucinates differs from one 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
@@ -301,32 +301,48 @@ def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -
     `target_fpr` of the correct answers above it. The fallback keeps its own unless enough answers
     were out of distribution. `calibrated` has the figures; `ece_after` comes from fits that did not
     see the answers that they are measured on. Raises InputError for too few answers of a class."""
-    checked, far = (answers.part(is_far=flag) for flag in (False, True))
+    assert detector.calibration is not None
+    found = refit_scale(detector.calibration, detector.threshold, answers, target_fpr)
+    changed = replace(detector, calibration=found.calibration, threshold=found.threshold)
+    far = answers.part(is_far=True)
+    if detector.fallback is not None and far.rarest >= FEWEST:
+        own, limit, _ = _fit(detector.fallback.calibration, far, target_fpr)
+        fallback = replace(detector.fallback, calibration=own, threshold=limit)
+        changed = replace(changed, fallback=fallback)
+    return record_calibration(changed, found.figures)
+
+
+class Refitted(NamedTuple):
+    """A new calibration and threshold, and what they do."""
+
+    calibration: PlattScale
+    threshold: float
+    figures: dict[str, Any]
+
+
+def refit_scale(
+    scale: PlattScale, threshold: float, answers: LabeledRisks, target_fpr: float | None
+) -> Refitted:
+    """Raises InputError for too few answers of a class that were checked."""
+    checked = answers.part(is_far=False)
     if checked.rarest < FEWEST:
         raise InputError(
             f"{int(checked.labels.sum()):,} of the {len(checked.labels):,} answers that were "
             f"checked are hallucinated, but calibration requires at least {FEWEST} correct and "
             f"{FEWEST} hallucinated ones: label more answers."
         )
-    assert detector.calibration is not None
-    calibration, threshold, after = _fit(detector.calibration, checked, target_fpr)
-    changed = replace(detector, calibration=calibration, threshold=threshold)
-    if detector.fallback is not None and far.rarest >= FEWEST:
-        own, limit, _ = _fit(detector.fallback.calibration, far, target_fpr)
-        fallback = replace(detector.fallback, calibration=own, threshold=limit)
-        changed = replace(changed, fallback=fallback)
-    risks = detector.calibration.convert(checked.risks, calibration)
+    calibration, chosen, after = _fit(scale, checked, target_fpr)
     figures = {
         "answers": len(answers.labels),
-        "out_of_distribution": len(far.labels),
+        "out_of_distribution": int(answers.is_far.sum()),
         "excluded": answers.excluded,
         "ece_before": expected_calibration_error(checked.labels, checked.risks),
         "ece_after": expected_calibration_error(checked.labels, after),
-        "threshold_before": detector.threshold,
-        "threshold_after": threshold,
-        **_rates(checked.labels, risks, threshold),
+        "threshold_before": threshold,
+        "threshold_after": chosen,
+        **_rates(checked.labels, scale.convert(checked.risks, calibration), chosen),
     }
-    return record_calibration(changed, figures)
+    return Refitted(calibration, chosen, figures)
 
 
 def _rates(labels: np.ndarray, risks: np.ndarray, threshold: float) -> dict[str, float | None]:

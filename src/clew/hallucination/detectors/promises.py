@@ -14,6 +14,7 @@ from clew.base.texts import counted
 from clew.hallucination.detectors.calibration import LabeledRisks, record_calibration
 from clew.hallucination.detectors.data import Promise, State, tell_not_shown
 from clew.hallucination.detectors.detector import Detector
+from clew.metrics.calibration import PlattScale
 from clew.metrics.promise import (
     choose_count,
     least_max_wrong,
@@ -85,9 +86,10 @@ class Refusal:
 
 
 def make_promise(
-    detector: Detector, answers: LabeledRisks, *, max_wrong_shown: float, confidence: float
+    scale: PlattScale, answers: LabeledRisks, *, max_wrong_shown: float, confidence: float
 ) -> Promise | Refusal:
-    """Raises InputError without labeled answers, or for impossible numbers."""
+    """A promise of risks by this calibration. Raises InputError without labeled answers, or for
+    impossible numbers."""
     total = len(answers.labels) + answers.unchecked
     if not total:
         raise InputError("no answer has a label: label some, and say which are hallucinated.")
@@ -102,12 +104,11 @@ def make_promise(
     if not shown:
         return _refuse(answers, near, max_wrong_shown, confidence, counts)
     threshold = threshold_after(near.risks, shown)
-    assert detector.calibration is not None
     return Promise(
         **asked,
         **counts,
         threshold=threshold,
-        calibration=asdict(detector.calibration),
+        calibration=asdict(scale),
         shown=shown,
         wrong_shown=int(near.labels[near.risks <= threshold].sum()),
         share_shown=shown / total,

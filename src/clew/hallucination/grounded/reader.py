@@ -16,7 +16,14 @@ from torch import Tensor
 from clew.base.errors import InputError, StoreError
 from clew.base.typed_json import Bounds, read_as
 from clew.engine.model_files import read_model, write_model
-from clew.hallucination.detectors.data import RiskLevel, State, Verdict, judge, level_of
+from clew.hallucination.detectors.data import (
+    Promise,
+    RiskLevel,
+    State,
+    Verdict,
+    judge,
+    level_of,
+)
 from clew.hallucination.detectors.detector_folder import hash_tensors
 from clew.hallucination.grounded.folder import (
     ADAPTER,
@@ -41,7 +48,7 @@ from clew.hallucination.grounded.passages import Passages, SourcePassage, split_
 from clew.hallucination.llm.models import fingerprint, load_model
 from clew.metrics.calibration import PlattScale
 from clew.storage.reading import read_json
-from clew.storage.writing import replace_json
+from clew.storage.writing import replace_file, replace_json
 
 # Of all sources together: about 60 windows, a minute or two on a CPU.
 MOST_SOURCE_CHARACTERS = 200_000
@@ -172,12 +179,20 @@ class ReaderSettings:
     threshold: _Probability = 0.5
     token_threshold: float = 0.0
     surprise_limit: Annotated[float, Bounds(least=0)] | None = None
+    promise: Promise | None = None
     card: dict[str, Any] = field(default_factory=dict)
 
     def risks(self, logits: Sequence[np.ndarray]) -> np.ndarray:
         """The risks of answers, or of parts of them, by their tokens."""
         pooled = pool_logits(logits, self.smoothing)
         return self.calibration.probabilities(pooled) if len(pooled) else pooled
+
+    @property
+    def valid_promise(self) -> Promise | None:
+        """What was promised, if calibration and threshold are still the same."""
+        found, now = self.promise, (asdict(self.calibration), self.threshold)
+        is_same = found is not None and (found.calibration, found.threshold) == now
+        return found if is_same else None
 
 
 class Reader:
@@ -372,6 +387,16 @@ def halve_on_gpu(network: ReaderNetwork) -> ReaderNetwork:
     if network.head.weight.is_cuda:
         network.model.to(torch.bfloat16)
     return network
+
+
+def change_reader(reader: str | Path, settings: ReaderSettings, out: Path) -> Path:
+    """Write a reader with other settings: beside it, or in its place."""
+    folder = reader_folder(reader)
+    if out.resolve() != folder.resolve():
+        out.mkdir(parents=True, exist_ok=True)
+        replace_file(out / ADAPTER, (folder / ADAPTER).read_bytes())
+    replace_json(out / READER_JSON, {"format": _FORMAT, **asdict(settings)})
+    return out
 
 
 def describe_reader(reader: "str | Path | Reader") -> dict[str, Any]:

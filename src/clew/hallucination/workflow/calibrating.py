@@ -1,7 +1,7 @@
 """Calibrate a detector on one's own labeled answers."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +10,7 @@ from clew.base.errors import InputError
 from clew.base.progress import Reporter
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
+from clew.hallucination.grounded import BUILT_IN_READER, is_reader
 from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings
 from clew.storage.run_file import UrlNeverFromFile
 
@@ -18,10 +19,19 @@ if TYPE_CHECKING:
     from clew.hallucination.detectors.calibration import LabeledRisks
     from clew.hallucination.detectors.data import Promise
     from clew.hallucination.detectors.promises import Refusal
+    from clew.hallucination.grounded import Reader
+    from clew.metrics.calibration import PlattScale
 
 # Files have six decimals.
 _ROUNDING = 1e-6
 PROMISE_PAGE = "promise.html"
+
+
+def _load(path: Path) -> "Detector | Reader":
+    from clew.hallucination.detectors import load_detector
+    from clew.hallucination.grounded import load_reader
+
+    return load_reader(path) if is_reader(path) else load_detector(path)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -47,10 +57,8 @@ class CalibrationResult:
         return {**asdict(self), "path": str(self.path)}
 
     @property
-    def detector(self) -> "Detector":
-        from clew.hallucination.detectors import load_detector
-
-        return load_detector(self.path)
+    def detector(self) -> "Detector | Reader":
+        return _load(self.path)
 
     def __repr__(self) -> str:
         return (
@@ -82,10 +90,8 @@ class PromiseResult:
         return {**asdict(self), "path": str(self.path), "report": report, "text": self.text}
 
     @property
-    def detector(self) -> "Detector":
-        from clew.hallucination.detectors import load_detector
-
-        return load_detector(self.path)
+    def detector(self) -> "Detector | Reader":
+        return _load(self.path)
 
     def __repr__(self) -> str:
         return f"PromiseResult({self.text}; {self.path})"
@@ -96,7 +102,8 @@ class CalibrateSettings(ModelPlacement, RowSettings):
     """What `calibrate` takes.
 
     Args:
-        detector: Folder of a detector that "clew compare" or "clew train" kept.
+        detector: Folder of a detector that "clew compare" or "clew train" kept; or grounded, the
+            ready reader of answers with sources, or the folder of a reader.
         labeled: A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow) of answers with labels or
             accepted answers, which are scored first.
         risks: A file that "clew score" wrote with this detector, for answers with labels.
@@ -166,6 +173,8 @@ def calibrate(given: CalibrateSettings) -> CalibrationResult | PromiseResult:
         raise InputError("the report is that of a promise: give `max_wrong_shown`, too.")
     if share is not None and given.max_wrong_shown is not None:
         raise InputError("give either `target_fpr` or `max_wrong_shown`: both choose a threshold.")
+    if is_reader(given.detector):
+        return _calibrate_reader(given)
     folder, loaded = read_kept(given.detector)
     target = choose_out(folder, given.out, overwrite=given.overwrite)
     answers = _read_answers(loaded, given)
@@ -191,6 +200,38 @@ def read_kept(detector: str | Path) -> tuple[Path, "Detector"]:
     return folder, read_detector(folder)
 
 
+def _calibrate_reader(given: CalibrateSettings) -> CalibrationResult | PromiseResult:
+    from clew.hallucination.detectors.calibration import refit_scale
+    from clew.hallucination.grounded.folder import READER_JSON, reader_folder
+    from clew.hallucination.grounded.reader import change_reader, read_settings
+
+    folder = reader_folder(given.detector)
+    target = folder if given.out is None else local_path(given.out)
+    if given.labeled is None or given.risks or given.samples:
+        raise InputError("a reader is calibrated on `labeled` answers: give a file with sources.")
+    if given.out is None and str(given.detector) == BUILT_IN_READER:
+        raise InputError("the built-in reader stays as it is: give a folder for yours with `out`.")
+    if target != folder and (target / READER_JSON).exists() and not given.overwrite:
+        raise InputError(
+            "a reader is there already. Choose a new folder, or replace it with `overwrite=True`.",
+            setting="out",
+            value=target,
+        )
+    before, answers = read_settings(folder), _score_labeled(given.detector, given)
+    if given.max_wrong_shown is None:
+        found = refit_scale(before.calibration, before.threshold, answers, given.target_fpr)
+        card = {**before.card, "calibrated": found.figures}
+        after = replace(before, calibration=found.calibration, threshold=found.threshold, card=card)
+        place = change_reader(given.detector, after, target)
+        return CalibrationResult(path=place, **found.figures)
+
+    def keep(promise: "Promise") -> Path:
+        after = replace(before, threshold=promise.threshold, promise=promise)
+        return change_reader(given.detector, after, target)
+
+    return _make_promise(folder, before.calibration, answers, given, keep)
+
+
 def _promise(
     folder: Path,
     target: Path | None,
@@ -199,23 +240,35 @@ def _promise(
     given: CalibrateSettings,
 ) -> PromiseResult:
     from clew.hallucination.detectors.detector_folder import change_detector
-    from clew.hallucination.detectors.promises import (
-        Refusal,
-        keep_promise,
-        make_promise,
-        write_promise_page,
-    )
+    from clew.hallucination.detectors.promises import keep_promise
+
+    assert detector.calibration is not None
+
+    def keep(promise: "Promise") -> Path:
+        return change_detector(folder, keep_promise(detector, promise), target)
+
+    return _make_promise(folder, detector.calibration, answers, given, keep)
+
+
+def _make_promise(
+    folder: Path,
+    scale: "PlattScale",
+    answers: "LabeledRisks",
+    given: CalibrateSettings,
+    keep: "Callable[[Promise], Path]",
+) -> PromiseResult:
+    from clew.hallucination.detectors.promises import Refusal, make_promise, write_promise_page
 
     assert given.max_wrong_shown is not None
     found = make_promise(
-        detector, answers, max_wrong_shown=given.max_wrong_shown, confidence=given.confidence
+        scale, answers, max_wrong_shown=given.max_wrong_shown, confidence=given.confidence
     )
     page = None if given.report is None else local_path(given.report)
     if isinstance(found, Refusal):
         has_curve = page is not None and not answers.is_far.all()
         report = write_promise_page(page, answers, found) if page and has_curve else None
         return PromiseResult(path=folder, promise=None, refusal=found, report=report)
-    place = change_detector(folder, keep_promise(detector, found), target)
+    place = keep(found)
     page = write_promise_page(page or place / PROMISE_PAGE, answers, found)
     return PromiseResult(path=place, promise=found, refusal=None, report=page)
 
@@ -233,6 +286,10 @@ def _read_answers(detector: "Detector", given: CalibrateSettings) -> "LabeledRis
         return assess_samples(detector, AnswerFeatures(as_path(given.samples)))
     if given.risks is not None:
         return _read_risks(detector, Path(given.risks))
+    return _score_labeled(detector, given)
+
+
+def _score_labeled(detector: "Detector | str | Path", given: CalibrateSettings) -> "LabeledRisks":
     from clew.hallucination.workflow.scoring import score
 
     assert given.labeled is not None

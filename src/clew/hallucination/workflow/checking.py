@@ -107,6 +107,7 @@ def check(given: CheckSettings) -> "CheckResult":
         names=tuple(_name_sources(given_sources)),
         reading=reading,
         reader=kept.name,
+        promise=kept.settings.valid_promise,
         question=given.question,
         by=given.by,
         path=page,

@@ -315,6 +315,8 @@ def _with_reader(
     given: ScoreSettings, questions: Any, use: "ColumnUse | None", report: Reporter
 ) -> _Kept:
     from clew.hallucination.grounded import Reader, describe_reader, load_reader
+    from clew.hallucination.grounded.folder import reader_folder
+    from clew.hallucination.grounded.reader import read_settings
     from clew.hallucination.live.existing import ReaderScorer, open_answers
 
     reader, model = given.detector, given.model
@@ -328,6 +330,10 @@ def _with_reader(
     if model is not None and not isinstance(model, str | Path):
         raise InputError("a reader loads its model itself: give its name.", setting="model")
     described = describe_reader(reader)
+    if isinstance(reader, Reader):
+        settings = reader.settings
+    else:
+        settings = read_settings(reader_folder(reader))
     answers = open_answers(questions, None, given.row_format)
 
     @contextmanager
@@ -346,6 +352,7 @@ def _with_reader(
         open=load,
         described=described,
         dtype="float32",
+        promise=settings.valid_promise,
         finds_spans=True,
     )
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from clew.base.errors import ClewError, InputError, StoppedError
 from clew.hallucination.answer_page.checked import describe_reading
-from clew.hallucination.grounded import GroundedAnswer, Reader
+from clew.hallucination.detectors.data import Promise
+from clew.hallucination.detectors.promises import Traffic
+from clew.hallucination.grounded import GroundedAnswer, GroundedReading, Reader
 from clew.hallucination.live.features import Answer
 from clew.hallucination.live.scoring import Scored
 from clew.hallucination.live.service.requests import (
@@ -169,8 +171,22 @@ class Checking:
             for reading in self.reader.read(rows[start : start + _READ_AT_ONCE]):
                 self._service.metrics.count_answer(reading, "check")
                 withheld = self._service.settings.withholds(reading.risk_level)
-                found.append({**describe_reading(reading, self.reader.name), "withheld": withheld})
+                promise = self._promise(reading)
+                about = describe_reading(reading, self.reader.name, promise)
+                found.append({**about, "withheld": withheld})
         return found
+
+    @cached_property
+    def _traffic(self) -> Traffic | None:
+        promise = self.reader.settings.valid_promise
+        return None if promise is None else Traffic(promise)
+
+    def _promise(self, reading: GroundedReading) -> Promise | None:
+        """None also if the latest answers are not like those that it was promised for."""
+        if self._traffic is None:
+            return None
+        self._traffic.add(reading.state, reading.risk_level)
+        return None if self._traffic.difference else self.reader.settings.promise
 
 
 class Scoring:

@@ -23,6 +23,7 @@ from tests.builders import save_tiny_model, write_questions
 from tests.hallucination.comparison.making import compare_config, write_set
 from tests.hallucination.detectors.keeping import write_captured
 from tests.hallucination.detectors.training.making import small_run
+from tests.hallucination.grounded.test_reader import make_reader
 from tests.hallucination.legacy import old_files
 from tests.hallucination.samples.trace_stores import tiny_preprocess, write_scores
 from tests.hallucination.workflow.test_calibrate import write_risks
@@ -48,6 +49,7 @@ def make_corpus(folder: Path) -> Path:
         _make_traces(folder)
         _make_detector(folder)
         _make_calibration(folder)
+        make_reader(folder / "model").save(folder / "reader")
         save_color_model(folder / "classifier")
         _make_weights(folder / "home" / "clew")
     write_photos(folder / "classes", {"green": 12, "red": 12})

@@ -226,6 +226,19 @@ def _score(model: Path, data: Path, kind: str) -> None:
     assert 0 <= detector.threshold <= 1, f"threshold {detector.threshold}"
 
 
+def readers(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """A reader: its settings, or its weights."""
+    reader = _copy(corpus / "reader", folder / "reader")
+    path = reader / chance.choice(("reader.json", "reader.json", "adapter.safetensors"))
+    if path.suffix == ".json":
+        edit_file(chance, path, lambda *_: without_checksum(path).encode())
+        edit_file(chance, path, chance.choice((edit_json, edit_json, edit_bytes)))
+    else:
+        edit_file(chance, path, chance.choice((edit_header, edit_header, edit_bytes)))
+    words = ("--source", "It is Ann.", "--answer", "It is Bob.", "--model", corpus / "model")
+    return lambda: _run("check", "--reader", reader, *words)
+
+
 def legacy(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
     """Pickles and .pt files: edited ones, and bombs of many kinds."""
     old = folder / "old"
@@ -293,6 +306,7 @@ KINDS: dict[str, MakeCase] = {
     "scores": scores,
     "models": models,
     "detectors": detectors,
+    "readers": readers,
     "risks": risks,
     "samples": samples,
     "runs": runs,

@@ -9,6 +9,7 @@ import shutil
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -92,15 +93,17 @@ def api(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def _serving(corpus: Path) -> Iterator[SplitResult]:
+    from clew.hallucination.grounded import load_reader
     from clew.hallucination.live.page.stored import open_page_files
     from clew.hallucination.live.session import Session
     from tests.hallucination.live.service.serving import serving
 
     kept = corpus / "compared" / "detectors" / "linear_probe"
     files = open_page_files(corpus / "traces", corpus / "scores.csv", (corpus / "compared",))
+    reader = partial(load_reader, corpus / "reader", device="cpu")
     with (
         Session.open(kept, model=str(corpus / "model"), device="cpu", max_rows=4) as session,
-        serving(session, files, max_tokens=16, drain_seconds=1.0) as served,
+        serving(session, files, reader=reader, max_tokens=16, drain_seconds=1.0) as served,
     ):
         yield urlsplit(served.address)
 
@@ -110,6 +113,7 @@ _CALLS: dict[str, Any] = {
     "v1/chat/completions": {"messages": _MESSAGES[1:], "max_tokens": 3, "logprobs": True, "n": 2},
     "v1/completions": {"prompt": ["Who?", "Why?"], "temperature": 0.5, "stop": ["."], "seed": 1},
     "score": [{"question": "Who?", "answer": "Ann."}, {"messages": _MESSAGES, "answer": "a b"}],
+    "v1/check": [{"source": ["Ann is it.", "a"], "question": "Who?", "answer": "It is Bob."}],
     "clew/trace": {"question": "Who?", "tokens": [1, 2, 3], "context": None},
 }
 _PAGES = (

@@ -449,6 +449,8 @@ def find_problem(row: GroundedAnswer) -> str | None:
         return "there is no source to compare the answer with"
     if not row.answer.strip():
         return "the answer is empty"
+    if not all(map(_is_unicode, (row.answer, *row.sources, row.question or ""))):
+        return "its text contains an invalid character (a lone surrogate)"
     if length > MOST_SOURCE_CHARACTERS:
         return (
             f"the sources have {length:,} characters, and at most {MOST_SOURCE_CHARACTERS:,} are "
@@ -460,6 +462,14 @@ def find_problem(row: GroundedAnswer) -> str | None:
             f"{MOST_ANSWER_CHARACTERS:,} are read: give it in parts"
         )
     return None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def join_tokens(

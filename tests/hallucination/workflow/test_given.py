@@ -12,6 +12,7 @@ from clew.base.progress import ignore_event
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors.calibration import measure_chance
 from clew.hallucination.detectors.training import train as train_module
+from clew.hallucination.grounded import load_reader
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.splits import read_splits
 
@@ -126,3 +127,20 @@ def test_detector_says_who_reads_and_scores_as_the_table(
     assert len(checked) >= 0.9 * len(stored)
     for name in checked:
         assert risks[name]["risk"] == pytest.approx(stored[name], abs=0.02)
+
+
+def test_reader_is_compared_with_other_methods(
+    samples: Path, tmp_path: Path, reader_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = load_reader(reader_folder, device="cpu")
+    monkeypatch.setattr("clew.hallucination.grounded.method._load", lambda: reader)
+    compared = clew.compare(
+        preprocessed_dir=samples,
+        out=tmp_path / "compared",
+        methods=("length", "source_words", "reader"),
+        reporter=ignore_event,
+        keep_detectors="none",
+    )
+    rows = {row["method"]: row for row in compared.results["methods"]}
+    assert rows.keys() == {"length", "source_words", "reader"}
+    assert rows["reader"]["family"] == "no training"

@@ -25,6 +25,7 @@ _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
 # What further answers of the model give, and given ones never have.
 _DRAWN = ("samples", ENTAILMENT)
+_READER = "reader"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +63,14 @@ NETWORK_METHODS = [NetworkMethod(kind=kind) for kind in NETWORKS.values()]
 def list_methods(names: Collection[str] = ()) -> dict[str, AnyMethod]:
     """All methods of clew and those that were registered, the cheap ones first, so that results
     appear early; those from outside clew come last in their family. A method of an installed
-    package is among them if it is among `names`: other packages are not imported."""
+    package is among them if it is among `names`: other packages are not imported. So is the reader
+    of grounded answers, which passes every answer through a model of its own."""
     own = find_own_methods(names).values()
     every: list[AnyMethod] = [*PROBES.values(), *own, *NETWORK_METHODS]
+    if _READER in names:
+        from clew.hallucination.grounded.method import READER_METHOD  # loads transformers
+
+        every.append(READER_METHOD)
     ordered = sorted(every, key=lambda one: (_FAMILIES.index(one.family), one.is_seeded))
     return {one.name: one for one in ordered}
 
@@ -78,7 +84,7 @@ def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
     known = list_methods(wanted)
     unknown = sorted(wanted - known.keys())
     if unknown or not wanted:
-        every = dict.fromkeys((*known, *list_package_methods()))
+        every = dict.fromkeys((*known, _READER, *list_package_methods()))
         named = ", ".join(f'"{name}"' for name in unknown)
         meant = suggest(unknown[0], every) if unknown else ""
         which = f"unknown method {named}{meant}" if unknown else "no methods given"

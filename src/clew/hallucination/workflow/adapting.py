@@ -123,9 +123,9 @@ def adapt(given: AdaptSettings) -> AdaptResult:
     what counts as familiar to them. It says what the labels bought, and keeps the ranking if they
     are too few or would make it worse. Each answer passes through the model once.
 
-    A reader is trained further instead, on three quarters of the documents (`group` names them);
-    risks, threshold and figures come from the others. Label at least a hundred answers, with spans
-    if you can.
+    A reader is trained further instead, on three quarters of the documents, which the column
+    "group" names; risks, threshold and figures come from the others. Label at least a hundred
+    answers, with spans if you can.
 
     Returns:
         The figures before and after; `detector` loads the result, which is used like any other.

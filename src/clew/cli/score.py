@@ -38,7 +38,7 @@ def _print_rows(console: Console, result: "ScoreResult") -> None:
     for row in result.rows[:_MOST_ROWS]:
         risk = "" if row["risk"] is None else f"{row['risk']:.2f}"
         texts = (
-            shortened_cell(row[name] or "", _CELL_CHARACTERS) for name in ("question", "answer")
+            shortened_cell(text or "", _CELL_CHARACTERS) for text in (row["question"], _marked(row))
         )
         verdict = LEVEL_WORDS.get(row["risk_level"], "no verdict")
         rows.append((risk, verdict, STATE_WORDS[row["state"]], *texts))
@@ -47,6 +47,15 @@ def _print_rows(console: Console, result: "ScoreResult") -> None:
     left = len(result.rows) - _MOST_ROWS
     if left > 0:
         print_line(console, f"... and {left:,} more (write them to a file with --out)")
+
+
+def _marked(row: Mapping[str, Any]) -> str | None:
+    """The answer, with what its source does not support in brackets."""
+    answer = row["answer"]
+    for span in reversed(row.get("spans", ())):
+        start, end = span["start"], span["end"]
+        answer = f"{answer[:start]}[{answer[start:end]}]{answer[end:]}"
+    return answer
 
 
 def _counts(counts: Mapping[str, int], words: Mapping[Any, str]) -> str:

@@ -12,6 +12,7 @@ from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, StepStarted, log_event, report_work
 from clew.base.settings import as_path, check_exists
 from clew.base.urls import local_path
+from clew.hallucination.grounded import is_reader
 from clew.hallucination.workflow.preparing import ModelPlacement, OnRisk, RowSettings
 from clew.storage.run_file import NeverFromFile
 
@@ -168,8 +169,9 @@ class ServeSettings(ModelPlacement, OnRisk):
     """What `serve` takes.
 
     Args:
-        detector: Folder of a detector, such as the one that "clew compare" keeps. [default: the
-            ready one for the built-in model, built on first use]
+        detector: Folder of a detector, such as the one that "clew compare" keeps; or grounded, the
+            ready reader, or the folder of a reader: answers are then only checked against their
+            sources. [default: the ready one for the built-in model, built on first use]
         model: The model that the detector was trained for, if it is now elsewhere: a Hugging Face
             model ID, a local folder or a .gguf file. [default: the one that the detector names]
         model_name: Name of the model in the API. [default: its own]
@@ -265,7 +267,7 @@ def serve(given: ServeSettings) -> None:
     from clew.hallucination.grounded.reader import read_settings, reader_folder
     from clew.hallucination.live.page.routes import PAGE
     from clew.hallucination.live.page.stored import open_page_files
-    from clew.hallucination.live.service.app import build_app
+    from clew.hallucination.live.service.app import build_app, build_reader_app
     from clew.hallucination.live.service.service import Metrics, ServiceSettings
     from clew.pages.api import Lifecycle, read_keys
     from clew.pages.service import Address, Loaded, connection_limits, run_service
@@ -276,8 +278,12 @@ def serve(given: ServeSettings) -> None:
     address = select(Address, given, keys=keys)
     limits = connection_limits(given.max_body_bytes)
     _check_feedback(given)
-    check_exists("detector", given.detector)
-    read_settings(reader_folder(given.reader))  # refuses what is no reader before any work
+    is_alone = is_reader(given.detector)
+    if not is_alone:
+        check_exists("detector", given.detector)
+    name = given.detector if is_alone and given.detector is not None else given.reader
+    read_settings(reader_folder(name))  # refuses what is no reader before any work
+    open_reader = partial(load_reader, name, device=given.device)
     files = open_page_files(
         as_path(given.traces), as_path(given.scores_file), tuple(map(Path, given.comparisons))
     )
@@ -287,6 +293,13 @@ def serve(given: ServeSettings) -> None:
         # What is fastest now need not be for long: a server says that cores are scarce, no more.
         count = torch.get_num_threads() if given.threads is None else given.threads
         report(Note("loading the model"))
+        if is_alone:
+            reader = open_reader(model=given.model)
+            return Loaded(
+                app=build_reader_app(reader, settings, lifecycle, metrics, files),
+                served=f"the reader {reader.name}",
+                path="v1",
+            )
         session = _open_session(
             given,
             report,
@@ -310,7 +323,7 @@ def serve(given: ServeSettings) -> None:
                 metrics,
                 files,
                 _open_feedback(given, kept, report),
-                partial(load_reader, given.reader, device=given.device),
+                open_reader,
             ),
             served=f"{settings.name_of(kept.model)} with the detector {kept.name}",
             path="v1",

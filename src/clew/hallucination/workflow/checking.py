@@ -11,6 +11,7 @@ from clew.base.errors import InputError
 from clew.base.progress import Reporter, StepStarted, log_event, report_work
 from clew.base.texts import bytes_text
 from clew.base.urls import local_path
+from clew.hallucination.workflow.preparing import load_libraries
 from clew.storage.run_file import UrlNeverFromFile
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def check(given: CheckSettings) -> "CheckResult":
     answer = _read_text("answer", given.answer).rstrip("\r\n")
     page = None if given.html is None else local_path(given.html)
     report = given.reporter or log_event
+    load_libraries(report, "clew.hallucination.grounded.reader")
     with report_work(report, StepStarted(name="loading the reader")):
         from clew.hallucination.answer_page.checked import (
             CHECK_GENERATOR,

@@ -1,8 +1,10 @@
 """From questions to a store of traces, and from traces to labels and training samples."""
 
+import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -101,13 +103,27 @@ def load_model(given: ModelSettings) -> "LoadedModel":
     return load(str(given.model), quantize=given.quantize, **given.placement)
 
 
-def load_libraries(reporter: Reporter) -> None:
+def load_libraries(reporter: Reporter, *modules: str) -> None:
     """Import what takes seconds, on a busy machine a minute, and say so: after all that can be
-    checked without it."""
-    if not {*_SLOW_IMPORTS} <= {*sys.modules}:
-        with report_work(reporter, StepStarted(name="loading PyTorch")):
-            for name in _SLOW_IMPORTS:
+    checked without it. `modules` are further ones that import slow ones."""
+    names = (*_SLOW_IMPORTS, *modules)
+    if not {*names} <= {*sys.modules}:
+        with report_work(reporter, StepStarted(name="loading PyTorch")), _without_collection():
+            for name in names:
                 import_module(name)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Importing makes many objects that stay: looking for garbage among them takes an eighth of
+    the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True, kw_only=True)

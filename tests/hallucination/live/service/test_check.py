@@ -8,7 +8,7 @@ import pytest
 
 from clew.hallucination.grounded import Reader, load_reader
 from clew.hallucination.live.session import Session
-from tests.hallucination.live.service.serving import Served, serving
+from tests.hallucination.live.service.serving import QUESTION, Served, process_serving, serving
 
 SOURCE = "Items can be returned within 30 days of delivery."
 ITEM = {"source": SOURCE, "answer": "You can return items within 60 days."}
@@ -93,3 +93,13 @@ def test_a_reader_that_cannot_be_loaded_is_an_error_of_the_server(session: Sessi
 def test_checking_requires_a_key_where_there_are_keys(session: Session) -> None:
     with serving(session, keys=["secret"]) as served:
         assert served.fetch("v1/check", ITEM)[0] == 401
+
+
+@pytest.mark.slow
+def test_a_reader_is_served_alone(reader_folder: Path, tmp_path: Path) -> None:
+    with process_serving(tmp_path / "said", reader_folder) as (process, address):
+        served = Served(address=address.removesuffix("v1"), session=None, ending=None)  # type: ignore[arg-type]
+        status, found, _ = served.fetch("v1/check", ITEM)
+        assert status == 200 and found["detector"] == "mine" and "the reader mine" in process.output
+        assert served.fetch("clew/page")[1]["live"] is None and served.fetch("readyz")[0] == 200
+        assert served.fetch("v1/chat/completions", {"messages": QUESTION})[0] == 404

@@ -10,7 +10,7 @@ from clew.hallucination.live.delivery import LiveAnswer
 from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.routes import Page, Tracer, add_page
 from clew.hallucination.live.page.stored import PageFiles
-from clew.hallucination.live.service.existing import add_existing
+from clew.hallucination.live.service.existing import Checking, Turns, add_check, add_existing
 from clew.hallucination.live.service.feedback import add_feedback
 from clew.hallucination.live.service.requests import (
     Asked,
@@ -23,6 +23,7 @@ from clew.hallucination.live.service.service import (
     Metrics,
     Service,
     ServiceSettings,
+    Serving,
 )
 from clew.hallucination.llm.requests import Request as EngineRequest
 from clew.pages.api import ApiError, Lifecycle
@@ -71,6 +72,23 @@ def build_app(
     tracer = Tracer(session, prompt=settings.prompt)
     keeps_answers = None if feedback is None else feedback.keeps_answers
     add_page(app, Page(files=files or PageFiles(), live=tracer, keeps_answers=keeps_answers))
+    return app
+
+
+def build_reader_app(
+    reader: Reader,
+    settings: ServiceSettings,
+    lifecycle: Lifecycle,
+    metrics: Metrics,
+    files: PageFiles | None = None,
+) -> "FastAPI":
+    """The application around a reader alone: nothing is asked, only checked."""
+    lifecycle.become_ready()
+    service = Serving(settings=settings, lifecycle=lifecycle, metrics=metrics)
+    app = new_app(lifecycle, metrics)
+    add_check(app, Turns(service), Checking(service, lambda: reader))
+    add_state(app, lifecycle, metrics, is_running=lambda: True, gauges=dict)
+    add_page(app, Page(files=files or PageFiles()))
     return app
 
 

@@ -27,13 +27,13 @@ from clew.hallucination.live.service.requests import (
     unusable,
 )
 from clew.hallucination.live.service.responses import scored_object
-from clew.hallucination.live.service.service import Service
+from clew.hallucination.live.service.service import Service, Serving
 from clew.pages.api import ApiError, busy, failed, invalid
 from clew.pages.guard import Receive
 from clew.pages.service import LEFT, read_json, reply, wait_until_left
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI, Response
+    from fastapi import FastAPI, Request, Response
 
 logger = logging.getLogger(__name__)
 # Requests that may wait while another is at work.
@@ -49,17 +49,20 @@ def add_existing(app: "FastAPI", service: Service, load: Callable[[], Reader]) -
 
     turns, checking = Turns(service), Checking(service, load)
     scoring = Scoring(service, checking)
+    add_check(app, turns, checking)
 
     @app.post("/score")  # its name before there was /v1
     @app.post("/v1/score")
     async def score(request: Request) -> "Response":
-        service.lifecycle.check()
-        return reply(await turns.take(await read_json(request), request.receive, scoring.score))
+        return await turns.take(request, scoring.score)
+
+
+def add_check(app: "FastAPI", turns: "Turns", checking: "Checking") -> None:
+    from fastapi import Request
 
     @app.post("/v1/check")
     async def check(request: Request) -> "Response":
-        service.lifecycle.check()
-        return reply(await turns.take(await read_json(request), request.receive, checking.check))
+        return await turns.take(request, checking.check)
 
 
 class _Turn:
@@ -88,13 +91,15 @@ class Turns:
     """One request after another, in a thread of its own: those that wait here keep no thread from
     those that generate."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Serving) -> None:
         self._service, self._waiting = service, 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-existing")
 
-    async def take(self, body: Any, receive: Receive, work: Work) -> Any:
+    async def take(self, request: "Request", work: Work) -> "Response":
         """The object of an answer, or a list of them for a list. Raises ApiError, which names the
         item that cannot be used."""
+        self._service.lifecycle.check()
+        body = await read_json(request)
         given = body if isinstance(body, list) else [body]
         most = self._service.settings.max_items
         if len(given) > most:
@@ -105,10 +110,10 @@ class Turns:
         paths = [f"[{place}]" if isinstance(body, list) else "" for place in range(len(given))]
         self._waiting += 1
         try:
-            found = await self._run(list(zip(given, paths, strict=True)), receive, work)
+            found = await self._run(list(zip(given, paths, strict=True)), request.receive, work)
         finally:
             self._waiting -= 1
-        return found if isinstance(body, list) else found[0]
+        return reply(found if isinstance(body, list) else found[0])
 
     async def _run(
         self, items: Sequence[tuple[Any, str]], receive: Receive, work: Work
@@ -138,7 +143,7 @@ class Turns:
 class Checking:
     """Reads given answers beside their sources."""
 
-    def __init__(self, service: Service, load: Callable[[], Reader]) -> None:
+    def __init__(self, service: Serving, load: Callable[[], Reader]) -> None:
         self._service, self._load = service, load
 
     @cached_property

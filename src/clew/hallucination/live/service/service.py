@@ -137,13 +137,19 @@ class Metrics(RequestMetrics):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Service:
-    """A session behind an API, and what people say about its answers, if that is kept."""
+class Serving:
+    """What every service has."""
 
-    session: "Session"
     settings: ServiceSettings
     lifecycle: Lifecycle
     metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service(Serving):
+    """A session behind an API, and what people say about its answers, if that is kept."""
+
+    session: "Session"
     feedback: Feedback | None = None
     started: int = field(default_factory=lambda: int(time.time()))
 

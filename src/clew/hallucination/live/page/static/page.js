@@ -8,6 +8,7 @@ import { showTrace } from "./trace.js";
 const views = ["ask", "check", "trace", "answers", "comparisons"];
 let isFirst = true;
 let isBrowsing = false;
+let hasModel = true; // else answers are only checked
 
 function show(view, tab) {
   for (const id of views) at(id).hidden = id !== view;
@@ -43,7 +44,7 @@ function route() {
   if (view === "asked" && asked[number]) return openAsked(asked[number]);
   if (view === "answers" && number !== null) return openTrace(() => read(`clew/answers/${number}`), { href: "#answers", words: "Explorer" }, "answers");
   if (view === "answers") { show("answers", "answers"); return showAnswers(); }
-  if (view === "check") { show("check", "check"); return showCheck(); }
+  if (view === "check" || (!hasModel && view !== "answers" && view !== "comparisons")) { show("check", "check"); return showCheck(); }
   if (view === "comparisons") { show("comparisons", "comparisons"); return showComparisons(); }
   return show("ask", "ask");
 }
@@ -74,6 +75,8 @@ async function start() {
     at("served").textContent = served;
     at("warning").textContent = info.live?.warning ? `Warning: ${info.live.warning}.` : "";
     at("warning").hidden = !info.live?.warning;
+    hasModel = info.live !== null;
+    document.querySelector('[data-view="ask"]').hidden = !hasModel;
     takeFeedback(info.feedback);
     document.title = info.live ? `clew · ${info.live.model}` : "clew";
     if (!isBrowsing) startBrowsing(info.store);

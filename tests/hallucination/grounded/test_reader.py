@@ -110,6 +110,16 @@ def test_reader_of_another_model_is_refused(reader: Reader, tmp_path: Path) -> N
         load_reader(tmp_path / "none")
 
 
+def test_damaged_adapter_is_refused(reader: Reader, tmp_path: Path) -> None:
+    name = next(one for one in reader.adapter if one.endswith(".up"))
+    for change in ({name: torch.ones(1)}, {name: reader.adapter[name] * torch.nan}, {"x": None}):
+        adapter = {**reader.adapter, **change}
+        spoiled = {key: torch.ones(2) if one is None else one for key, one in adapter.items()}
+        Reader(reader.network, reader.tokenizer, reader.settings, spoiled).save(tmp_path)
+        with pytest.raises(StoreError, match="do not match the network"):
+            load_reader(tmp_path, device="cpu")
+
+
 def test_runs_of_tokens_join_over_a_gap_of_one() -> None:
     places = [(0, 2), (3, 5), (6, 8), (9, 11), (12, 14), (15, 17)]
     assert join_tokens(places, [True, False, True, False, False, True]) == [(0, 8), (15, 17)]

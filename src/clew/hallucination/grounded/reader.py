@@ -2,7 +2,7 @@
 is a folder: reader.json says which language model it changes and how to use it; adapter.safetensors
 has the changes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from clew.base.errors import InputError, StoreError
+from clew.base.texts import shortened
 from clew.base.typed_json import Bounds, read_as
-from clew.engine.model_files import read_model, write_model
+from clew.engine.model_files import misfit, read_model, write_model
 from clew.hallucination.detectors.data import (
     Promise,
     RiskLevel,
@@ -42,6 +43,7 @@ from clew.hallucination.grounded.network import (
     encode_frame,
     encode_places,
     fuse_norms,
+    linear_layers,
     stack_pieces,
 )
 from clew.hallucination.grounded.passages import Passages, SourcePassage, split_sentences
@@ -365,9 +367,33 @@ def load_reader(
         )
     network = make_network(loaded, settings.attention)
     weights = adapter.read(adapter.kinds)
+    _check_adapter(adapter.path, weights, network, settings.rank, len(loaded.tokenizer))
     network.merge(weights)
     title = BUILT_IN_READER if str(name) == BUILT_IN_READER else folder.name
     return Reader(halve_on_gpu(network), loaded.tokenizer, settings, weights, title)
+
+
+def _check_adapter(
+    path: Path, weights: Mapping[str, Tensor], network: ReaderNetwork, rank: int, vocabulary: int
+) -> None:
+    """Raise StoreError for weights that do not fit the network, or would spoil it."""
+    shapes = {f"head.{name}": tuple(one.shape) for name, one in network.head.named_parameters()}
+    needed = set(shapes)
+    shapes[SURPRISE] = (vocabulary,)
+    for name, layer in linear_layers(network.model):
+        sides = {
+            f"{name}.down": (rank, layer.in_features),
+            f"{name}.up": (layer.out_features, rank),
+        }
+        shapes |= sides
+        needed |= {*sides} if sides.keys() & weights.keys() else set()
+    for name, weight in weights.items():
+        if tuple(weight.shape) != shapes.get(name) or not weight.is_floating_point():
+            raise misfit(path, "reader", f"{shortened(name)} has shape {list(weight.shape)}")
+        if not weight.isfinite().all():
+            raise misfit(path, "reader", f"{name} contains NaN or infinity")
+    for name in sorted(needed - weights.keys()):
+        raise misfit(path, "reader", f"{name} is missing")
 
 
 def make_network(loaded: Any, attention: Attention) -> ReaderNetwork:

@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 MINUTES ?= 30
 
-.PHONY: demo test tests test-fast test-all fuzz audit check docs pictures wheel clean
+.PHONY: demo test tests test-fast test-all fuzz audit check docs families pictures wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +63,9 @@ audit:  # known vulnerabilities of the pinned versions; requires a network
 docs: $(READY)  # the command reference, then the site in site/
 	$(BIN)/python docs/make_commands.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+families: $(READY)  # docs/families.md: every causal family of transformers, tiny; about ten minutes
+	$(BIN)/python benchmarks/families.py --out docs/families.md
 
 pictures: $(READY)  # docs/images from the pages of `make demo` and of drawn photos; requires Chromium
 	$(BIN)/python docs/make_pictures.py $(DEMO)

@@ -138,6 +138,7 @@ def make_decoder(
         heads=observer.heads,
         node_dim=node_dim,
         edges_per_token=edges,
+        without_attention=observer.without_attention,
     )
     basis = basis or Basis(
         mean=torch.randn(layers, dim), components=torch.randn(layers, dim, node_dim) / dim**0.5

@@ -33,6 +33,7 @@ RUNS = {
     "device_map": "",
     "dry_run": "--model my-model --set my_questions.csv --questions 60 --threads 1",
     "extract": "--quick --llama-7b",
+    "families": "--only llama qwen3_next",
     "flags": "--quick --network standard --network gnn_det",
     "grounded": "--data grounded_sets --sets qa news --left-out qa --test qa --model my-model "
     "--epochs 1 --answers 8 --out my-reader --reader my-reader "

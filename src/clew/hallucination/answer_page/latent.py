@@ -37,6 +37,15 @@ class Band:
     quartiles: Float32[np.ndarray, "3 layers"]
 
 
+def spread_layers(values: np.ndarray, layers: Sequence[int], count: int) -> np.ndarray:
+    """Values of some of `count` layers as values of all: 0 for the others."""
+    if len(values) >= count:
+        return values
+    spread = np.zeros_like(values, shape=(count, *values.shape[1:]))
+    spread[list(layers)] = values
+    return spread
+
+
 @dataclass(frozen=True, kw_only=True)
 class Latent:
     """Everything that the panels of hidden states draw besides the answers themselves."""
@@ -112,6 +121,7 @@ def _read_sample(
         kept.append(label)
         heads = trace.get("lookback")
         if heads is not None and np.isfinite(heads).all():
+            heads = spread_layers(heads, trace.with_attention, shape[0])
             lookback.append(np.asarray(heads, np.float32))
     return _Sample(
         states=np.stack(states) if states else np.zeros((0, *shape), np.float16),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int
 
-from clew.hallucination.answer_page.latent import Latent, unit_length
+from clew.hallucination.answer_page.latent import Latent, spread_layers, unit_length
 from clew.hallucination.answer_page.store import Kind
 from clew.hallucination.traces.schema import CONTEXT
 from clew.hallucination.traces.token_texts import shorten, visible_text
@@ -222,6 +222,10 @@ def read_answer(
     logprobs = _array(trace, "token_logprobs", notes, "token probabilities cannot be shown")
     states = _array(trace, "last_hidden", notes, "hidden states cannot be shown")
     lookback = _array(trace, "lookback", notes, "lookback ratios cannot be shown")
+    attending: Any = trace.get("with_attention") or getattr(trace, "with_attention", ())
+    layers = 0 if states is None else len(states)
+    if lookback is not None:
+        lookback = spread_layers(lookback, attending, layers)
     return ShownAnswer(
         number=trace["global_example_id"],
         question_id=trace["question_id"],
@@ -237,7 +241,7 @@ def read_answer(
         prompt_length=border or 0,
         logprobs=logprobs,
         entropies=_array(trace, "token_entropies", [], "") if logprobs is not None else None,
-        graph=_read_graph(trace, border or 0, notes),
+        graph=_read_graph(trace, border or 0, notes, attending, layers),
         states=None if states is None else unit_length(states),
         lookback=lookback,
         notes=tuple(notes),
@@ -260,7 +264,13 @@ def _array(trace: Mapping[str, Any], name: str, notes: list[str], effect: str) -
     return wide
 
 
-def _read_graph(trace: Mapping[str, Any], border: int, notes: list[str]) -> AttentionGraph | None:
+def _read_graph(
+    trace: Mapping[str, Any],
+    border: int,
+    notes: list[str],
+    attending: Sequence[int],
+    layers: int,
+) -> AttentionGraph | None:
     effect = "attention cannot be shown"
     weights = _array(trace, "edge_weight", notes, effect)
     if weights is None:
@@ -269,6 +279,8 @@ def _read_graph(trace: Mapping[str, Any], border: int, notes: list[str]) -> Atte
     if sources is None or not weights.size:
         notes.append(f'the trace has no "edge_source": {effect}')
         return None
+    both = (spread_layers(one, attending, layers) for one in (sources, weights))
+    sources, weights = both
     return AttentionGraph(sources=sources, weights=weights, prompt_length=border)
 
 

@@ -170,7 +170,7 @@ def _gather(config: ShowConfig, loader: TraceBatchLoader, trace: Trace) -> Pictu
         store=f"{config.store}",
         model=model,
         answers=tuple(answers),
-        layer=_check_layer(config.layer, layers),
+        layer=_check_layer(config.layer, layers, trace.with_attention),
         layers=layers,
         latent=latent,
         notes=(*(judged.notes if judged else ()), *dict.fromkeys(notes)),
@@ -231,9 +231,10 @@ def _read(
     return read_answer(trace, texts, kind or label, score, verdict, risks)
 
 
-def _check_layer(layer: int | None, layers: int) -> int:
+def _check_layer(layer: int | None, layers: int, attending: tuple[int, ...]) -> int:
+    """By default the middle one, or the next that has attention."""
     if layer is None:
-        return layers // 2
+        return next((one for one in attending if layers > one >= layers // 2), layers // 2)
     if not layers:
         raise InputError("the traces have no layers; omit it.", setting="layer", value=layer)
     if not 0 <= layer < layers:

@@ -216,6 +216,7 @@ def prepare_job(
         parts=questions.has_parts,
         given=config.is_given,
         evaluation=checks.shape,
+        kinds=observer.kinds,
     )
     decoder = Decoder(
         loaded,
@@ -394,16 +395,18 @@ Number = TypeVar("Number", int, np.ndarray)
 
 def trace_bytes(shape: TraceShape, keep: Keep, tokens: Number, sampled_tokens: int = 0) -> Number:
     """Bytes on disk of one trace with that many tokens, including the text of drawn answers."""
-    a_token = 2 * shape.node_dim + 4 * shape.edges_per_token
+    of_states = shape.layers * (4 * shape.dim + tokens * 2 * shape.node_dim)
     by_head = 2 * shape.heads * (4 + MOST_EIGENVALUES)
-    size = shape.layers * (4 * shape.dim + by_head + tokens * a_token)
+    of_attention = shape.attention_layers * (by_head + tokens * 4 * shape.edges_per_token)
+    size = of_states + of_attention
     if keep == "full":
         size += full_bytes(shape, tokens)
     return size + _TEXT_BYTES + 8 * tokens + _TOKEN_TEXT_BYTES * sampled_tokens
 
 
 def full_bytes(shape: TraceShape, tokens: Number) -> Number:
-    return 2 * shape.layers * tokens * (shape.dim + shape.heads * tokens)
+    of_states, of_attention = shape.layers * shape.dim, shape.attention_layers * shape.heads
+    return 2 * tokens * (of_states + of_attention * tokens)
 
 
 def estimate_run(job: Job, ids: Sequence[int]) -> tuple[str, int]:

@@ -204,7 +204,9 @@ class ShardCapture:
         if not job.config.is_given:
             self._show_examples([q.question for q in questions], [a.text for a in answers])
         by_head, sizes = None, ([*map(len, tokens)], [*map(len, prompts)])
-        if job.eigenvalues:
+        if not job.decoder.shape.attention_layers:
+            by_head = {}
+        elif job.eigenvalues:
             by_head = reduce_heads(reduced, *sizes, job.eigenvalues)
         arrays = {**reduced_columns(reduced, sizes[0], by_head), **evaluated, **compared}
         return ids, answers, functools.partial(self._compact_batch, ids, answers, samples, arrays)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from clew.base.errors import InputError
 from clew.base.texts import suggest
-from clew.hallucination.detectors.probes.method import Method
+from clew.hallucination.detectors.probes.method import OF_HEADS, Method
 from clew.hallucination.detectors.probes.registry import (
     PROBES,
     UnusableMethod,
@@ -108,6 +108,10 @@ def explain_missing(method: AnyMethod, data: AnswerData, *, is_fitted: bool = Tr
     for text in ("category", CONTEXT):
         if text in method.needs and not missing and not any(data.read(text, "train")):
             missing = [text]
+    if not (data.layers - len(data.without_attention)) and (
+        getattr(method, "reads_edges", False) or {*missing} & {*OF_HEADS, "heads"}
+    ):
+        return _read_fixes()["attention"]
     if not missing:
         return None
     need = missing[0]

@@ -105,6 +105,10 @@ class CommonFields:
     def layers(self) -> int:
         return self.data.layers
 
+    @property
+    def without_attention(self) -> tuple[int, ...]:
+        return self.data.without_attention
+
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
         return self.data.read(field, split, layer=layer)
 

@@ -104,6 +104,7 @@ def describe_origin(data: AnswerData, results: dict[str, Any]) -> Origin:
             heads=data.heads or 0,
             node_dim=capture.get("node_dim") or 0,
             edges_per_token=capture.get("edges_per_token") or 0,
+            without_attention=data.without_attention,
         ),
         capture={k: v for k, v in capture.items() if k not in ("model", "prompt", "generation")},
         preprocess=settings["preprocess"],

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes.method import Features, Wrapped
+from clew.hallucination.detectors.probes.method import Features, Wrapped, layers_of
 from clew.hallucination.samples.answers import NODE_TOKENS
 from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.source import SampleShape
@@ -239,6 +239,10 @@ class BlankAnswer:
         return self.shape.source.layers
 
     @property
+    def without_attention(self) -> tuple[int, ...]:
+        return self.shape.source.without_attention
+
+    @property
     def labels(self) -> dict[str, np.ndarray]:
         return {LIVE: np.zeros(1, np.int8)}
 
@@ -251,9 +255,10 @@ class BlankAnswer:
             return self._evaluated(field, layer)
         if field not in (*_BY_HEAD, *_BY_NODE, "laplacian_top", "sequence", "state_mean"):
             return [["a"]] if field == "samples" else [""]
-        if layer is not None and not 0 <= layer < self.layers:
-            raise IndexError(f"layer {layer} of {self.layers}")
-        return self._zeros(field, () if layer is not None else (self.layers,))
+        layers = len(layers_of(field, self))
+        if layer is not None and not 0 <= layer < layers:
+            raise IndexError(f"layer {layer} of {layers}")
+        return self._zeros(field, () if layer is not None else (layers,))
 
     def _evaluated(self, field: str, layer: int | None) -> Tensor:
         evaluation, dim = self.shape.source.evaluation, self.shape.source.dim

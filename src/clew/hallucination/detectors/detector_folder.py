@@ -429,7 +429,7 @@ def _pack_detector(detector: Detector) -> Packed:
             "basis": detector.basis is not None,
             **{one.name: getattr(origin, one.name) for one in fields(Origin)},
             "prompt": origin.prompt.describe(),
-            "shape": asdict(origin.shape),
+            "shape": origin.shape.describe(),
         },
         tensors=tensors,
     )
@@ -555,7 +555,7 @@ def _check_network(detector: Detector, origin: Origin) -> None:
     sizes = {
         "input_dim": shape.dim,
         "layers": shape.layers,
-        "node_dim": shape.layers * shape.heads if is_heads else samples.features,
+        "node_dim": shape.attention_layers * shape.heads if is_heads else samples.features,
     }
     for name, size in sizes.items():
         if getattr(detector.config, name, size) != size:

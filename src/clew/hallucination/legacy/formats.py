@@ -3,7 +3,7 @@ sequences over layers, and attention graphs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ EDGES_PER_TOKEN = 16
 # Principal components are stable with this many states; more only cost time.
 _MAX_BASIS_TOKENS = 1024
 _SIZES = {
-    "traces": tuple(field.name for field in fields(TraceShape)),
+    "traces": tuple(one.name for one in fields(TraceShape) if one.default is MISSING),
     "sequences": ("layers", "dim"),
     "graphs": ("layers", "features", "edge_features"),
 }
@@ -189,7 +189,7 @@ class TraceFormat(SampleFormat):
             "keep": self.keep,
             ANSWER_HIDDEN: self.answer_hidden,
             **({EIGENVALUES: self.eigenvalues} if self.eigenvalues else {}),
-            "shape": asdict(self.shape),
+            "shape": self.shape.describe(),
         }
 
     def save(self, store: Path) -> dict[str, str]:

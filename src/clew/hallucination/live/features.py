@@ -22,7 +22,7 @@ from clew.hallucination.samples.batches import HEAD_COLUMNS, lay_grids, lay_head
 from clew.hallucination.samples.columns import build_rows
 from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.graph_batches import GRAPH_COLUMNS, GraphParts, lay_flat
-from clew.hallucination.samples.source import ARRAY_COLUMNS, MAPS, Kind, SampleShape, lengths
+from clew.hallucination.samples.source import MAPS, Kind, SampleShape, array_columns, lengths
 from clew.hallucination.traces.compact import (
     Reduced,
     average,
@@ -141,6 +141,10 @@ class LiveFeatures:
         return self.shape.source.layers
 
     @property
+    def without_attention(self) -> tuple[int, ...]:
+        return self.shape.source.without_attention
+
+    @property
     def labels(self) -> dict[str, np.ndarray]:
         """Unknown; there are as many as answers."""
         return {SPLIT: np.zeros(len(self.answers), np.int8)}
@@ -249,7 +253,7 @@ class LiveFeatures:
         """The traces as a store holds them, with the columns that this kind of samples needs."""
         source = self.shape.source
         sizes = select(TraceShape, source, heads=source.heads or 0)
-        names = {"grids": {"nodes"}, "graphs": {*ARRAY_COLUMNS}}.get(kind, set())
+        names = {"grids": {"nodes"}, "graphs": {*array_columns(source)}}.get(kind, set())
         tokens = [[*answer.prompt, *answer.tokens] for answer in self.answers]
         columns: dict[str, Any] = {
             "tokens": tokens,

@@ -85,7 +85,8 @@ class Decoder:
     def simplify(self) -> None:
         """Pass tokens in a slower way that fewer models cannot take: without CUDA graphs, or with
         the model's own attention."""
-        self.packed.packs = self.packed.packs and self.uses_graphs
+        if not self.uses_graphs:
+            self.packed.stop_packing()
         self.batch = self._make_batch(graphs=False)
 
     @contextmanager
@@ -279,7 +280,7 @@ class FilledRows:
         rest = [Segment(row=row, tokens=tokens, start=start) for row, start in enumerate(starts)]
         last = [range(start + len(tokens) - 1, start + len(tokens)) for start in starts]
         for segments in self._split(rest):
-            places, *values = self._pass(segments, last, layers)
+            places, *values = self._pass(segments, last, layers, keeps_start=True)
             found |= {row: pair for (row, _), *pair in zip(places, *values, strict=False)}
         logits, states = zip(*(found[row] for row in range(len(starts))), strict=True)
         return torch.stack(logits), torch.stack(states)
@@ -289,6 +290,8 @@ class FilledRows:
         returns how many tokens of each row have been passed."""
         rows = range(len(starts))
         passed = [0 for _ in rows]
+        if not self.model.continues:
+            return passed
         same = [list(some) for _, some in groupby(rows, starts.__getitem__)]
         for runs in [rows], same:
             ends = {run[0]: len(shared_prefix([starts[row] for row in run])) for run in runs}
@@ -319,9 +322,10 @@ class FilledRows:
         for segment in segments:
             start, tokens = segment.start, segment.tokens
             while tokens:
-                part, tokens = tokens[:left], tokens[left:]
+                count = left if self.model.continues else len(tokens)
+                part, tokens = tokens[:count], tokens[count:]
                 some.append(Segment(row=segment.row, tokens=part, start=start))
-                start, left = start + len(part), left - len(part)
+                start, left = start + len(part), max(0, left - len(part))
                 if not left:
                     yield some
                     some, left = [], self._most
@@ -335,6 +339,7 @@ class FilledRows:
         layers: Sequence[int] = (),
         *,
         is_whole: bool = False,
+        keeps_start: bool = False,
     ) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
         """The wanted places, their logits, and their states in some layers."""
         ordered, places, keep, first = self.model.in_order(segments), [], [], 0
@@ -344,7 +349,12 @@ class FilledRows:
             places += [(one.row, place) for place in found]
             keep += [first + place - one.start for place in found]
             first += len(one.tokens)
-        planned = self.model.plan(ordered, keeps_weights=self._keeps_weights, is_whole=is_whole)
+        planned = self.model.plan(
+            ordered,
+            keeps_weights=self._keeps_weights,
+            is_whole=is_whole,
+            keeps_start=keeps_start,
+        )
         # Some token's logits are computed even if none are wanted: no model expects an empty index.
         where = torch.tensor(keep or [0], device=self.model.device)
         keeps_states = self._record is not None or len(layers) > 0
@@ -422,10 +432,11 @@ def batching_error(
         plain = _LastStates()
         listen_to_whole(decoder.model, decoder.observer, [tokens], plain)
         reporter(WorkAdvanced(count=len(tokens)))
-        diagonal = reduced.attention_log_diagonal[row, ..., : len(tokens)].exp()
         last = reduced.last_hidden[row].float()
         worst = max(worst, _difference(torch.stack(plain.last), last))
-        worst = max(worst, _difference(torch.stack(plain.diagonal), diagonal))
+        if plain.diagonal:
+            diagonal = reduced.attention_log_diagonal[row, ..., : len(tokens)].exp()
+            worst = max(worst, _difference(torch.stack(plain.diagonal), diagonal))
     return worst
 
 

@@ -78,7 +78,8 @@ def choose_passes(
 ) -> PlainPasses:
     """Graphs on a GPU where its kernels can be used, or plain passes."""
     has_sinks = any(hasattr(module, "sinks") for module in model.model.modules())
-    fits = model.packs and model.fits_kernels and not has_sinks
+    kinds = model.observer.kinds
+    fits = model.packs and model.fits_kernels and not has_sinks and "chunked_attention" not in kinds
     if can_replay(model.model) and fits and torch.utils._triton.has_triton():
         return GraphPasses(model, record, max_rows, is_exact=is_exact)
     return PlainPasses(model, record)

@@ -4,7 +4,7 @@ the rows of a batch."""
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 from torch import Tensor
@@ -76,7 +76,7 @@ class RowPool:
 
     def release(self) -> None:
         """While nothing runs: free the rows, unless passes were captured for them."""
-        if self._model.device.type != "cuda":
+        if self._model.device.type != "cuda" or not self._model.packs:
             self._resize(0, 0)
 
     def take(self) -> int:
@@ -253,7 +253,7 @@ def make_batches(
 
 def row_bytes(model: PreTrainedModel, shape: TraceShape, width: int) -> int:
     """Device memory of one row: keys and values, the record, activations, logits."""
-    config = model.config.get_text_config()
+    config = model.config.get_text_config(decoder=True)
     item = next(model.parameters()).element_size()
     cache = width * cache_bytes(model)
     inner = getattr(config, "intermediate_size", None) or 4 * shape.dim
@@ -265,15 +265,19 @@ def row_bytes(model: PreTrainedModel, shape: TraceShape, width: int) -> int:
 
 def cache_bytes(model: PreTrainedModel) -> int:
     """Memory of the keys and values of one token."""
-    config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    config = model.config.get_text_config(decoder=True)
     item = next(model.parameters()).element_size()
-    return int(2 * config.num_hidden_layers * kv_heads * head_dim * item)
+    return int(2 * item * sum(map(_key_values, config.per_layer_config)))
+
+
+def _key_values(layer: Any) -> int:
+    heads = getattr(layer, "num_attention_heads", None) or 1
+    kv_heads = getattr(layer, "num_key_value_heads", None) or heads
+    return kv_heads * (getattr(layer, "head_dim", None) or layer.hidden_size // heads)
 
 
 def record_bytes(shape: TraceShape, width: int) -> int:
     """Memory that the compact record of one row takes during capture."""
-    a_token = 4 * shape.node_dim + 8 * shape.edges_per_token + 16 * shape.heads
-    return shape.layers * (8 * shape.dim + width * a_token)
+    of_states = shape.layers * (8 * shape.dim + width * 4 * shape.node_dim)
+    of_attention = 8 * shape.edges_per_token + 16 * shape.heads
+    return of_states + shape.attention_layers * width * of_attention

@@ -97,8 +97,6 @@ def load_model(
     or a JSON file. `offload_folder` is for weights on disk whose files cannot be read in place.
     Raises InputError if the model is not available, or requires such code.
     """
-    from transformers import AutoModelForCausalLM
-
     leave_slow_kernels()
     placed = _placing_options(device, device_map, offload_folder)
     device = choose_device(computing_device(placed["device_map"]) if placed else device)
@@ -111,10 +109,10 @@ def load_model(
         if not Path(source).exists():
             extra |= _reach_hub(name, revision)
         tokenizer = _load_tokenizer(source, extra)
-        load: Any = AutoModelForCausalLM.from_pretrained
+        load = _choose_class(source, extra)
         # Left out, transformers asks on the terminal whether to run the code.
         options["trust_remote_code"] = False
-        model, info = load(source, output_loading_info=True, **extra, **options)
+        model, info = load.from_pretrained(source, output_loading_info=True, **extra, **options)
     refuse_missing_weights(name, info["missing_keys"])
     refuse_odd_settings(name, model, tokenizer)
     if quantize is None and not placed:
@@ -133,6 +131,21 @@ def settle_threads(threads: Threads, model: PreTrainedModel) -> None:
 
     if model_device(model).type == "cpu" and not is_spread(model):
         threads.settle(pass_once)
+
+
+def _choose_class(source: str, extra: dict[str, Any]) -> Any:
+    """Checkpoints that also read images have a class of their own; text passes only the rest."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto import modeling_auto as auto
+
+    if "gguf_file" in extra:
+        return AutoModelForCausalLM
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False, **extra)
+    reads_images = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
+    is_text = config.model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if reads_images and (not is_text or reads_images in (config.architectures or ())):
+        return AutoModelForImageTextToText
+    return AutoModelForCausalLM
 
 
 def _load_tokenizer(source: str, extra: dict[str, Any]) -> Any:
@@ -209,7 +222,7 @@ def describe_model(name: str, model: PreTrainedModel, quantize: str | None) -> d
         "quantize": quantize,
         "layers": config.num_hidden_layers,
         "dim": config.hidden_size,
-        "heads": config.num_attention_heads,
+        "heads": getattr(config, "num_attention_heads", 0),
         "vocabulary": config.vocab_size,
         "context": getattr(config, "max_position_embeddings", None),
         "fingerprint": fingerprint(model),

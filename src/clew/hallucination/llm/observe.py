@@ -3,10 +3,13 @@ by layer, so that not all layers have to be in memory at once. The values are th
 `output_hidden_states` and `output_attentions` would return."""
 
 import inspect
-import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,7 +21,8 @@ from clew.base.errors import InputError
 from clew.hallucination.llm.device_map import is_spread, model_device
 from clew.hallucination.traces.compact import flat, to_float16
 
-_ATTENTION_NAME = re.compile(r"(^|\.)(self_attn|attn|attention|self_attention)$")
+# Not a usual size of anything else: attention weights are known by it.
+_TRIAL_TOKENS = 7
 
 
 class Listener(Protocol):
@@ -32,84 +36,227 @@ class Listener(Protocol):
 
 
 class ModelObserver:
-    """Finds a model's layers and attention modules, whatever its family."""
+    """Finds a model's layers, and in those that have it their attention, whatever its family. Each
+    entry of `kinds` names a layer's kind; `without_attention` are the layers that return no
+    attention weights."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        config = model.config.get_text_config()
-        self.layers: int = config.num_hidden_layers
-        self.dim: int = config.hidden_size
-        self.heads: int = config.num_attention_heads
+        found = _look_up(model)
         # OPT calls its decoder directly, bypassing `base_model`: hook the module that owns the
         # layers.
-        self._stack, self._layers = _find_layers(model.base_model, self.layers)
-        self._attention = [_find_attention(layer) for layer in self._layers]
+        self._stack, self._layers, self._attention = found.stack, found.layers, found.attention
+        self.layers, self.dim, self.heads = len(found.layers), found.dim, found.heads
+        self.kinds, self.without_attention = found.kinds, found.without_attention
+        self.streams = found.streams
         # Layers of a spread model may be on other devices than the record.
         self._home = model_device(model) if is_spread(model) else None
+
+    @property
+    def attention_layers(self) -> int:
+        """How many layers return attention weights."""
+        return self.layers - len(self.without_attention)
 
     @contextmanager
     def listen(self, listener: Listener, *, attention: bool = True) -> Iterator[None]:
         """While open, `listener` receives every pass of the model; without `attention`, only the
         states."""
-        handles = []
-        for index, layer in enumerate(self._layers[:-1]):
-            handles.append(layer.register_forward_hook(_hidden_hook(listener, index, self._home)))
-        # The last entry of `hidden_states` is the output of the stack, after its final norm.
-        last = self.layers - 1
-        handles.append(self._stack.register_forward_hook(_hidden_hook(listener, last, self._home)))
-        for index, module in enumerate(self._attention if attention else ()):
-            hook = _attention_hook(listener, index, self.heads, self._home)
-            handles.append(module.register_forward_hook(hook))
-        try:
+        with _hooks() as handles:
+            for index, layer in enumerate(self._layers[:-1]):
+                hook = _hidden_hook(listener, index, self, self._home)
+                handles.append(layer.register_forward_hook(hook))
+            # The last entry of `hidden_states` is the output of the stack, after its final norm.
+            hook = _hidden_hook(listener, self.layers - 1, self, self._home)
+            handles.append(self._stack.register_forward_hook(hook))
+            if attention:
+                handles += self._hook_attention(listener)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
+
+    def _hook_attention(self, listener: Listener) -> Iterator[Any]:
+        """Layers may share a module: whose turn it is tells which of them it attends for."""
+        turn = [0]
+        for index in self._attention:
+            yield self._layers[index].register_forward_pre_hook(
+                lambda *_, index=index: turn.__setitem__(0, index)
+            )
+        for module in {id(module): module for module in self._attention.values()}.values():
+            yield module.register_forward_hook(_attention_hook(listener, turn, self))
+
+    def weights_of(self, output: Any) -> Float[Tensor, "batch heads tokens columns"] | None:
+        """The attention weights in what a module returned, for all heads of the widest layer."""
+        for part in output if isinstance(output, tuple | list) else (output,):
+            if isinstance(part, Tensor) and part.dim() == 4:
+                weights = nn.functional.pad(part, (0, 0, 0, 0, 0, self.heads - part.shape[1]))
+                return weights if self._home is None else weights.to(self._home)
+        return None
 
 
-def _hidden_hook(listener: Listener, layer: int, home: torch.device | None) -> Any:
+@contextmanager
+def _hooks() -> Iterator[list[Any]]:
+    """A list of hooks, removed at the end."""
+    handles: list[Any] = []
+    try:
+        yield handles
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What a trial pass shows of a model; `attention` by layer. `streams` is the dimension of a
+    layer's output that has several states of a token, if any."""
+
+    stack: nn.Module
+    layers: Sequence[nn.Module]
+    attention: dict[int, nn.Module]
+    dim: int
+    heads: int
+    kinds: tuple[str, ...]
+    streams: int | None
+    takes_positions: bool
+
+    @property
+    def without_attention(self) -> tuple[int, ...]:
+        return tuple(index for index in range(len(self.layers)) if index not in self.attention)
+
+
+_found: WeakKeyDictionary[PreTrainedModel, _Found] = WeakKeyDictionary()
+
+
+def _look_up(model: PreTrainedModel) -> _Found:
+    found = _found.get(model) or _find(model)
+    _found[model] = found
+    return found
+
+
+def _find(model: PreTrainedModel) -> _Found:
+    """Pass a few tokens, and see which layers they pass (those for images pass no text), and which
+    module of each returns attention weights first: the innermost."""
+    config = model.config.get_text_config(decoder=True)
+    runs = _try(model)
+    order = [module for module, _ in runs]
+    stack, every = _find_layers(model.base_model, config.num_hidden_layers, order)
+    names = list(getattr(config, "layer_types", None) or ())
+    names = names if len(names) == len(every) else [""] * len(every)
+    layers = [layer for layer in every if layer in order]
+    ends = [order.index(layer) for layer in layers]
+    attention, kinds, heads = dict[int, nn.Module](), list[str](), 0
+    for number, (start, end) in enumerate(pairwise([-1, *ends])):
+        inside, name = {*layers[number].modules()}, names[list(every).index(layers[number])]
+        for module, output in runs[start + 1 : end]:
+            weights = _find_weights(output)
+            # A compressed column is that of several tokens.
+            if weights is not None and module in inside and "compressed" not in name:
+                attention.setdefault(number, module)
+                heads = max(heads, weights.shape[1])
+        kinds.append(name or ("full_attention" if number in attention else config.model_type))
+    return _Found(
+        stack=stack,
+        layers=layers,
+        attention=attention,
+        dim=config.hidden_size,
+        heads=heads,
+        kinds=tuple(kinds),
+        streams=_find_streams(_states(runs[ends[0]][1])),
+        takes_positions=_takes_positions(model),
+    )
+
+
+@torch.inference_mode()
+def _try(model: PreTrainedModel) -> list[tuple[nn.Module, Any]]:
+    """The modules that a few tokens pass, in the order in which they end, with their outputs."""
+    runs: list[tuple[nn.Module, Any]] = []
+    tokens = torch.arange(1, _TRIAL_TOKENS + 1, device=model_device(model))[None]
+    with _hooks() as handles:
+        for module in model.base_model.modules():
+            hook = module.register_forward_hook(lambda one, _, output: runs.append((one, output)))
+            handles.append(hook)
+        model(input_ids=tokens, use_cache=False)
+    return runs
+
+
+def _takes_positions(model: PreTrainedModel) -> bool:
+    """Whether it takes positions that count from 0: RoBERTa counts behind its padding token."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return False
+    own = "create_position_ids_from_input_ids"
+    return not any(hasattr(module, own) for module in model.modules())
+
+
+def _find_weights(output: Any) -> Tensor | None:
+    """Those of every pair of tokens, where no token looks ahead."""
+    for part in output if isinstance(output, tuple | list) else ():
+        if isinstance(part, Tensor) and part.dim() == 4 and part.is_floating_point():
+            size = len(part), *part.shape[2:]
+            if size == (1, _TRIAL_TOKENS, _TRIAL_TOKENS) and not bool(part.triu(1).any()):
+                return part
+    return None
+
+
+def _find_streams(states: Tensor) -> int | None:
+    if states.dim() == 4:
+        return 2 if states.shape[:2] == (1, _TRIAL_TOKENS) else 0
+    if states.shape[:2] != (1, _TRIAL_TOKENS):
+        raise InputError(
+            f"a layer returns the shape {list(states.shape)} for {_TRIAL_TOKENS} tokens, which "
+            "clew cannot read. Use another model."
+        )
+    return None
+
+
+def _states(output: Any) -> Tensor:
+    return output if isinstance(output, Tensor) else output[0]
+
+
+def _find_layers(
+    base: nn.Module, count: int, order: Sequence[nn.Module]
+) -> tuple[nn.Module, nn.ModuleList]:
+    """The module that runs the layers, and the list of them: of the length that the configuration
+    says, or the longest. Raises InputError if there is none that tokens pass once."""
+    times = Counter(order)
+    lists = [
+        (owner, child)
+        for owner in base.modules()
+        for child in owner.children()
+        if isinstance(child, nn.ModuleList) and any(times[layer] for layer in child)
+    ]
+    lists.sort(key=lambda found: (len(found[1]) == count, len(found[1])), reverse=True)
+    for owner, layers in lists[:1]:
+        if max(times[layer] for layer in layers) == 1:
+            return owner, layers
+    raise InputError(
+        f"no list of {count} layers was found in {type(base).__name__} that tokens pass once: clew "
+        "supports decoder-only models with all layers in one list (Llama, Qwen, Gemma, GPT-2, ...)."
+    )
+
+
+def _hidden_hook(
+    listener: Listener, layer: int, observer: "ModelObserver", home: torch.device | None
+) -> Any:
+    dim, streams = observer.dim, observer.streams
+
     def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-        states = output if isinstance(output, Tensor) else output[0]
+        states = _states(output)
+        if streams is not None and states.dim() == 4:
+            states = states.mean(streams)
+        if states.shape[-1] != dim:  # streams side by side
+            states = states.unflatten(-1, (-1, dim)).mean(-2)
         listener.on_hidden(layer, states if home is None else states.to(home))
 
     return hook
 
 
-def _attention_hook(listener: Listener, layer: int, heads: int, home: torch.device | None) -> Any:
+def _attention_hook(listener: Listener, turn: list[int], observer: ModelObserver) -> Any:
     def hook(module: nn.Module, _args: Any, output: Any) -> None:
-        parts = output if isinstance(output, tuple | list) else (output,)
-        for part in parts:
-            if isinstance(part, Tensor) and part.dim() == 4 and part.shape[1] == heads:
-                listener.on_attention(layer, part if home is None else part.to(home))
-                return
-        raise InputError(
-            f"layer {layer} ({type(module).__name__}) returns no attention weights, so this model "
-            f"cannot be captured. clew requires a decoder with softmax attention in every layer, "
-            f'loaded with attn_implementation="eager" (load_model does that).'
-        )
+        weights = observer.weights_of(output)
+        if weights is None:
+            raise InputError(
+                f"layer {turn[0]} ({type(module).__name__}) returns no attention weights: load the "
+                'model with attn_implementation="eager" (load_model does that).'
+            )
+        listener.on_attention(turn[0], weights)
 
     return hook
-
-
-def _find_layers(base: nn.Module, count: int) -> tuple[nn.Module, nn.ModuleList]:
-    """The module that runs the layers, and the list of them."""
-    for owner in base.modules():
-        for child in owner.children():
-            if isinstance(child, nn.ModuleList) and len(child) == count:
-                return owner, child
-    raise InputError(
-        f"no list of {count} layers was found in {type(base).__name__}: clew supports "
-        "decoder-only models with all layers in one list (Llama, Qwen, Gemma, GPT-2, ...)."
-    )
-
-
-def _find_attention(layer: nn.Module) -> nn.Module:
-    for name, module in layer.named_modules():
-        if _ATTENTION_NAME.search(name):
-            return module
-    raise InputError(
-        f"a layer of type {type(layer).__name__} has no attention module: models that mix "
-        "attention with other kinds of layers (Mamba, linear attention) are not supported yet."
-    )
 
 
 @torch.inference_mode()
@@ -135,10 +282,9 @@ def listen_to_whole(
 
 def accepted_arguments(model: PreTrainedModel) -> Any:
     """A function that keeps only the arguments that the model accepts: some families reject
-    `position_ids` or `logits_to_keep`."""
-    names = inspect.signature(model.forward).parameters
-    takes_positions = "position_ids" in names
-    takes_keep = "logits_to_keep" in names
+    `position_ids` or `logits_to_keep`, or count positions in another way."""
+    takes_positions = _look_up(model).takes_positions
+    takes_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def extra(positions: Tensor, keep: int) -> dict[str, Any]:
         arguments: dict[str, Any] = {}
@@ -196,9 +342,10 @@ def record_fully(
 
 
 def full_columns(record: FullRecord) -> dict[str, np.ndarray]:
-    """All states and attention maps of a few traces, concatenated."""
+    """All states and attention maps of a few traces, concatenated; no maps without attention."""
     rows = range(len(record.lengths))
-    return {
-        "hidden_states": np.concatenate([flat(record.hidden_states(row)) for row in rows]),
-        "attentions": np.concatenate([flat(record.attentions(row)) for row in rows]),
-    }
+    columns = {"hidden_states": np.concatenate([flat(record.hidden_states(row)) for row in rows])}
+    if record.attention[0]:
+        maps = [flat(record.attentions(row)) for row in rows]
+        columns["attentions"] = np.concatenate(maps)
+    return columns

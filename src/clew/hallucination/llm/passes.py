@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.cache_utils import Cache, DynamicLayer
 
+from clew.base.errors import InputError
 from clew.base.memory import is_out_of_memory
-from clew.hallucination.llm.device_map import model_device
+from clew.hallucination.llm.device_map import is_spread, model_device
 from clew.hallucination.llm.observe import ModelObserver, accepted_arguments
+from clew.hallucination.llm.own_caches import OwnCaches, carries_states, name_cache
 
 # Under this name the model's layers find the attention below.
 _ATTENTION = "clew_rows"
@@ -26,8 +27,13 @@ COLUMNS_STEP = 32
 # A pass keeps the attention weights of all layers until they are reduced.
 _MAX_WEIGHTS_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
 _COPIES = 4
+# Largest relative difference of logits that rounding can explain.
+_TRIAL_TOLERANCE = {torch.float32: 1e-2}
 # What a pass may raise: whatever it is, the engine continues with other requests.
-PASS_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError)
+PASS_ERRORS = (
+    *(RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError),
+    *(AttributeError, AssertionError),
+)
 # If the rows of a step lie apart, those between are computed as well, up to this many times as many
 # rows; otherwise the keys and values are copied.
 _MAX_SPREAD = 2
@@ -151,13 +157,18 @@ class Group:
         return self.first + self.count
 
     def keep_weights(
-        self, layer: int, layers: int, weights: Float[Tensor, "lanes heads tokens columns"]
+        self,
+        layer: int,
+        layers: int,
+        weights: Float[Tensor, "lanes heads tokens columns"],
+        first: int = 0,
     ) -> None:
         """Keep the attention of a layer where that of all goes: joined later, it would be there
-        twice."""
+        twice. It may be that of some tokens, from the `first` on."""
+        lanes, heads, tokens, columns = weights.shape
         if self.weights is None:
-            self.weights = weights.new_zeros(len(weights), layers, *weights.shape[1:])
-        self.weights[:, layer] = weights
+            self.weights = weights.new_zeros(lanes, layers, heads, self.width, columns)
+        self.weights[:, layer, :, first : first + tokens] = weights
 
     def query(self, packed: Float[Tensor, "heads tokens dim"]) -> Float[Tensor, "lanes heads t d"]:
         """The queries in lanes; padding repeats some token."""
@@ -195,16 +206,25 @@ class Group:
         return (is_real[:, None, None, None].to(weights.dtype) @ weights)[..., 0, :]
 
     def mask(
-        self, kv_heads: int, heads: int, columns: int, window: int | None, dtype: Any
+        self,
+        kv_heads: int,
+        heads: int,
+        columns: int,
+        dtype: Any,
+        *,
+        window: int | None,
+        chunk: int | None,
     ) -> Tensor:
-        """Added to the scores: 0 where a token may look."""
-        key = (kv_heads, window)
+        """Added to the scores: 0 where a token may look, at most so far back, or in its chunk."""
+        key = (kv_heads, window, chunk)
         if key not in self.masks:
             column = torch.arange(columns, device=self.positions.device)
             position = self.positions[..., None]
             visible = column <= position
             if window is not None:
                 visible &= column > position - window
+            if chunk is not None:
+                visible &= column >= position - position % chunk
             hidden = torch.where(visible, 0.0, torch.finfo(dtype).min).to(dtype)
             repeats = heads // kv_heads if self.width > 1 else 1
             spread = hidden[:, None, None].expand(-1, kv_heads, repeats, -1, -1)
@@ -225,8 +245,10 @@ class Pass:
     last: Int[Tensor, " segments"]
     columns: int
     keeps_weights: bool
-    cache: RowCache
+    cache: RowCache | OwnCaches
     uses_kernels: bool = False
+    # What comes before these tokens is needed again, behind which others replace them.
+    keeps_start: bool = False
     # Nothing comes before or after these tokens: their keys and values need no cache.
     is_whole: bool = False
     # On a GPU, where the kernels put the attention weights of all layers.
@@ -243,15 +265,19 @@ class Pass:
 class PackedModel:
     """A model with the cache of its rows. One thread may use it at a time. `packs`: the tokens of a
     pass are one sequence, and our attention keeps the rows apart. A model that does not use the
-    attention it is given passes those rows together that have as many tokens, with its own."""
+    attention it is given in all layers passes those rows together that have as many tokens, with
+    its own attention and what it keeps itself."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.observer = model, ModelObserver(model)
-        self.cache = RowCache(self.observer.layers)
         self._arguments = accepted_arguments(model)
+        self._cache_name: str | None = name_cache(model)
         self.on_passed: Callable[[int], object] = lambda _tokens: None
         self.packs, self.fits_kernels = True, False
-        self.packs = self._can_pack()
+        self.joins_rows = self.continues = True
+        self.cache = self._make_cache()
+        if not self._can_pack():
+            self.stop_packing()
 
     @property
     def device(self) -> torch.device:
@@ -260,16 +286,32 @@ class PackedModel:
     def with_own_cache(self) -> "PackedModel":
         """The same model with other rows."""
         other = copy.copy(self)
-        other.cache = RowCache(self.observer.layers)
+        other.cache = self._make_cache()
         return other
+
+    def _make_cache(self) -> RowCache | OwnCaches:
+        if self.packs:
+            return RowCache(self.observer.layers)
+        return OwnCaches(self.observer.attention_layers, self._cache_name)
+
+    def stop_packing(self) -> None:
+        """Pass rows with the model's own attention from now on: with what it keeps of their tokens,
+        several rows at once and in parts only where that gives the same."""
+        self.packs = False
+        if not self._agrees(rows=1, parts=(4, 1)):
+            self._cache_name = None
+            self._refuse_looking_ahead()
+        self.joins_rows = self._agrees(rows=2, parts=(4, 1))
+        self.continues = self._agrees(rows=1, parts=(4, 3))
+        self.cache = self._make_cache()
 
     def most_tokens(self, most: int, longest: int, *, keeps_weights: bool) -> int:
         """How many tokens, of `most`, there is memory for in a pass where rows have up to `longest`
         tokens. If the attention weights are kept, those of all layers are until they are reduced;
         otherwise a layer computes with a few copies."""
         columns, kind = 1 << longest.bit_length(), self.device.type
-        copies = self.observer.layers if keeps_weights else _COPIES
-        a_token = copies * self.observer.heads * columns * 4
+        copies = self.observer.attention_layers if keeps_weights else _COPIES
+        a_token = max(1, copies * self.observer.heads) * columns * 4
         return max(1, min(most, _MAX_WEIGHTS_BYTES.get(kind, 1 << 28) // a_token))
 
     def in_order(self, segments: Sequence[SomeSegment]) -> list[SomeSegment]:
@@ -280,7 +322,12 @@ class PackedModel:
         return [*steps, *(s for s in segments if len(s.tokens) > 1)]
 
     def plan(
-        self, ordered: Sequence[Segment], *, keeps_weights: bool = False, is_whole: bool = False
+        self,
+        ordered: Sequence[Segment],
+        *,
+        keeps_weights: bool = False,
+        is_whole: bool = False,
+        keeps_start: bool = False,
     ) -> Pass:
         """Pack segments that are `in_order`. Those that are `is_whole` are not kept in the cache,
         if all have several tokens."""
@@ -302,22 +349,27 @@ class PackedModel:
             keeps_weights=keeps_weights,
             cache=self.cache,
             is_whole=is_whole,
+            keeps_start=keeps_start,
         )
 
     def _group(self, ordered: Sequence[Segment]) -> list[Group]:
         groups, first = [], 0
         for _, some in groupby(ordered, self._group_key):
             segments = list(some)
-            groups.append(_group(segments, first, self.device))
+            groups.append(_group(segments, first, self.device, spreads=self.packs))
             first += groups[-1].count
         return groups
 
     def _group_key(self, segment: Segment) -> Any:
-        return len(segment.tokens) == 1 if self.packs else (segment.start, len(segment.tokens))
+        if self.packs:
+            return len(segment.tokens) == 1
+        return segment.start, len(segment.tokens), None if self.joins_rows else segment.row
 
     @torch.inference_mode()
     def _can_pack(self) -> bool:
-        """Pass one token: whether all layers have used our attention."""
+        """Pass one token: whether all layers have used our attention, and only that."""
+        if self.observer.without_attention or carries_states(self.model):
+            return False
         trial = self.with_own_cache()
         trial.cache.prepare_resize(1, COLUMNS_STEP)()
         planned = trial.plan([Segment(row=0, tokens=[0], start=0)])
@@ -327,8 +379,51 @@ class PackedModel:
             if is_out_of_memory(error):
                 raise
             return False
+        assert isinstance(trial.cache, RowCache)
         self.fits_kernels = trial.cache.fits_kernels
-        return trial.cache.is_allocated
+        if not trial.cache.is_allocated:
+            return False
+        # Weights on disk would be read for every pass.
+        return is_spread(self.model) or self._agrees(rows=2, parts=(4,))
+
+    @torch.inference_mode()
+    def _refuse_looking_ahead(self) -> None:
+        """Raise InputError for a model whose tokens see those after them."""
+        tokens = torch.arange(1, 6, device=self.device)[None]
+        whole, part = (
+            self.model(input_ids=some, use_cache=False).logits[:, :4].float()
+            for some in (tokens, tokens[:, :4])
+        )
+        if (whole - part).norm() > 0.3 * whole.norm():
+            raise InputError(
+                f"{type(self.model).__name__} is not a causal language model: what it computes for "
+                "a token depends on those after it. Use a decoder-only model."
+            )
+
+    @torch.inference_mode()
+    def _agrees(self, *, rows: int, parts: Sequence[int]) -> bool:
+        """Whether the last of some rows, passed together in parts, has the logits of a pass over it
+        alone."""
+        trial = self.with_own_cache()
+        trial.joins_rows = trial.continues = True
+        trial.cache.prepare_resize(rows, COLUMNS_STEP)()
+        sequences = [list(range(1 + row, 1 + row + sum(parts))) for row in range(rows)]
+        try:
+            for start, size in zip(accumulate([0, *parts]), parts, strict=False):
+                some = [
+                    Segment(row=row, tokens=tokens[start : start + size], start=start)
+                    for row, tokens in enumerate(sequences)
+                ]
+                planned = trial.plan(some)
+                logits = trial.run(planned, planned.last)
+            last = torch.tensor(sequences[-1:], device=self.device)
+            alone = self.model(input_ids=last, use_cache=False).logits[0, -1].float()
+        except PASS_ERRORS as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+        gap = (logits[-1].float() - alone).norm() / alone.norm().clamp(min=1e-6)
+        return bool(gap <= _TRIAL_TOLERANCE.get(logits.dtype, 0.3))
 
     def run(
         self,
@@ -360,20 +455,44 @@ class PackedModel:
         """With the model's own attention. Rows that have as many tokens need no padding."""
         logits, states = [], []
         for group in planned.groups:
-            listener, here = _GroupListener(group, planned), slice(group.first, group.end)
-            view = [_LayerView(planned.cache, n, group) for n in range(self.observer.layers)]
+            listener = _GroupListener(group, planned, self.observer)
             listen = self.observer.listen(listener, attention=planned.keeps_weights)
             with listen if keeps_states else nullcontext():
-                output = self.model(
-                    input_ids=planned.tokens[here].view(-1, group.width),
-                    past_key_values=Cache(layers=list(view)),
-                    use_cache=True,
-                    **self._arguments(group.positions, group.width),
-                )
-            logits.append(output.logits.flatten(0, 1))
-            states.append(listener.states)
+                logits.append(self._run_group(planned, group, listener).flatten(0, 1))
+            states.append(listener.joined())
         planned.states = [torch.cat(layer) for layer in zip(*states, strict=True)]
         return torch.cat(logits)
+
+    def _run_group(
+        self, planned: Pass, group: Group, listener: "_GroupListener"
+    ) -> Float[Tensor, "rows tokens vocabulary"]:
+        """One token after the other where the model cannot continue with several; with all tokens
+        before them where it keeps nothing of those."""
+        caches, rows, start = planned.cache, group.rows.tolist(), int(group.positions[0, 0])
+        assert isinstance(caches, OwnCaches)
+        tokens = planned.tokens[group.first : group.end].view(-1, group.width)
+        step, logits = group.width if self.continues or not start else 1, []
+        for first in range(0, group.width, step):
+            here, stop = slice(first, first + step), start + first + step
+            listener.here, kept = here, caches.join(rows, start + first)
+            if caches.name is None:
+                given = tokens[:, here] if kept is None else torch.cat([kept, tokens[:, here]], 1)
+                positions = torch.arange(stop, device=given.device).expand(len(given), -1)
+                output = self.model(
+                    input_ids=given, use_cache=False, **self._arguments(positions, step)
+                )
+                kept = given
+            else:
+                output = self.model(
+                    input_ids=tokens[:, here],
+                    use_cache=True,
+                    **({} if kept is None else {caches.name: kept}),
+                    **self._arguments(group.positions[:, here], step),
+                )
+                kept = output[caches.name]
+            caches.keep(rows, start, stop, kept, also=planned.keeps_start)
+            logits.append(output.logits[:, -step:])
+        return torch.cat(logits, 1)
 
     @contextmanager
     def _attention(self, planned: Pass) -> Iterator[None]:
@@ -392,42 +511,33 @@ _current: ContextVar[Pass] = ContextVar("_current")
 
 
 class _GroupListener:
-    """What a group gave in a pass with the model's own attention."""
+    """What a group gave in a pass with the model's own attention, of its tokens `here`."""
 
-    def __init__(self, group: Group, planned: Pass) -> None:
-        self._group, self._columns, self._layers = group, planned.columns, planned.cache.layers
-        self.states: list[Tensor] = []
+    def __init__(self, group: Group, planned: Pass, observer: ModelObserver) -> None:
+        self._group, self._columns, self.here = group, planned.columns, slice(0, group.width)
+        layers = (n for n in range(observer.layers) if n not in observer.without_attention)
+        self._places = {layer: place for place, layer in enumerate(layers)}
+        self._states: list[list[Tensor]] = [[] for _ in range(observer.layers)]
 
-    def on_hidden(self, _layer: int, states: Float[Tensor, "rows tokens dim"]) -> None:
-        self.states.append(states.flatten(0, 1))
+    def joined(self) -> list[Float[Tensor, "tokens dim"]]:
+        """The states of every layer, in packed order; none if nothing was listened to."""
+        return [torch.cat(parts, 1).flatten(0, 1) for parts in self._states if parts]
+
+    def on_hidden(self, layer: int, states: Float[Tensor, "rows tokens dim"]) -> None:
+        self._states[layer].append(states[:, self.here.start - self.here.stop :])
 
     def on_attention(self, layer: int, weights: Float[Tensor, "rows heads tokens all"]) -> None:
-        padded = nn.functional.pad(weights, (0, self._columns - weights.shape[-1]))
-        self._group.keep_weights(layer, self._layers, padded)
+        """The last column is that of the last token: a model may keep fewer tokens than passed."""
+        count = self.here.stop - self.here.start
+        stop = int(self._group.positions[0, self.here.start]) + count
+        weights = weights[:, :, -count:, -stop:]
+        padded = nn.functional.pad(weights, (stop - weights.shape[-1], self._columns - stop))
+        self._group.keep_weights(self._places[layer], len(self._places), padded, self.here.start)
 
 
-class _LayerView(DynamicLayer):
-    """A layer of a group's rows, as transformers reads and writes it: all have as many tokens."""
-
-    def __init__(self, cache: RowCache, number: int, group: Group) -> None:
-        super().__init__()
-        self._cache, self._number, self._rows = cache, number, group.rows
-        self._start = int(group.positions[0, 0])
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        keys, values = self._cache.layer(self._number, key_states[0], value_states[0])
-        rows, stop = self._rows.to(keys.device), self._start + key_states.shape[-2]
-        keys[rows, :, self._start : stop] = key_states
-        values[rows, :, self._start : stop] = value_states
-        return keys[rows, :, :stop], values[rows, :, :stop]
-
-    def get_seq_length(self, *_: Any, **__: Any) -> int:
-        return self._start
-
-
-def _group(segments: Sequence[Segment], first: int, device: torch.device) -> Group:
+def _group(
+    segments: Sequence[Segment], first: int, device: torch.device, *, spreads: bool
+) -> Group:
     rows = [segment.row for segment in segments]
     lengths = [len(segment.tokens) for segment in segments]
     width, low, high = max(lengths), min(rows), max(rows) + 1
@@ -435,7 +545,7 @@ def _group(segments: Sequence[Segment], first: int, device: torch.device) -> Gro
     positions = starts[:, None] + torch.arange(width, device=device)
     lanes: slice | Tensor = slice(low, high)
     lane = None
-    if high - low > _MAX_SPREAD * len(rows) or width > 1:
+    if high - low > _MAX_SPREAD * len(rows) or width > 1 or not spreads:
         lanes = torch.tensor(rows, device=device)
     elif rows != list(range(low, high)):
         lane = torch.tensor(rows, device=device) - low
@@ -483,6 +593,7 @@ def attend_to_rows(
     """The attention of a packed pass: each token looks at its own row of the cache, up to
     itself."""
     planned, layer = _current.get(), int(module.layer_idx)  # type: ignore[arg-type]
+    assert isinstance(planned.cache, RowCache)
     here, home = query.device, planned.rows.device
     if here != home:  # a layer on another GPU: the rows of all layers are on the first one
         query, key, value = (one.to(home) for one in (query, key, value))
@@ -515,7 +626,8 @@ def attend_to_rows(
         else:
             lanes = tuple(rows[group.lanes][:, :, : planned.columns] for rows in cached)
         keys, values = (one.flatten(0, 1) for one in lanes)
-        scores = _scores(group, query[0], keys, scaling, softcap, sliding_window)
+        sight = {"window": sliding_window, "chunk": chunk_of(module)}
+        scores = _scores(group, query[0], keys, scaling, softcap, sight)
         weights = _softmax(scores, s_aux, query.dtype)
         mixed = torch.bmm(weights.view(len(keys), -1, planned.columns), values)
         if planned.keeps_weights:
@@ -527,18 +639,26 @@ def attend_to_rows(
     return output[None].to(here), None
 
 
+def chunk_of(module: nn.Module) -> int | None:
+    """The size of the chunks that tokens of this layer look at, if it has any (Llama 4)."""
+    kinds = getattr(getattr(module, "config", None), "layer_types", None)
+    if not kinds or kinds[int(module.layer_idx)] != "chunked_attention":  # type: ignore[arg-type]
+        return None
+    return int(module.config.attention_chunk_size)  # type: ignore[union-attr, arg-type]
+
+
 def _scores(
     group: Group,
     query: Float[Tensor, "heads tokens dim"],
     keys: Float[Tensor, "lanes_kv_heads columns dim"],
     scaling: float,
     softcap: float | None,
-    window: int | None,
+    sight: dict[str, int | None],
 ) -> Float[Tensor, "lanes heads tokens columns"]:
     heads, columns = query.shape[0], keys.shape[1]
     lanes, width = group.lane_count, group.width
     kv_heads = len(keys) // lanes
-    mask = group.mask(kv_heads, heads, columns, window, query.dtype)
+    mask = group.mask(kv_heads, heads, columns, query.dtype, **sight)
     asked = group.query(query).reshape(len(keys), -1, query.shape[-1])
     if softcap is None:
         scores = torch.baddbmm(mask, asked, keys.transpose(1, 2), alpha=scaling)

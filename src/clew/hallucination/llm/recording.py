@@ -50,7 +50,7 @@ class Recording:
 
     @property
     def needs_attention(self) -> bool:
-        return bool(self.columns & _OF_ATTENTION)
+        return bool(self.columns & _OF_ATTENTION) and self.shape.attention_layers > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,12 +160,12 @@ class RowRecord:
     def _shapes(self, slots: int) -> dict[str, tuple[int, ...]]:
         """The tensors that the columns require, each without its first dimension, the rows."""
         shape, columns = self.recording.shape, self.recording.columns
-        layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
-        states = (layers, shape.dim)
+        layers, heads, k = shape.attention_layers, shape.heads, shape.edges_per_token
+        states = (shape.layers, shape.dim)
         needed: dict[str, tuple[tuple[int, ...], set[str]]] = {
             "last_hidden": (states, {"last_hidden"}),
             "answer_sum": (states, {"answer_hidden"}),
-            "nodes": ((layers, slots, shape.node_dim), {"nodes"}),
+            "nodes": ((shape.layers, slots, shape.node_dim), {"nodes"}),
             "edge_weight": ((layers, slots, k), {"edges"}),
             "edge_slot": ((layers, slots, k), {"edges"}),
             "diagonal": (
@@ -175,7 +175,7 @@ class RowRecord:
             "received": ((layers, heads, slots), {"laplacian_diagonal"}),
             "masses": ((layers, heads, slots, 2), {"lookback"}),
         }
-        return {name: size for name, (size, of) in needed.items() if columns & of}
+        return {name: size for name, (size, of) in needed.items() if columns & of and size[0]}
 
     def _add_states(
         self, planned: Pass, states: Float[Tensor, "layers tokens dim"], alive: Tensor | None
@@ -311,9 +311,9 @@ class _Rows:
             weight = self._join("edge_weight")
             yield "edge_source", self._join("edge_slot").where(weight > 0, 0)
             yield "edge_weight", weight
-        if "attention_log_diagonal" in self.columns:
+        if "diagonal" in recorded and "attention_log_diagonal" in self.columns:
             yield "attention_log_diagonal", self._mask(log_diagonal(self._join("diagonal")), 2)
-        if "laplacian_diagonal" in self.columns:
+        if "received" in recorded:
             both = self._join("received"), self._join("diagonal")
             yield "laplacian_diagonal", laplacian(*both, self.lengths, self.index)
         if "masses" in recorded:

@@ -83,7 +83,8 @@ class Scheduler:
         the next call. Raises what a pass raises."""
         prompts = [request.prompt for request in requests]
         tickets = [Ticket(request, lambda: None) for request in requests]
-        waiting = list(zip(tickets, _shared_lengths(prompts), strict=True))
+        lengths = _shared_lengths(prompts) if self._model.continues else [0] * len(prompts)
+        waiting = list(zip(tickets, lengths, strict=True))
         self._prefixes, self._is_closed_batch = Prefixes(), True
         try:
             most = max(len(one.prompt) + one.max_new_tokens for one in requests)
@@ -154,7 +155,7 @@ class Scheduler:
                     waiting.remove(ticket)
                     next_ones = (other.request.prompt for other in islice(waiting, 8))
                     shared = self._prefixes.length_to_keep(prompt, next_ones)
-                    self._start(ticket, row, shared)
+                    self._start(ticket, row, shared if self._model.continues else 0)
                 elif not is_blocked:
                     is_blocked = self._pool.has_rows and any(map(self._is_long, self.running))
                     if not is_blocked:
@@ -257,7 +258,8 @@ class Scheduler:
         is_long = any(map(self._is_long, some)) and not self._is_closed_batch
         share = max(1, left // prompts) if is_long and prompts else left
         for running in some:
-            taken = running.take(min(left, share))
+            whole = len(running.to_pass) if left > 0 else 0
+            taken = running.take(min(left, share) if self._model.continues else whole)
             if taken is not None:
                 found.append(taken)
                 left -= len(taken.tokens) if taken.number is None else 0

@@ -17,7 +17,7 @@ from clew.hallucination.samples.index import find_store, open_samples, read_inde
 from clew.hallucination.samples.source import KINDS
 from clew.hallucination.samples.store import is_refused
 from clew.hallucination.traces.compact import BASIS_NAME, Basis, load_basis
-from clew.hallucination.traces.schema import id_fields
+from clew.hallucination.traces.schema import WITHOUT_ATTENTION, id_fields
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
 from clew.loading.splits import SPLIT_NAMES
@@ -33,7 +33,7 @@ _READ_BYTES = 16 << 20
 _OPEN_FILES = 16
 SEQUENCE = "sequence"
 _NOT_FIELDS = {*(field.name for field in id_fields()), "label", "score"}
-_BY_LAYER = (SEQUENCE, "state_mean", "lookback", "log_diagonal_all", "node_mean")
+_BY_LAYER = (SEQUENCE, "state_mean", "node_mean", "lookback", "log_diagonal_all")
 _BY_HEAD = ("lookback", "log_diagonal_all", "laplacian_answer")
 
 
@@ -267,6 +267,11 @@ class AnswerFeatures:
     @property
     def layers(self) -> int:
         return self._size(0, _BY_LAYER) or int(self._manifest.setting("shape.layers"))
+
+    @property
+    def without_attention(self) -> tuple[int, ...]:
+        """The layers that have no attention."""
+        return tuple(self._manifest.settings.get(WITHOUT_ATTENTION, ()))
 
     @property
     def dim(self) -> int:

@@ -5,6 +5,7 @@ An edge goes from the attended token (source) to the attending token (target), b
 the sample.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,6 +105,19 @@ def strongest_edges(edges: Edges, k: int) -> Edges:
         source=np.take_along_axis(edges.source, order, 1),
         weight=np.take_along_axis(weight, order, 1),
     )
+
+
+def no_edges(nodes: Nodes, k: int = 1) -> Edges:
+    count = int(nodes.offsets[-1])
+    return Edges(source=np.zeros((count, k), np.uint16), weight=np.zeros((count, k), np.float16))
+
+
+def spread_edges(edges: Edges, nodes: Nodes, layers: Sequence[int]) -> Edges:
+    """The edges of those layers as edges of all: the others have none."""
+    spread = no_edges(nodes, edges.weight.shape[1])
+    attends = np.isin(nodes.in_sample() // np.repeat(nodes.tokens, nodes.counts), layers)
+    spread.source[attends], spread.weight[attends] = edges.source, edges.weight
+    return spread
 
 
 def edges_from_attention(batch: pa.RecordBatch, nodes: Nodes, heads: int, k: int) -> Edges:
@@ -208,7 +222,7 @@ def head_bytes(shape: SampleShape, lengths: Lengths) -> Int[np.ndarray, " rows"]
 
 
 def _width(shape: SampleShape) -> int:
-    return shape.source.layers * shape.source.heads
+    return shape.source.attention_layers * shape.source.heads
 
 
 def _threshold_bits() -> np.uint16:

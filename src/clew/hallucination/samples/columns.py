@@ -1,6 +1,7 @@
 """Rows of a sample store: its columns, and record batches built from record batches of traces."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,10 +19,12 @@ from clew.hallucination.samples.attention_graphs import (
     head_columns,
     head_fields,
     leads_forward,
+    no_edges,
+    spread_edges,
     strongest_edges,
 )
 from clew.hallucination.samples.source import (
-    ARRAY_COLUMNS,
+    EDGES,
     KINDS,
     LAPLACIAN_TOP,
     MAPS,
@@ -32,6 +35,7 @@ from clew.hallucination.samples.source import (
     Lengths,
     SampleShape,
     SourceShape,
+    array_columns,
     as_fixed,
     count_answer,
     flat,
@@ -46,6 +50,7 @@ from clew.hallucination.traces.schema import (
     CONTRAST_TRUE,
     EVALUATION,
     GROUP,
+    WITHOUT_ATTENTION,
     EvaluationShape,
     check_fields,
     check_sizes,
@@ -124,12 +129,15 @@ def find_unusable(batch: pa.RecordBatch, shape: SampleShape) -> dict[int, str]:
             reasons.setdefault(row, f"its {name} is missing or does not match its tokens")
     if reasons:
         return reasons
-    nodes = Nodes(tokens=tokens, layers=shape.source.layers)
     maps = (MAPS,) if shape.from_maps else ()
     extras = [name for name in sorted(shape.source.extras) if _is_float(batch.column(name).type)]
-    for name in ("last_hidden", "nodes", "edge_weight", *extras, *maps):
+    arrays = [name for name in array_columns(shape.source) if name != "edge_source"]
+    for name in (*arrays, *extras, *maps):
         for row in _rows_where(_not_finite, batch.column(name)):
             reasons.setdefault(row, f"its {name} contains NaN or infinity")
+    if not shape.source.attention_layers:
+        return reasons
+    nodes = Nodes(tokens=tokens, layers=shape.source.attention_layers)
     late = leads_forward(_stored_edges(batch), nodes)
     for row in np.flatnonzero(_any_of_row(late, nodes)).tolist() if late.any() else ():
         reasons.setdefault(row, "an edge leads from a token to an earlier one")
@@ -140,9 +148,10 @@ def _expected_lengths(
     batch: pa.RecordBatch, shape: SampleShape, tokens: Int[np.ndarray, " rows"]
 ) -> dict[str, Int[np.ndarray, " rows"]]:
     """The number of items that each row of the columns must have for its tokens."""
-    layers, heads = shape.source.layers, shape.source.heads
-    wanted = {name: layers * tokens for name in ARRAY_COLUMNS}
-    wanted["last_hidden"] = np.full(len(tokens), layers)
+    layers, heads = shape.source.attention_layers, shape.source.heads
+    wanted = {name: layers * tokens for name in array_columns(shape.source) if name in EDGES}
+    wanted["nodes"] = shape.source.layers * tokens
+    wanted["last_hidden"] = np.full(len(tokens), shape.source.layers)
     for name in ("attention_log_diagonal", "laplacian_diagonal"):
         if name in shape.source.extras:
             wanted[name] = layers * heads * tokens
@@ -176,10 +185,15 @@ def build_rows(
 def _graph_columns(batch: pa.RecordBatch, shape: SampleShape) -> dict[str, pa.Array]:
     layers = shape.source.layers
     nodes = Nodes(tokens=lengths(batch.column("tokens")), layers=layers)
-    if shape.from_maps:
-        edges = edges_from_attention(batch, nodes, shape.source.heads, shape.top_k)
+    attending = replace(nodes, layers=shape.source.attention_layers)
+    if not attending.layers:
+        edges = no_edges(nodes)
+    elif shape.from_maps:
+        edges = edges_from_attention(batch, attending, shape.source.heads, shape.top_k)
     else:
         edges = strongest_edges(_stored_edges(batch), shape.top_k)
+    if 0 < attending.layers < layers:
+        edges = spread_edges(edges, nodes, shape.source.with_attention)
     graphs = build_graphs(edges, nodes, shape.attn_threshold)
     ends = np.cumsum(graphs.edge_counts.sum(1, dtype=np.int64))
     offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
@@ -254,13 +268,17 @@ _TEXTS = {"accepted_answers": pa.list_(pa.string()), "samples": pa.list_(pa.stri
 def answer_fields(shape: SampleShape) -> list[pa.Field]:
     """The columns of answers/: those that all traces of the store have."""
     source = shape.source
-    layers, heads, features = source.layers, source.heads, shape.features
+    layers, features, by_head = (
+        source.layers,
+        shape.features,
+        (source.attention_layers, source.heads),
+    )
     sizes = {
-        "lookback": (layers, heads),
-        "log_diagonal_all": (layers, heads),
-        "log_diagonal_answer": (layers, heads),
-        "laplacian_top": (layers, heads, source.eigenvalues),
-        "laplacian_answer": (layers, heads),
+        "lookback": by_head,
+        "log_diagonal_all": by_head,
+        "log_diagonal_answer": by_head,
+        "laplacian_top": (*by_head, source.eigenvalues),
+        "laplacian_answer": by_head,
         "node_mean": (layers, features),
         "node_max": (layers, features),
         "node_prompt": (layers, features),
@@ -332,8 +350,9 @@ def _reduce(
     """The computed arrays. Trace by trace, since NumPy's reductions over ragged segments take
     several times as long, especially for the maximum."""
     source, prompts = shape.source, lengths.prompt.tolist()
-    heads, rows = source.layers * (source.heads), len(prompts)
-    by_head, by_node = (rows, source.layers, -1), (rows, source.layers, shape.features)
+    attending, rows = source.attention_layers, len(prompts)
+    heads, by_head = attending * source.heads, (rows, attending, -1)
+    by_node = (rows, source.layers, shape.features)
     if "attention_log_diagonal" in source.extras:
         logs = split_rows(batch.column("attention_log_diagonal"), heads, lengths.tokens)
         whole, answer = zip(*map(_average_twice, logs, prompts), strict=True)
@@ -342,7 +361,7 @@ def _reduce(
     if "laplacian_diagonal" in source.extras:
         diagonals = split_rows(batch.column("laplacian_diagonal"), heads, lengths.tokens)
         top = np.stack([sort_largest(diagonal) for diagonal in diagonals])
-        yield "laplacian_top", top.reshape(rows, source.layers, -1, LAPLACIAN_TOP)
+        yield "laplacian_top", top.reshape(rows, attending, -1, LAPLACIAN_TOP)
         answer = [_average(d[:, p:], axis=1) for d, p in zip(diagonals, prompts, strict=True)]
         yield "laplacian_answer", np.stack(answer).reshape(by_head)
     nodes = split_rows(batch.column("nodes"), source.layers, lengths.tokens)
@@ -384,7 +403,7 @@ def _reduce_nodes(
     return _average(answer, axis=1), largest, nodes[:, prompt - 1] if prompt else none
 
 
-_BY_LAYER = ("sequence", "lookback", "log_diagonal_all", "laplacian_answer", "node_mean")
+_PER_HEAD = ("lookback", "log_diagonal_all", "laplacian_answer")
 
 
 def check_samples(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
@@ -398,7 +417,8 @@ def check_samples(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
     if kind != "heads":
         check_sizes(dict(zip(("layers", "dim", "heads", "features"), sizes, strict=True)), manifest)
     others = read_eigenvalues(schema), read_evaluation(schema)
-    fields = {field.name: field for field in _fields(kind, *sizes, *others)}
+    without = tuple(manifest.settings.get(WITHOUT_ATTENTION, ()))
+    fields = {field.name: field for field in _fields(kind, *sizes, *others, without)}
     [width] = item_sizes(schema, "edge_attr", 1)
     if kind == "graphs" and width:  # converted graphs may have any number of features per edge
         attr = pa.list_(pa.list_(pa.float16(), width))
@@ -420,9 +440,9 @@ def _read_sizes(kind: Kind, schema: pa.Schema) -> tuple[int, int, int, int]:
     if kind == "heads":
         return features, 1, 1, 1
     return (
-        first(0, *_BY_LAYER, "state_mean"),
+        first(0, "sequence", "node_mean", "state_mean", *_PER_HEAD),
         first(1, "sequence", "state_mean", CONTRAST_TRUE),
-        first(1, "lookback", "log_diagonal_all", "laplacian_answer"),
+        first(1, *_PER_HEAD),
         first(1, "node_mean", "node_max", "node_prompt"),
     )
 
@@ -440,6 +460,7 @@ def _fields(
     features: int,
     eigenvalues: int,
     evaluation: EvaluationShape,
+    without_attention: tuple[int, ...],
 ) -> tuple[pa.Field, ...]:
     source = SourceShape(
         layers=layers,
@@ -452,6 +473,7 @@ def _fields(
         ),
         evaluation=evaluation,
         eigenvalues=eigenvalues,
+        without_attention=without_attention,
     )
     shape = SampleShape(source=source, features=features, top_k=0, attn_threshold=0)
     return tuple(sample_schema(kind, shape))

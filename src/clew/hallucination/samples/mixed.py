@@ -64,6 +64,10 @@ class MixedAnswers:
         return self._first.layers
 
     @property
+    def without_attention(self) -> tuple[int, ...]:
+        return self._first.without_attention
+
+    @property
     def dim(self) -> int:
         return self._first.dim
 

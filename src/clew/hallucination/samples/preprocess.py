@@ -57,7 +57,7 @@ from clew.hallucination.samples.splits import (
     write_splits,
 )
 from clew.hallucination.samples.store import SampleStore, is_refused, is_unlabeled
-from clew.hallucination.traces.schema import BY_HEAD, DIAGONALS, EIGENVALUES
+from clew.hallucination.traces.schema import BY_HEAD, DIAGONALS, EIGENVALUES, WITHOUT_ATTENTION
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.lock import Part, writer_lock
 from clew.storage.manifest import has_manifest, read_manifest
@@ -86,6 +86,7 @@ class SampleInput:
         told = {"file": self.scores.path.name, "sha256": self.scores.sha256}
         if self.spans is not None:
             told |= {"spans_file": self.spans.path.name, "spans_sha256": self.spans.sha256}
+        without = self.shape.source.without_attention
         settings = {
             "source": self.source.identity,
             "scores": told,
@@ -103,6 +104,7 @@ class SampleInput:
                 "features": self.shape.features,
                 "edge_features": 1,
             },
+            **({WITHOUT_ATTENTION: list(without)} if without else {}),
         }
         own: dict[Kind, dict[str, Any]] = {
             "answers": {"columns": [field.name for field in answer_fields(self.shape)]},

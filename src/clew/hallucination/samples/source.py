@@ -55,8 +55,13 @@ NUMBERS = ("prompt_length", "token_logprobs", "token_entropies", "lookback", ANS
 # The labels of answer tokens, made from span labels.
 TOKEN_LABELS = "token_labels"
 # What describes the machine or grows with the store does not identify it.
-ARRAY_COLUMNS = ("last_hidden", "nodes", "edge_source", "edge_weight")
 _NOT_IDENTITY = ("machine", "sources")
+_STATES, EDGES = ("last_hidden", "nodes"), ("edge_source", "edge_weight")
+
+
+def array_columns(shape: TraceShape) -> tuple[str, ...]:
+    """The columns that samples are built from: without attention, there are no edges."""
+    return (*_STATES, *EDGES) if shape.attention_layers else _STATES
 
 
 def hash_traces(manifest: Manifest) -> str:
@@ -122,7 +127,8 @@ class TraceSource:
         return self._refuse_lacking(self._store.peek(self._store.shards.index(entry)))
 
     def _refuse_lacking(self, reader: ShardReader) -> ShardReader:
-        missing = [name for name in ARRAY_COLUMNS if name not in reader.schema.names]
+        needed = array_columns(read_shape(reader.schema))
+        missing = [name for name in needed if name not in reader.schema.names]
         if missing:
             raise StoreError(
                 f'the traces of "{self.path}" have no "{missing[0]}": extract or convert them '
@@ -303,7 +309,7 @@ class SampleShape:
         maps = [MAPS] if needs_maps else []
         ends = [TOKEN_ENDS] if TOKEN_LABELS in self.source.extras else []
         extras = sorted(self.source.extras - {TOKEN_LABELS})
-        return [*ids, "tokens", *ARRAY_COLUMNS, *extras, *ends, *maps]
+        return [*ids, "tokens", *array_columns(self.source), *extras, *ends, *maps]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from clew.base.errors import InputError, StoreError
 from clew.base.texts import bytes_text, counted
-from clew.hallucination.traces.schema import check_traces, resolve_shape
+from clew.hallucination.traces.schema import check_traces, read_kinds, read_shape, resolve_shape
 from clew.hallucination.traces.token_texts import read_token_texts
 from clew.storage.mirror import open_folder
 from clew.storage.reader import ShardReader, StoreReader, read_value
@@ -34,7 +34,8 @@ class Trace(Mapping[str, Any]):
     `list(trace)` gives the fields; a missing one raises KeyError. Arrays are read-only NumPy views
     into the memory-mapped shard: reading a field touches only that field's bytes.
     `hidden_states[l]` is `[tokens, dim]`, `attentions[l]` is `[heads, tokens, tokens]` (both only
-    in stores extracted with `keep="full"`).
+    in stores extracted with `keep="full"`). Where some layers of the model have no attention,
+    what is stored of it is that of the others, `with_attention`.
     """
 
     def __init__(self, batch: pa.RecordBatch, row: int) -> None:
@@ -57,6 +58,16 @@ class Trace(Mapping[str, Any]):
                 f"{list(shape)}: extract or convert it again."
             )
         return value.reshape(shape)
+
+    @property
+    def layer_kinds(self) -> list[str]:
+        """The kind of each layer; empty if all have attention."""
+        return [layer["kind"] for layer in read_kinds(self._batch.schema)]
+
+    @property
+    def with_attention(self) -> tuple[int, ...]:
+        """The layers that have attention."""
+        return read_shape(self._batch.schema).with_attention
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._batch.schema.names)

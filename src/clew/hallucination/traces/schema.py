@@ -2,18 +2,19 @@
 columns carry their shape in the field's metadata ("layers,tokens,64" with the numbers filled in),
 so that a reader needs only the file."""
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
 from clew.base.texts import shortened
-from clew.base.typed_json import Bounds
+from clew.base.typed_json import Bounds, read_as
 from clew.storage.arrow import is_list
 from clew.storage.manifest import Manifest
 
@@ -21,6 +22,11 @@ Keep = Literal["compact", "full"]
 
 BASIS_NAME = "basis.arrow"
 SHAPE_KEY = b"shape"
+# In the schema of models whose layers do not all have attention: the kind of each layer, and which
+# have attention.
+KINDS_KEY = b"layers"
+# The setting of their samples that names the layers without attention.
+WITHOUT_ATTENTION = "without_attention"
 TOKENS = "tokens"
 ANSWER = "answer"
 # Stores started before this column existed continue without it.
@@ -60,13 +66,29 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True, kw_only=True)
 class TraceShape:
-    """The sizes shared by all traces of a store."""
+    """The sizes shared by all traces of a store. Attention is stored of the layers that have it,
+    all but those `without_attention` (Mamba, linear attention, convolution)."""
 
     layers: Annotated[int, Bounds(least=1, most=1024)]
     dim: Annotated[int, Bounds(least=1, most=2**20)]
     heads: Annotated[int, Bounds(least=0, most=4096)]
     node_dim: Annotated[int, Bounds(least=0, most=2**20)]
     edges_per_token: Annotated[int, Bounds(least=0, most=2**20)]
+    without_attention: tuple[int, ...] = ()
+
+    @property
+    def with_attention(self) -> tuple[int, ...]:
+        """The layers that have attention."""
+        return tuple(n for n in range(self.layers) if n not in self.without_attention)
+
+    @property
+    def attention_layers(self) -> int:
+        return len(self.with_attention)
+
+    def describe(self) -> dict[str, Any]:
+        """As files have it; nothing is said of layers if all have attention."""
+        sizes = asdict(self)
+        return {name: size for name, size in sizes.items() if size != ()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +135,14 @@ def reduced_fields(shape: TraceShape, eigenvalues: int = MOST_EIGENVALUES) -> li
     """What `keep="compact"` stores of the hidden states and the attention; 0 `eigenvalues` mean the
     diagonals of every token instead."""
     layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
+    of_states = [
+        _fixed("last_hidden", layers, shape.dim),
+        _fixed(ANSWER_HIDDEN, layers, shape.dim),
+        _ragged("nodes", pa.list_(pa.float16(), shape.node_dim), layers, TOKENS, shape.node_dim),
+    ]
+    layers = shape.attention_layers
+    if not layers:
+        return of_states
     of_heads = [
         _fixed(LOG_ALL, layers, heads),
         _fixed(LOG_ANSWER, layers, heads),
@@ -121,9 +151,7 @@ def reduced_fields(shape: TraceShape, eigenvalues: int = MOST_EIGENVALUES) -> li
     ]
     of_tokens = [_ragged(name, pa.float16(), layers, heads, TOKENS) for name in DIAGONALS]
     return [
-        _fixed("last_hidden", layers, shape.dim),
-        _fixed(ANSWER_HIDDEN, layers, shape.dim),
-        _ragged("nodes", pa.list_(pa.float16(), shape.node_dim), layers, TOKENS, shape.node_dim),
+        *of_states,
         _ragged("edge_source", pa.list_(pa.uint16(), k), layers, TOKENS, k),
         _ragged("edge_weight", pa.list_(pa.float16(), k), layers, TOKENS, k),
         *(of_heads if eigenvalues else of_tokens),
@@ -156,10 +184,11 @@ def evaluation_fields(evaluation: EvaluationShape, dim: int) -> list[pa.Field]:
 
 def full_fields(shape: TraceShape) -> list[pa.Field]:
     """What `keep="full"` stores in addition: every hidden state and every attention map."""
-    layers, heads, dim = shape.layers, shape.heads, shape.dim
+    layers, with_attention, dim = shape.layers, shape.attention_layers, shape.dim
+    maps = (with_attention, shape.heads, TOKENS, TOKENS)
     return [
         _ragged("hidden_states", pa.list_(pa.float16(), dim), layers, TOKENS, dim, large=True),
-        _ragged("attentions", pa.float16(), layers, heads, TOKENS, TOKENS, large=True),
+        *([_ragged("attentions", pa.float16(), *maps, large=True)] if with_attention else []),
     ]
 
 
@@ -174,10 +203,12 @@ def trace_schema(
     parts: bool = False,
     given: bool = False,
     evaluation: EvaluationShape = NO_EVALUATION,
+    kinds: Sequence[str] = (),
 ) -> pa.Schema:
     """The schema of the shards that `clew extract` writes; `samples`, `context`, `parts` and
     `given` say whether there are columns for sampled answers, for the texts that questions are
-    about, for the parts of answers, and for what a file says of answers that were given."""
+    about, for the parts of answers, and for what a file says of answers that were given. `kinds`
+    are those of the layers, which are in the metadata unless all have attention."""
     fields = [*id_fields(), *text_fields(), *probability_fields()]
     if context:
         fields.append(pa.field(CONTEXT, pa.string()))
@@ -194,7 +225,13 @@ def trace_schema(
     fields += [field for field in reduced if answer_hidden or field.name != ANSWER_HIDDEN]
     if keep == "full":
         fields += full_fields(shape)
-    return pa.schema(fields)
+    if not shape.without_attention:
+        return pa.schema(fields)
+    layers = [
+        {"kind": kind, "attention": layer not in shape.without_attention}
+        for layer, kind in enumerate(kinds or ["unknown"] * shape.layers)
+    ]
+    return pa.schema(fields, metadata={KINDS_KEY: json.dumps(layers).encode()})
 
 
 def check_traces(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
@@ -202,7 +239,7 @@ def check_traces(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
     another type or shape than the sizes of the store require. Returns the columns that have a value
     in every row."""
     shape = read_shape(schema)
-    check_sizes(asdict(shape), manifest)
+    check_sizes(shape.describe(), manifest)
     fields = _all_fields(shape, read_eigenvalues(schema), read_evaluation(schema))
     check_fields(schema, fields, required=text_fields())
     return *(field.name for field in id_fields()), "tokens"
@@ -213,7 +250,7 @@ def _all_fields(
     shape: TraceShape, eigenvalues: int, evaluation: EvaluationShape
 ) -> tuple[pa.Field, ...]:
     texts = (pa.field(name, pa.list_(pa.string())) for name in ("samples", "tokens_decoded"))
-    every = {"context": True, "parts": True, "given": True}
+    every: dict[str, Any] = {"context": True, "parts": True, "given": True}
     schema = trace_schema(shape, "full", eigenvalues=eigenvalues, evaluation=evaluation, **every)
     return (*schema, *texts, *(one for one in reduced_fields(shape, 0) if one.name in DIAGONALS))
 
@@ -248,7 +285,27 @@ def read_shape(schema: pa.Schema) -> TraceShape:
         heads=_count_heads(schema),
         node_dim=item_sizes(schema, "nodes", 1)[0],
         edges_per_token=item_sizes(schema, "edge_source", 1)[0],
+        without_attention=_read_without_attention(schema, layers),
     )
+
+
+def read_kinds(schema: pa.Schema) -> list[dict[str, Any]]:
+    """The kind of each layer and whether it has attention; empty if all have it. Raises ValueError
+    if that is not what the schema says."""
+    text = (schema.metadata or {}).get(KINDS_KEY)
+    return [] if text is None else read_as(list[_LayerKind], json.loads(text), "layers")
+
+
+class _LayerKind(TypedDict):
+    kind: str
+    attention: bool
+
+
+def _read_without_attention(schema: pa.Schema, layers: int) -> tuple[int, ...]:
+    kinds = read_kinds(schema)
+    if kinds and len(kinds) != layers:
+        raise ValueError(f"has {layers} layers, but names the kinds of {len(kinds)}")
+    return tuple(layer for layer, kind in enumerate(kinds) if not kind["attention"])
 
 
 def _count_heads(schema: pa.Schema) -> int:
@@ -275,12 +332,16 @@ def _fixed_sizes(kind: pa.DataType) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def check_sizes(found: Mapping[str, int], manifest: Manifest) -> None:
+def check_sizes(found: Mapping[str, Any], manifest: Manifest) -> None:
     """Raises ValueError if the manifest names other sizes than those found."""
     expected = manifest.settings.get("shape", {})
     for name, size in found.items():
-        if size and expected.get(name, size) != size:
+        if size and _as_list(expected.get(name, size)) != _as_list(size):
             raise ValueError(f"has {name}={size}, but the manifest says {expected[name]}")
+
+
+def _as_list(size: Any) -> Any:
+    return list(size) if isinstance(size, tuple) else size
 
 
 def check_fields(

@@ -18,6 +18,7 @@ class MemoryFeatures:
         self._values = dict(values)
         self.labels = {split: labels[rows].astype(np.int8) for split, rows in self._rows.items()}
         self.fields = frozenset(values)
+        self.without_attention: tuple[int, ...] = ()
 
     @property
     def layers(self) -> int:

@@ -26,7 +26,13 @@ from clew.hallucination.detectors.probes.fitting import (
     standardize,
     where,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
+from clew.hallucination.detectors.probes.method import (
+    Features,
+    Fitted,
+    Scorer,
+    layers_of,
+    method,
+)
 from clew.metrics.ranking import auroc
 
 DIAGONAL = "log_diagonal_answer"
@@ -74,13 +80,14 @@ class HeadsProbe(LinearScorer, kind="heads"):
 def learn_attention_score(data: Features) -> Fitted:
     """Fit LLM-Check's attention score; the layer with the best validation AUROC is used."""
     known, by_layer = has_tokens(data, "train"), []
-    for layer in range(data.layers):
+    for layer in range(len(layers_of(DIAGONAL, data))):
         found = data.read(DIAGONAL, "train", layer=layer).sum(axis=1)[known]
         without = float(np.median(found)) if len(found) else 0.0
         by_layer.append(AttentionScore(layer=layer, without=without))
     labels = data.labels["validation"]
     best = max(by_layer, key=lambda one: auroc(labels, one.score(data, "validation")))
-    return Fitted(scorer=best, chosen={"layer": best.layer}, by_layer=by_layer)
+    chosen = {"layer": layers_of(DIAGONAL, data)[best.layer]}
+    return Fitted(scorer=best, chosen=chosen, by_layer=by_layer)
 
 
 @method("lookback", "Lookback Lens", "probe", LOOKBACK)
@@ -120,9 +127,10 @@ class LayersProbe(Scorer, kind="layers"):
         return frozenset({self.field})
 
     def score(self, data: Features, split: str) -> Array:
-        if data.layers != len(self.weights):
+        layers = len(layers_of(self.field, data))
+        if layers != len(self.weights):
             raise InputError(
-                f"these answers have {data.layers} layers, but the method was fitted on "
+                f"these answers have {layers} layers, but the method was fitted on "
                 f"{len(self.weights)}: use answers of the same model."
             )
         parts = read_layers(data, self.field, split, features=self.weights.shape[1])
@@ -147,7 +155,7 @@ def read_layers(
     many eigenvalues, or as many as give a layer this number of `features`. The slice is the place
     of the layers among those read."""
     is_small = len(data.labels[split]) <= FEW
-    layers = range(0, data.layers, every)
+    layers = range(0, len(layers_of(field, data)), every)
     for place, layer in enumerate([None] if is_small else layers):
         values = data.read(field, split, layer=layer)
         values = values[:, ::every] if is_small else values
@@ -196,7 +204,7 @@ class _ScaledLayers:
     def __init__(self, data: Features, field: str, *, depth: int = 1) -> None:
         self.data, self.field, self.depth = data, field, depth
         self.labels = data.labels["train"]
-        self.scales: dict[int, Scale] = {}
+        self.count, self.scales = len(layers_of(field, data)), dict[int, Scale]()
         self.rows = draw_answers(len(self.labels))
 
     def read_training(self, layer: int) -> Matrix:
@@ -224,7 +232,7 @@ def _fit_candidates(
     of those for more, so they are accumulated."""
     products = Products(len(layers.rows))
     for low, high in zip([0, *ranks], ranks, strict=False):
-        for layer in range(layers.data.layers):
+        for layer in range(layers.count):
             values = layers.read_some(layer)
             place = layers.ranks(values.shape[1])
             products.add(np.ascontiguousarray(values[:, (low <= place) & (place < high)]))
@@ -241,7 +249,7 @@ def _coordinates(layers: _ScaledLayers, components: Components, ranks: int) -> M
     if len(layers.rows) == len(layers.labels):
         return components.values
     result = np.zeros((len(layers.labels), components.values.shape[1]), np.float32)
-    for layer in range(layers.data.layers):
+    for layer in range(layers.count):
         values = layers.read_training(layer)
         directions = values[layers.rows].T @ components.shares
         directions[layers.ranks(len(directions)) >= ranks] = 0
@@ -255,7 +263,7 @@ def _choose(layers: _ScaledLayers, fitted: Iterator[_Candidate]) -> Fitted:
     shares = np.stack([candidate.shares for candidate in candidates], axis=1)
     scores = np.zeros((len(layers.data.labels["validation"]), len(candidates)), np.float32)
     weights = []
-    for layer in range(layers.data.layers):
+    for layer in range(layers.count):
         found = layers.read_some(layer).T @ shares
         place = layers.ranks(len(found))
         found *= place[:, None] < [candidate.ranks for candidate in candidates]

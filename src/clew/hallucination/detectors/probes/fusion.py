@@ -26,7 +26,13 @@ from clew.hallucination.detectors.probes.fitting import (
     read_ragged,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, method
+from clew.hallucination.detectors.probes.method import (
+    Features,
+    Fitted,
+    Scorer,
+    layers_of,
+    method,
+)
 from clew.metrics.ranking import auroc
 
 if TYPE_CHECKING:
@@ -226,7 +232,7 @@ def _scaled_layers(signal: str, data: Features, rows: np.ndarray) -> Iterator[tu
         yield _scale(read_confidence(data, "train")[rows], signal, 1)
         return
     ranks = _RANKS if signal == _SPECTRUM else None
-    layers = range(0, data.layers, _EVERY.get(signal, 1))
+    layers = range(0, len(layers_of(signal, data)), _EVERY.get(signal, 1))
     for layer in layers:
         values = data.read(signal, "train", layer=layer)[rows][..., :ranks]
         yield _scale(values.reshape(len(rows), -1), f"{signal}, layer {layer},", len(layers))

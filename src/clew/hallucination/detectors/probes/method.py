@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from clew.base.errors import InputError, StoreError
+from clew.hallucination.traces.schema import BY_HEAD
 from clew.metrics.ranking import auroc
 
 Family = Literal["baseline", "no training", "probe", "network"]
@@ -31,6 +32,9 @@ class Features(Protocol):
 
     @property
     def layers(self) -> int: ...
+
+    @property
+    def without_attention(self) -> tuple[int, ...]: ...
 
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any: ...
 
@@ -52,6 +56,20 @@ class Wrapped:
     @property
     def layers(self) -> int:
         return self.data.layers
+
+    @property
+    def without_attention(self) -> tuple[int, ...]:
+        return self.data.without_attention
+
+
+# The fields with a value per head: of those layers that have attention.
+OF_HEADS = (*BY_HEAD, "lookback")
+
+
+def layers_of(field: str, data: Features) -> list[int]:
+    """The layers that a field has values of, in their order: it is read by their places in it."""
+    without = data.without_attention if field in OF_HEADS else ()
+    return [layer for layer in range(data.layers) if layer not in without]
 
 
 class Scorer(Protocol):

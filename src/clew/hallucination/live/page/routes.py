@@ -109,12 +109,13 @@ class Tracer:
         [(logprobs, entropies)], reduced = passed
         shape, length = self._decoder.shape, len(prompt) + len(answer)
         arrays = reduced_columns(reduced, [length])
-        sizes = {
+        sizes: dict[str, tuple[int, ...]] = {
             "last_hidden": (shape.layers, shape.dim),
-            "lookback": (shape.layers, shape.heads),
-            "edge_source": (shape.layers, length, shape.edges_per_token),
-            "edge_weight": (shape.layers, length, shape.edges_per_token),
         }
+        if attending := shape.attention_layers:
+            sizes["lookback"] = (attending, shape.heads)
+            edges = (attending, length, shape.edges_per_token)
+            sizes |= {"edge_source": edges, "edge_weight": edges}
         texts = split_texts(self._decode, [*prompt, *answer])
         trace = {
             "global_example_id": -1,
@@ -128,6 +129,7 @@ class Tracer:
             "prompt_length": len(prompt),
             "token_logprobs": logprobs,
             "token_entropies": entropies,
+            "with_attention": shape.with_attention,
             **{name: arrays[name].reshape(size) for name, size in sizes.items()},
         }
         return read_answer(trace, texts, None, None)

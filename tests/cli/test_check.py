@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import clew
 from clew.hallucination.grounded.reader import MOST_SOURCE_CHARACTERS
+from tests.hallucination.grounded.test_reader import make_reader
 from tests.pages.driving import Browser, needs_chromium
 
 SOURCE = "Items can be returned within 30 days of delivery. Refunds take a week."
@@ -97,6 +99,20 @@ def test_files_that_cannot_be_read_are_refused(
     file.write_bytes(content)
     ended = check("--source", file, "--answer", "Yes.")
     assert ended.code == 2 and said in ended.err and not ended.out
+
+
+def test_a_source_that_is_not_familiar_gets_no_verdict(
+    run: Any, model_folder: Path, tmp_path: Path
+) -> None:
+    reader = make_reader(model_folder, surprise_limit=0.001)
+    reader.adapter["surprise"] = torch.full((len(reader.tokenizer),), 6.0)
+    reader.save(tmp_path / "reader")
+    words = ("--reader", tmp_path / "reader", "--source", SOURCE, "--answer", ANSWER)
+    ended = run("check", *words)
+    assert ended.code == 0 and ended.out.startswith(f"{ANSWER}\nnot familiar: no verdict: ")
+    assert "clew adapt grounded" in ended.out and " risk " not in ended.out
+    found = json.loads(run("check", *words, "--json").out)
+    assert (found["state"], found["risk"], found["spans"]) == ("out_of_distribution", None, [])
 
 
 def test_in_python_a_text_is_never_the_name_of_a_file(reader_folder: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from clew.cli.printing import (
     first_words,
     is_colored,
     print_line,
-    print_remedy,
     shade_of,
 )
 from clew.cli.renderer import Renderer
@@ -29,6 +28,10 @@ if TYPE_CHECKING:
     from clew.hallucination.grounded import UnsupportedSpan
 
 COMMAND = read_command(check)
+_REMEDY = (
+    "not familiar? To get a verdict, label answers of this kind, and adapt the reader to them: "
+    '"clew adapt grounded --labeled FILE --out FOLDER"'
+)
 _MOST_COLUMNS = 120  # of an answer with its risk on the same line
 _PASSAGE_CHARACTERS = 300
 _LEAST_SHADE = 0.2  # the lightest: what is marked is seen
@@ -94,7 +97,7 @@ def _print_result(console: Console, result: "CheckResult") -> None:
     if result.promise is not None and reading.risk_level == "low":
         print_line(console, f"promise: {result.promise.text}")
     if reading.state == "out_of_distribution":
-        print_remedy(console)
+        print_line(console, _REMEDY, style="dim")
     if result.path is not None:
         print_line(console, f"written to {result.path}")
 

@@ -19,7 +19,7 @@ async function check(source, answer, question) {
   }
 }
 
-const words = (found) => (found.state === "checked" ? `${counted(found.spans.length, "unsupported span")}.` : "");
+const words = (found) => (found.state !== "checked" ? "" : found.spans.length ? `${counted(found.spans.length, "unsupported span")}.` : "Nothing is marked.");
 
 function draw(source, answer, question, found) {
   const passages = drawPassages(source, found.spans);

@@ -20,7 +20,7 @@ from clew.hallucination.grounded.passages import Passages, split_sentences
 from clew.hallucination.grounded.reader import (
     MOST_SOURCE_CHARACTERS,
     ReaderSettings,
-    join_tokens,
+    find_spans,
     make_network,
 )
 from clew.hallucination.llm.models import fingerprint, load_model
@@ -120,9 +120,17 @@ def test_damaged_adapter_is_refused(reader: Reader, tmp_path: Path) -> None:
             load_reader(tmp_path, device="cpu")
 
 
-def test_runs_of_tokens_join_over_a_gap_of_one() -> None:
+def test_spans_extend_over_neighbors_and_join_over_a_gap_of_one() -> None:
     places = [(0, 2), (3, 5), (6, 8), (9, 11), (12, 14), (15, 17)]
-    assert join_tokens(places, [True, False, True, False, False, True]) == [(0, 8), (15, 17)]
+    assert find_spans(places, np.array([1.0, -5, 1, -5, -5, 1]), 0.0) == [(0, 8), (15, 17)]
+    assert find_spans(places, np.array([-5.0, -0.5, 1, -0.5, -5, -5]), 0.0) == [(3, 11)]
+    assert find_spans(places, np.array([-5.0, -4, -3, -4, -5, -6]), 0.0) == [(6, 8)]  # the highest
+    assert find_spans([], np.zeros(0), 0.0) == []
+
+
+def test_answers_of_low_risk_have_no_spans(model_folder: Path) -> None:
+    assert not make_reader(model_folder, threshold=1.0).read([ROW])[0].spans
+    assert make_reader(model_folder, threshold=0.0).read([ROW])[0].spans
 
 
 def test_nearest_passage_shares_the_rare_words_of_the_sentence() -> None:

@@ -63,6 +63,8 @@ _BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
 _ROWS_AT_ONCE = 4096
 # The temperature of the smoothed maximum; chosen on documents of RAGTruth QA that were held out.
 SMOOTHING = 0.5
+# How much lower the logits of neighbors may be that a span extends over; chosen there, too.
+_EXTENT = 1.0
 _LEAST_LOGIT = -30.0
 # A source of this many tokens is believed half to be like the others.
 _SHORT_SOURCE = 20
@@ -168,7 +170,7 @@ class ReaderSettings:
     """How a reader reads: what a token attends to, the tokens of a window, how many tokens of the
     source two windows share, and the rank of the changed weights. The logits of an answer's tokens
     make its own by a maximum that is smoothed by `smoothing`, and that its risk by `calibration`.
-    Answers above `threshold` are flagged; tokens with a logit above `token_threshold` make spans.
+    Answers above `threshold` are flagged; their tokens above `token_threshold` make spans.
     Sources are familiar up to a mean surprise of `surprise_limit`."""
 
     model: BaseModel
@@ -332,9 +334,9 @@ class Reader:
             logits=logits,
             settings=self.settings,
         )
-        found = join_tokens(places, logits > self.settings.token_threshold)
-        if not found:
+        if reading.verdict != "hallucinated":
             return reading
+        found = find_spans(places, logits, self.settings.token_threshold)
         passages = Passages(row.sources)
         spans = [
             UnsupportedSpan(**asdict(unit), nearest=passages.nearest(row.answer, *place))
@@ -498,17 +500,24 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def join_tokens(
-    places: Sequence[tuple[int, int]], chosen: Sequence[bool] | np.ndarray
+def find_spans(
+    places: Sequence[tuple[int, int]], logits: np.ndarray, threshold: float
 ) -> list[tuple[int, int]]:
-    """Runs of chosen tokens, as places in the text; a single token between two is part of both."""
+    """The unsupported spans of an answer that is flagged, as places in the text: runs of tokens
+    around those above the threshold, or around the highest if there are none. They extend over
+    neighbors whose logit is nearly as high, and join over a gap of one token."""
+    chosen = logits >= min(threshold, float(logits.max(initial=-np.inf)))
+    is_near = logits > threshold - _EXTENT
+    for order in (range(1, len(chosen)), range(len(chosen) - 2, -1, -1)):
+        for number in order:
+            chosen[number] |= is_near[number] and chosen[number - order.step]
     spans: list[tuple[int, int]] = []
-    last = None
-    for number, (start, end) in enumerate(places):
-        if chosen[number]:
-            if last is not None and number - last <= 2:
-                spans[-1] = (spans[-1][0], end)
-            else:
-                spans.append((start, end))
-            last = number
+    last = -3
+    for number in np.flatnonzero(chosen).tolist():
+        start, end = places[number]
+        if number - last <= 2:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+        last = number
     return spans

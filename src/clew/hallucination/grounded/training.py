@@ -35,8 +35,8 @@ from clew.hallucination.grounded.reader import (
     Reader,
     ReaderSettings,
     find_problem,
+    find_spans,
     halve_on_gpu,
-    join_tokens,
     make_network,
     pool_logits,
 )
@@ -402,11 +402,13 @@ def calibrate_reader(
     reader = Reader(reader.network, reader.tokenizer, reader.settings, {**reader.adapter, **known})
     sources = {source: None for one in (*seen, *unseen) for source in one.sources}
     distances = [reader.mean_surprise(one) for one in encode_all(reader.tokenizer, [*sources])]
+    risks = scale.probabilities(scores)
+    threshold = best_threshold(labels, risks, positive_rate=rate)
     settings = replace(
         reader.settings,
         calibration=scale,
-        threshold=best_threshold(labels, scale.probabilities(scores), positive_rate=rate),
-        token_threshold=_choose_token_threshold(unseen, read, rate),
+        threshold=threshold,
+        token_threshold=_choose_token_threshold(unseen, read, risks > threshold, rate),
         surprise_limit=max(
             float(np.quantile(distances, _FAMILIAR)), _WIDE * float(np.median(distances))
         ),
@@ -417,10 +419,16 @@ def calibrate_reader(
 def _choose_token_threshold(
     answers: Sequence[GroundedLabel],
     read: Sequence[tuple[list[tuple[int, int]], np.ndarray]],
+    flagged: np.ndarray,
     rate: float,
 ) -> float:
     """The logit for the best span F1 at this rate of hallucinated answers; 0 without spans."""
-    rows = [(one, found) for one, found in zip(answers, read, strict=True) if one.spans is not None]
+    nothing: tuple[list[tuple[int, int]], np.ndarray] = ([], np.zeros(0))
+    rows = [
+        (one, found if is_flagged else nothing)
+        for one, found, is_flagged in zip(answers, read, flagged, strict=True)
+        if one.spans is not None
+    ]
     share = float(np.mean([one.hallucinated for one, _ in rows])) if rows else 0.0
     if not 0 < share < 1:
         return 0.0
@@ -428,7 +436,7 @@ def _choose_token_threshold(
     quality = [
         span_f1(
             [
-                count_overlap(join_tokens(places, logits > threshold), one.spans or ())
+                count_overlap(find_spans(places, logits, threshold), one.spans or ())
                 for one, (places, logits) in rows
             ],
             weights,

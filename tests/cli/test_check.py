@@ -115,6 +115,11 @@ def test_a_source_that_is_not_familiar_gets_no_verdict(
     assert (found["state"], found["risk"], found["spans"]) == ("out_of_distribution", None, [])
 
 
+def test_a_reader_cannot_be_asked(run: Any) -> None:
+    ended = run("ask", "Who?", "--detector", "grounded")
+    assert ended.code == 2 and '"clew check"' in ended.err
+
+
 def test_in_python_a_text_is_never_the_name_of_a_file(reader_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "secret.txt"
     file.write_text("The secret.", encoding="utf-8")

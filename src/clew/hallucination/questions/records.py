@@ -389,7 +389,7 @@ def read_contexts(fields: Fields) -> str | None:
     for column, value in zip(fields.roles["context"], fields.values("context"), strict=True):
         doubtful = asked and is_doubtful_context(column)
         try:
-            text = read_context(value)
+            text = read_context(value, records=not doubtful)
         except UnusableRecordError:
             if not doubtful:
                 raise
@@ -511,37 +511,45 @@ def first_line(error: BaseException) -> str:
     return said.splitlines()[0].rstrip(".")
 
 
-def read_context(value: object) -> str | None:
+def read_context(value: object, *, records: bool = True) -> str | None:
     """The context as one text, None if it is empty. Passages are separated by a blank line, the
-    sentences of one by a space. Raises ValueError for anything else than text."""
-    text = "\n\n".join(filter(None, map(_join, _passages(value)))).strip()
+    sentences of one by a space. A record, such as of a business, is read as JSON if `records`.
+    Raises ValueError for anything else than text."""
+    text = "\n\n".join(
+        filter(None, (_join(one, records) for one in _passages(value, records)))
+    ).strip()
     check_length("context", text)
     return text or None
 
 
-def _passages(value: object) -> list[Any]:
-    value = _unwrap(value)
+def _passages(value: object, records: bool) -> list[Any]:
+    value = _unwrap(value, records)
     if value is None or (isinstance(value, float) and value != value):  # NaN in a table
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _join(value: object, depth: int = 0) -> str:
-    value = _unwrap(value)
+def _join(value: object, records: bool, depth: int = 0) -> str:
+    value = _unwrap(value, records)
     if value is None:
         return ""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, list | tuple) and depth < _MAX_CONTEXT_DEPTH:
-        return " ".join(filter(None, (_join(inner, depth + 1) for inner in value)))
+        return " ".join(filter(None, (_join(inner, records, depth + 1) for inner in value)))
     raise UnusableRecordError(f"its context contains a {type(value).__name__}, not text")
 
 
-def _unwrap(value: object) -> object:
+def _unwrap(value: object, records: bool) -> object:
     if not isinstance(value, Mapping):
         return value
-    found = next((value[key] for key in _CONTEXT_KEYS if key in value), None)
-    if found is None:
+    known = [value[key] for key in _CONTEXT_KEYS if key in value]
+    if known or not value:
+        return next((one for one in known if one is not None), None)
+    if not records:
         keys = ", ".join(_CONTEXT_KEYS)
         raise UnusableRecordError(f"its context is a record without any of {keys}")
-    return found
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, TypeError, RecursionError):
+        raise UnusableRecordError("its context is a record that is not JSON") from None

@@ -131,6 +131,13 @@ def open_asker(given: AskSettings) -> "Asker":
         raise InputError(
             "it must be 1 or more.", setting="max_new_tokens", value=given.max_new_tokens
         )
+    if is_reader(given.detector):
+        raise InputError(
+            "a reader compares answers that exist with their sources, and cannot be asked: use "
+            '"clew check", or give a detector.',
+            setting="detector",
+            value=given.detector,
+        )
     check_exists("detector", given.detector)
     # Before the imports, which take seconds.
     with report_work(reporter, StepStarted(name="loading the model and its detector")):

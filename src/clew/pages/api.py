@@ -155,7 +155,10 @@ class ApiKeys:
 def read_keys(file: Path | None, variable: str | None) -> ApiKeys:
     """The keys in a file, one per line ("#" starts a comment), and in the environment variable of
     that name, separated by commas or white space. Raises InputError; no key is ever in its text."""
-    found = _split(_read_variable(variable).replace(",", "\n").replace(" ", "\n"), "api_keys_env")
+    found = _split(
+        read_variable(variable, "api_keys_env").replace(",", "\n").replace(" ", "\n"),
+        "api_keys_env",
+    )
     if file is not None:
         try:
             text = read_bounded(file, _MAX_BYTES).decode()
@@ -171,13 +174,13 @@ def read_keys(file: Path | None, variable: str | None) -> ApiKeys:
     return ApiKeys(found)
 
 
-def _read_variable(name: str | None) -> str:
+def read_variable(name: str | None, setting: str) -> str:
     """An environment variable that is named contains a key: a server that is meant to require keys
-    does not run without."""
+    does not run without. "" without a name."""
     value = os.environ.get(name, "") if name is not None else ""
     if name is not None and not value.strip():
         raise InputError(
-            "this environment variable contains no API key.", setting="api_keys_env", value=name
+            "this environment variable contains no API key.", setting=setting, value=name
         )
     return value
 

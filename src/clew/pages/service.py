@@ -294,6 +294,7 @@ logger = logging.getLogger(__name__)
 
 # As other servers note a client that left before its answer.
 LEFT = 499
+_REQUEST_ID = b"x-request-id"
 
 
 class Front:
@@ -331,10 +332,10 @@ class Watch:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    (b"x-request-id", number.encode()),
-                ]
+                given = list(message.get("headers", ()))
+                if all(name.lower() != _REQUEST_ID for name, _ in given):  # an upstream's own
+                    given.append((_REQUEST_ID, number.encode()))
+                message["headers"] = given
             await send(message)
 
         with self._lifecycle.request():

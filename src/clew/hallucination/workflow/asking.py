@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
     from clew.hallucination.live.feedback import Feedback
+    from clew.hallucination.live.service.upstream import UpstreamSettings
     from clew.hallucination.live.session import Asker, AskResult, Session
     from clew.hallucination.questions import Question
     from clew.pages.service import Loaded
@@ -195,6 +196,15 @@ class ServeSettings(ModelPlacement, OnRisk):
         allowed_hosts: Further names of this server that clients may use, such as a proxy's.
         reader: Folder of a reader of your own, for /v1/check. It is loaded with the first answer to
             check. [default: the ready one]
+        upstream: URL of another server's API, such as http://host:8000/v1. It generates the
+            answers: every request below /v1/ goes to it, and its answers come back with their risk.
+            The detector may then be a reader, such as grounded, which needs no model's states.
+        upstream_key_env: Environment variable that contains the API key for `upstream`. [default:
+            what clients send, if this server has no API keys of its own]
+        check: When streams from `upstream` are checked: at the end of an answer, or also sentence
+            by sentence.
+        check_seconds: How long a finished answer of `upstream` may wait for its risk; then it is
+            delivered as not checked.
         max_rows: Number of answers to generate at once.
         max_waiting: Number of answers that may wait; more requests are refused with status 429.
         max_prompt_tokens: Maximum length of a prompt. [default: what the model takes]
@@ -227,6 +237,10 @@ class ServeSettings(ModelPlacement, OnRisk):
     allow_anonymous: Annotated[bool, NeverFromFile] = False
     allowed_hosts: Annotated[Sequence[str], NeverFromFile] = ()
     reader: str | Path = "grounded"
+    upstream: Annotated[str | None, NeverFromFile] = None
+    upstream_key_env: Annotated[str | None, NeverFromFile] = None
+    check: Literal["answer", "sentence"] = "answer"
+    check_seconds: float = 10.0
     max_rows: int = 64
     max_waiting: int = 256
     max_prompt_tokens: int | None = None
@@ -284,6 +298,7 @@ def serve(given: ServeSettings) -> None:
     keys = read_keys(as_path(given.api_keys_file), given.api_keys_env)
     address = select(Address, given, keys=keys)
     limits = connection_limits(given.max_body_bytes)
+    upstream = _read_upstream(given, has_keys=bool(keys))
     _check_feedback(given)
     is_alone = is_reader(given.detector)
     if not is_alone:
@@ -295,6 +310,7 @@ def serve(given: ServeSettings) -> None:
         as_path(given.traces), as_path(given.scores_file), tuple(map(Path, given.comparisons))
     )
     lifecycle, metrics = Lifecycle(given.drain_seconds), Metrics()
+    behind = f"{upstream.url} with " if upstream else ""
 
     def load() -> "Loaded":
         # What is fastest now need not be for long: a server says that cores are scarce, no more.
@@ -303,8 +319,8 @@ def serve(given: ServeSettings) -> None:
         if is_alone:
             reader = open_reader(model=given.model)
             return Loaded(
-                app=build_reader_app(reader, settings, lifecycle, metrics, files),
-                served=f"the reader {reader.name}",
+                app=build_reader_app(reader, settings, lifecycle, metrics, files, upstream),
+                served=f"{behind}the reader {reader.name}",
                 path="v1",
             )
         session = _open_session(
@@ -318,7 +334,8 @@ def serve(given: ServeSettings) -> None:
                 "vectors": given.max_recent > 0,
             },
         )
-        session.start()
+        if upstream is None:
+            session.start()
         kept = session.detector
         promised = "none" if kept.promise is None else kept.promise.text
         report(Note(f"promise: {promised}"))
@@ -331,13 +348,49 @@ def serve(given: ServeSettings) -> None:
                 files,
                 _open_feedback(given, kept, report),
                 open_reader,
+                upstream,
             ),
-            served=f"{settings.name_of(kept.model)} with the detector {kept.name}",
+            served=f"{behind or f'{settings.name_of(kept.model)} with '}the detector {kept.name}",
             path="v1",
             close=session.close,
         )
 
     run_service(address, limits, lifecycle, metrics, PAGE, load, report)
+
+
+# What only a server that generates the answers itself does.
+_GENERATING = ("model_name", "max_rows", "max_waiting", "max_prompt_tokens", "max_tokens")
+_PASSING = ("upstream_key_env", "check", "check_seconds")
+
+
+def _read_upstream(given: ServeSettings, *, has_keys: bool) -> "UpstreamSettings | None":
+    """Raises InputError."""
+    from clew.hallucination.live.service.upstream import UpstreamSettings
+    from clew.pages.api import read_variable
+
+    url, usual = given.upstream, ServeSettings()
+    names = _PASSING if url is None else _GENERATING
+    for name in names:
+        if (value := getattr(given, name)) != getattr(usual, name):
+            why = "is for answers of an `upstream`" if url is None else "has no effect on it"
+            about = "give one" if url is None else "set it at the `upstream` server"
+            raise InputError(f"it {why}: {about}.", setting=name, value=value)
+    if url is None:
+        return None
+    if given.check == "sentence" and given.on_risk != "flag":
+        raise InputError(
+            'answers that may be withheld are not streamed: use "answer", or `on_risk="flag"`.',
+            setting="check",
+            value=given.check,
+        )
+    key = read_variable(given.upstream_key_env, "upstream_key_env").strip() or None
+    return UpstreamSettings(
+        url=url,
+        key=key,
+        passes_keys=not has_keys,
+        check=given.check,
+        check_seconds=given.check_seconds,
+    )
 
 
 def _check_feedback(given: ServeSettings) -> None:

@@ -19,6 +19,7 @@ from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.stored import PageFiles
 from clew.hallucination.live.service.app import build_app
 from clew.hallucination.live.service.service import Metrics, ServiceSettings
+from clew.hallucination.live.service.upstream import UpstreamSettings
 from clew.hallucination.live.session import Session
 from clew.pages.api import ApiKeys, Lifecycle
 from clew.pages.server import open_api
@@ -82,12 +83,13 @@ def serving(
     keys: Sequence[str] = (),
     feedback: Feedback | None = None,
     reader: Callable[[], Reader] = load_reader,
+    upstream: UpstreamSettings | None = None,
     **settings: Any,
 ) -> Iterator[Served]:
     """Serves a session, which stays open."""
     changed = ServiceSettings(**{"model_name": MODEL, "max_tokens": 200, **settings})
     lifecycle = Lifecycle(changed.drain_seconds)
-    app = build_app(session, changed, lifecycle, files=files, feedback=feedback, reader=reader)
+    app = build_app(session, changed, lifecycle, None, files, feedback, reader, upstream)
     address = Address(port=0, keys=ApiKeys(keys))
     limits = connection_limits(100_000)
     with open_api(

@@ -200,11 +200,12 @@ class TraceRequest:
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """What the routes answer from. `live` is None if no model is served, `keeps_answers` if no
-    feedback is kept."""
+    feedback is kept. `has_upstream`: another server generates the answers."""
 
     files: PageFiles
     live: Tracer | None = None
     keeps_answers: bool | None = None
+    has_upstream: bool = False
     # Reports open in a tab of their own, which sends no API key: their address is the secret.
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
@@ -216,6 +217,7 @@ class Page:
             "live": None if self.live is None else self.live.describe(),
             "store": None if store is None else _describe_store(store),
             "comparisons": len(self.files.comparisons),
+            "upstream": self.has_upstream,
             "feedback": None if self.keeps_answers is None else {"texts": self.keeps_answers},
         }
 

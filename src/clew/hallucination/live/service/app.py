@@ -12,6 +12,7 @@ from clew.hallucination.live.page.routes import Page, Tracer, add_page
 from clew.hallucination.live.page.stored import PageFiles
 from clew.hallucination.live.service.existing import Checking, Turns, add_check, add_existing
 from clew.hallucination.live.service.feedback import add_feedback
+from clew.hallucination.live.service.inspection import DetectorInspector, ReaderInspector
 from clew.hallucination.live.service.requests import (
     Asked,
     ChatRequest,
@@ -25,6 +26,7 @@ from clew.hallucination.live.service.service import (
     ServiceSettings,
     Serving,
 )
+from clew.hallucination.live.service.upstream import UpstreamSettings, add_upstream
 from clew.hallucination.llm.requests import Request as EngineRequest
 from clew.pages.api import ApiError, Lifecycle
 from clew.pages.guard import Receive, Scope, Send
@@ -50,10 +52,12 @@ def build_app(
     files: PageFiles | None = None,
     feedback: Feedback | None = None,
     reader: Callable[[], Reader] = load_reader,
+    upstream: UpstreamSettings | None = None,
 ) -> "FastAPI":
     """The application around a session. `lifecycle` and `metrics` are the server's, if it has
     them before the session is there; `files` are what the page shows besides new answers;
-    `feedback` needs a session with vectors. `reader` is called when an answer is first checked."""
+    `feedback` needs a session with vectors. `reader` is called when an answer is first checked.
+    Behind it may be an `upstream`, which then generates the answers."""
     ending = lifecycle or Lifecycle(settings.drain_seconds)
     ending.become_ready()
     service = Service(
@@ -64,14 +68,21 @@ def build_app(
         feedback=feedback,
     )
     app = new_app(ending, service.metrics)
-    _add_answers(app, service)
-    add_existing(app, service, reader)
+    scoring = add_existing(app, service, reader)
     add_feedback(app, service)
-    _add_models(app, service)
+    if upstream is None:
+        _add_answers(app, service)
+        _add_models(app, service)
+    else:
+        add_upstream(app, service, upstream, DetectorInspector(service, scoring))
     _add_state(app, service)
     tracer = Tracer(session, prompt=settings.prompt)
     keeps_answers = None if feedback is None else feedback.keeps_answers
-    add_page(app, Page(files=files or PageFiles(), live=tracer, keeps_answers=keeps_answers))
+    shown = files or PageFiles()
+    page = Page(
+        files=shown, live=tracer, keeps_answers=keeps_answers, has_upstream=upstream is not None
+    )
+    add_page(app, page)
     return app
 
 
@@ -81,14 +92,19 @@ def build_reader_app(
     lifecycle: Lifecycle,
     metrics: Metrics,
     files: PageFiles | None = None,
+    upstream: UpstreamSettings | None = None,
 ) -> "FastAPI":
-    """The application around a reader alone: nothing is asked, only checked."""
+    """The application around a reader alone: answers are only checked, given ones and those of an
+    `upstream`."""
     lifecycle.become_ready()
     service = Serving(settings=settings, lifecycle=lifecycle, metrics=metrics)
     app = new_app(lifecycle, metrics)
-    add_check(app, Turns(service), Checking(service, lambda: reader))
+    checking = Checking(service, lambda: reader)
+    add_check(app, Turns(service), checking)
+    if upstream is not None:
+        add_upstream(app, service, upstream, ReaderInspector(checking))
     add_state(app, lifecycle, metrics, is_running=lambda: True, gauges=dict)
-    add_page(app, Page(files=files or PageFiles()))
+    add_page(app, Page(files=files or PageFiles(), has_upstream=upstream is not None))
     return app
 
 

@@ -43,7 +43,7 @@ _READ_AT_ONCE = 8
 _BETWEEN = "\n\n"
 
 
-def add_existing(app: "FastAPI", service: Service, load: Callable[[], Reader]) -> None:
+def add_existing(app: "FastAPI", service: Service, load: Callable[[], Reader]) -> "Scoring":
     """Add the routes. The reader is loaded when it is first needed."""
     from fastapi import Request
 
@@ -55,6 +55,8 @@ def add_existing(app: "FastAPI", service: Service, load: Callable[[], Reader]) -
     @app.post("/v1/score")
     async def score(request: Request) -> "Response":
         return await turns.take(request, scoring.score)
+
+    return scoring
 
 
 def add_check(app: "FastAPI", turns: "Turns", checking: "Checking") -> None:
@@ -165,16 +167,19 @@ class Checking:
                     raise missing(f"{dot}{name}")
         return self.read(items, turn)
 
-    def read(self, items: Sequence[CheckItem], turn: _Turn) -> list[dict[str, Any]]:
+    def read(
+        self, items: Sequence[CheckItem], turn: _Turn | None = None, endpoint: str = "check"
+    ) -> list[dict[str, Any]]:
         rows = [
             GroundedAnswer(answer=one.answer or "", sources=one.sources, question=one.question)
             for one in items
         ]
         found = []
         for start in range(0, len(rows), _READ_AT_ONCE):
-            turn.check()
+            if turn is not None:
+                turn.check()
             for reading in self.reader.read(rows[start : start + _READ_AT_ONCE]):
-                self._service.metrics.count_answer(reading, "check")
+                self._service.metrics.count_answer(reading, endpoint)
                 withheld = self._service.settings.withholds(reading.risk_level)
                 promise = self._promise(reading)
                 about = describe_reading(reading, self.reader.name, promise)
@@ -205,21 +210,28 @@ class Scoring:
     def score(self, given: Sequence[tuple[Any, str]], turn: _Turn) -> list[dict[str, Any]]:
         read = [self._read(*one) for one in given]
         items, answers = [item for item, _ in read], [answer for _, answer in read]
-        scored_answers: list[Scored] = []
-        for start in range(0, len(answers), size := self._scorer.window):
-            scored_answers += self._scorer.score_window(answers[start : start + size], turn.check)
+        scored_answers = self.pass_all(answers, turn.check)
         checked = iter(self._checking.read([one for one in items if one.check], turn))
         found = []
         for (one, _), item, answer, scored in zip(
             given, items, answers, scored_answers, strict=True
         ):
-            about = {**self._await_label(one, answer, scored), **self._describe(answer, scored)}
+            about = {**self._await_label(one, answer, scored), **self.describe(answer, scored)}
             found.append(about | ({"check": next(checked)} if item.check else {}))
         return found
 
-    def _describe(self, answer: Answer, scored: Scored) -> dict[str, Any]:
+    def pass_all(
+        self, answers: Sequence[Answer], on_scored: Callable[[int], None] = lambda _: None
+    ) -> list[Scored]:
+        found: list[Scored] = []
+        for start in range(0, len(answers), size := self._scorer.window):
+            found += self._scorer.score_window(answers[start : start + size], on_scored)
+        return found
+
+    def describe(self, answer: Answer, scored: Scored, endpoint: str = "score") -> dict[str, Any]:
+        """The clew object of an answer, which is counted."""
         session, service = self._service.session, self._service
-        service.metrics.count_answer(scored.risk, "score")
+        service.metrics.count_answer(scored.risk, endpoint)
         texts = [str(session.tokenizer.decode([token])) for token in answer.tokens]
         withheld = service.settings.withholds(scored.risk.risk_level)
         about = scored_object(scored, session.detector, answer.tokens, texts)

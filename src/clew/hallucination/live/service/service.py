@@ -220,7 +220,7 @@ class Service(Serving):
         longest, made = self.settings.max_tokens, self.session.generation
         make = partial(Request, stop=asked.stops, top_logprobs=asked.alternatives or 0)
         if isinstance(asked, CompletionRequest):
-            encoded = [self._encode_text(prompt) for prompt in asked.prompts]
+            encoded = [self.encode_text(prompt) for prompt in asked.prompts]
             return [make(prompt=t, max_new_tokens=longest, question=q) for t, q in encoded]
         tokens, question, is_detectors = self.encode_chat(asked.conversation, asked.context)
         most = min(made.max_new_tokens, longest) if is_detectors else longest
@@ -240,7 +240,8 @@ class Service(Serving):
             raise invalid(f"{path}context", _NO_CONTEXT)
         return encoder.encode_messages(messages), last_question(messages), False
 
-    def _encode_text(self, prompt: str | list[int]) -> tuple[list[int], str]:
+    def encode_text(self, prompt: str | list[int]) -> tuple[list[int], str]:
+        """The tokens of a completion's prompt, and its text."""
         if isinstance(prompt, str):
             return self.session.encoder.encode_text(prompt), prompt
         size, largest = len(self.session.tokenizer), max(prompt)

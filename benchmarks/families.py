@@ -64,8 +64,9 @@ def _write_page(found: Sequence[Checked], images: Sequence[Checked]) -> str:
     failed = [one for one in (*found, *images) if not one.works]
     reasons = {one.family: TEXTS["why"].get(one.family, one.reason) for one in failed}
     if reasons:
-        parts += [TEXTS["failed"], *(f"- `{name}`: {why}" for name, why in reasons.items())]
-    return "\n".join(parts) + "\n"
+        listed = "\n".join(f"- `{name}`: {why}" for name, why in reasons.items())
+        parts += [TEXTS["failed"], listed]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def _table(found: Sequence[Checked]) -> str:

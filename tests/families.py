@@ -17,8 +17,8 @@ from clew.hallucination.llm.requests import Request
 from tests.builders import VOCABULARY, make_decoder, tiny_tokenizer
 
 _NEW_TOKENS = 5
-# Longer than what a sliding window or a chunk of the tiny models has.
-_PROMPTS = [[*range(3, 23)], [*range(4, 9)], [*range(5, 17)]]
+# Longer than what a sliding window or a chunk of the tiny models has; two are of the same length.
+_PROMPTS = [[*range(3, 23)], [*range(4, 9)], [*range(5, 17)], [*range(9, 29)]]
 _SETTINGS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 _SIZES = _SETTINGS.pop("sizes")
 
@@ -87,7 +87,7 @@ class Checked:
 
 
 def check_family(family: str, folder: Path, *, images: bool = False) -> Checked:
-    """Save a tiny model, load it by its folder as users do, capture four answers, and serve three
+    """Save a tiny model, load it by its folder as users do, capture four answers, and serve four
     requests at once, which get the same answers as plain passes give."""
     try:
         tokenizer = tiny_tokenizer()

@@ -8,11 +8,11 @@ import pytest
 
 import clew
 from clew.base.errors import InputError
-from clew.hallucination.llm.models import LoadedModel
+from clew.hallucination.llm.models import LoadedModel, load_model
 from clew.hallucination.llm.passes import PackedModel
 from clew.hallucination.traces.schema import KINDS_KEY
 from clew.storage.reader import ShardReader
-from tests.builders import VOCABULARY, tiny_tokenizer
+from tests.builders import VOCABULARY, make_decoder, tiny_tokenizer
 from tests.families import check_family, tiny_family
 
 # Softmax, sliding window, chunks, latent, indexed, linear, Mamba beside attention and in its place,
@@ -98,6 +98,20 @@ def test_hybrid_store_has_states_of_all_layers_and_attention_of_some(hybrid: Pat
     for name in ("lookback", "laplacian_top", "edge_weight", "attentions"):
         assert trace[name].shape[0] == 1
     assert np.allclose(trace["attentions"].astype(np.float32).sum(-1), 1, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_hybrid_answers_that_are_read_again_have_what_was_stored(hybrid: Path) -> None:
+    traces = list(clew.TraceBatchLoader(hybrid / "traces"))[:5]
+    decoder = make_decoder(load_model(str(hybrid), device="cpu"))
+    borders = [trace["prompt_length"] for trace in traces]
+    tokens = [trace["tokens"].tolist() for trace in traces]
+    parts = [(one[:end], one[end:]) for one, end in zip(tokens, borders, strict=True)]
+    _, found = decoder.record([prompt for prompt, _ in parts], [answer for _, answer in parts])
+
+    for row, trace in enumerate(traces):
+        for name in ("last_hidden", "lookback"):
+            assert np.allclose(getattr(found, name)[row], trace[name], atol=5e-3), name
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -383,8 +384,11 @@ class PackedModel:
         self.fits_kernels = trial.cache.fits_kernels
         if not trial.cache.is_allocated:
             return False
-        # Weights on disk would be read for every pass.
-        return is_spread(self.model) or self._agrees(rows=2, parts=(4,))
+        if is_spread(self.model):  # weights on disk would be read for every pass
+            return True
+        if self.model not in _packable:
+            _packable[self.model] = self._agrees(rows=2, parts=(4, 1))
+        return _packable[self.model]
 
     @torch.inference_mode()
     def _refuse_looking_ahead(self) -> None:
@@ -508,6 +512,8 @@ class PackedModel:
 
 
 _current: ContextVar[Pass] = ContextVar("_current")
+# Whether rows of a model that pass packed are as they are alone: tried once.
+_packable: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 
 
 class _GroupListener:

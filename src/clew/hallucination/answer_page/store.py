@@ -39,7 +39,7 @@ def open_traces(path: Path) -> TraceBatchLoader:
     return loader
 
 
-def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") -> Trace:
+def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "id") -> Trace:
     """The trace with this global_example_id, or else with this question_id. `setting` is the
     setting that named it."""
     if re.fullmatch(r"[0-9]{1,18}", wanted):

@@ -5,6 +5,8 @@
     python benchmarks/serve.py --part transformers      against "transformers serve", over HTTP
     python benchmarks/serve.py --part waiting           short questions beside long prompts
     python benchmarks/serve.py --part soak              64 clients for a minute: does it hold?
+    python benchmarks/serve.py --part upstream --upstream http://127.0.0.1:8001/v1 --model NAME
+                                                        time to the first token in front of a server
 
 `--detector` is a detector folder for the embedded model (from "clew compare"); for `waiting`, one
 is made if there is none.
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 
@@ -170,6 +173,34 @@ def run_soak(args):
     sys.exit(0 if soak.run_soak(args) else 1)
 
 
+def run_upstream(args):
+    """Seconds to the first token of a stream, from a server and through clew in front of it."""
+    from serve_rivals import first_token_seconds, serving
+
+    place = urlsplit(args.upstream)
+    command = [sys.executable, "-m", "clew", "serve", str(args.detector), "--max-recent", "0"]
+    command += ["--upstream", args.upstream, "--check-seconds", "60"]
+    questions = [question.question for question in load_questions("facts", args.requests).questions]
+    with serving(command, args.model) as server, server.awake():
+        ports = {"without": place.port, "with": server.port}
+        turns = {name: [] for name in ports}
+        for number, question in enumerate(questions):
+            first_token_seconds(place.port, args.model, question)  # the upstream caches the prompt
+            for name in (*ports,) if number % 2 else (*reversed(ports),):
+                turns[name].append(first_token_seconds(ports[name], args.model, question))
+    added = [b - a for a, b in zip(turns["without"], turns["with"], strict=True)]
+    random = torch.Generator().manual_seed(1)
+    drawn = torch.randint(len(added), (2000, len(added)), generator=random)
+    medians = torch.tensor(added)[drawn].median(dim=1).values
+    low, high = torch.quantile(medians, torch.tensor([0.025, 0.975])).tolist()
+    print(
+        f"first token: {statistics.median(turns['without']) * 1e3:.1f} ms without and "
+        f"{statistics.median(turns['with']) * 1e3:.1f} ms with clew in front: "
+        f"+{statistics.median(added) * 1e3:.1f} ms [{low * 1e3:.1f}, {high * 1e3:.1f}] "
+        f"({len(added)} pairs)"
+    )
+
+
 def make_detector(loaded, folder, count=96):
     """The default detector, fitted to answers of random questions with random labels."""
     from extract import random_questions
@@ -210,7 +241,10 @@ def main():
     parser.add_argument("--max-new-tokens", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--levels", type=int, nargs="+", default=[1, 8, 64], help="clients at once")
-    parser.add_argument("--model", help="of the soak, if it is not where the detector says")
+    parser.add_argument(
+        "--model", help="of the soak, if it is not where the detector says; of the upstream"
+    )
+    parser.add_argument("--upstream", help="URL of a running server's API, on this machine")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
@@ -224,6 +258,7 @@ PARTS = {
     "transformers": run_transformers,
     "waiting": run_waiting,
     "soak": run_soak,
+    "upstream": run_upstream,
 }
 
 

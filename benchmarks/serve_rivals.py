@@ -169,3 +169,24 @@ def ask(port, model, question, max_tokens):
     answer = json.loads(connection.getresponse().read())
     connection.close()
     return answer["choices"][0]["message"]["content"]
+
+
+def first_token_seconds(port, model, question):
+    """Until the first token of a streamed answer; the rest of it is read, too."""
+    body = {"model": model, "messages": [{"role": "user", "content": question}]}
+    body |= {"stream": True, "max_tokens": 8, "temperature": 0}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        started = time.perf_counter()
+        connection.request(
+            "POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
+        reply, seconds = connection.getresponse(), None
+        for line in reply:
+            if seconds is None and line.startswith(b"data: {"):
+                choices = json.loads(line[6:])["choices"]
+                if choices and choices[0]["delta"].get("content"):
+                    seconds = time.perf_counter() - started
+        return seconds
+    finally:
+        connection.close()

@@ -3,6 +3,7 @@ import { at, complain, element, forgive, gauge, percent, read, Refused, send, sh
 
 export const asked = []; // of this page only
 let running = null;
+let upstream = null; // the model to ask, if another server generates the answers
 let feedback = null; // whether the server takes labels, and texts with them
 
 // The events of a streamed reply, as they come.
@@ -42,11 +43,13 @@ async function ask(question, context) {
   const one = { question, context, line: new TokenLine(), clew: null, number: asked.length, isPending: true };
   asked.push(one);
   at("answers-list").prepend((one.card = drawCard(one)));
-  const messages = [{ role: "user", content: question }];
+  const isMarked = upstream !== null && context; // the other server knows messages only
+  const content = isMarked ? `<context>\n${context}\n</context>\n\n${question}` : question;
+  const messages = [{ role: "user", content }];
   running = new AbortController();
   at("stop").hidden = false;
   try {
-    const body = { messages, stream: true, ...(context ? { context } : {}) };
+    const body = { messages, stream: true, ...(context && !isMarked ? { context } : {}), ...(upstream ? { model: upstream } : {}) };
     const reply = await send("v1/chat/completions", body, running.signal);
     for await (const event of events(reply)) takeEvent(one, event);
   } catch (error) {
@@ -76,7 +79,7 @@ function drawCard(one) {
     one.context ? element("details", { class: "context" }, element("summary", {}, "Context"), element("p", {}, one.context)) : null,
     one.line.line, one.line.words,
     one.isPending ? null : element("div", { class: "foot" },
-      one.line.tokens.length ? shadeLegend(one.line.hasRisk) : element("p", { class: "quiet" }, one.clew?.withheld ? one.text || "The answer was withheld." : "The answer is empty."),
+      one.line.tokens.length ? shadeLegend(one.line.hasRisk) : element("p", { class: "quiet" }, one.text || (one.clew?.withheld ? "The answer was withheld." : "The answer is empty.")),
       one.line.tokens.length && one.clew?.state ? element("a", { href: `#asked/${one.number}`, class: "open" }, "Open the trace") : null),
     one.isPending || !feedback || one.clew?.withheld || !["checked", "out_of_distribution"].includes(one.clew?.state) ? null : drawFeedback(one));
   return element("article", { class: `card asked${one.isPending ? " pending" : ""}`, "aria-busy": String(one.isPending) }, text, gauge(one.clew, one.isPending));
@@ -117,6 +120,13 @@ function drawFeedback(one) {
 }
 
 export function takeFeedback(about) { feedback = about; }
+
+// Another server generates the answers: its first model is asked.
+export async function takeUpstream() {
+  upstream = "";
+  const models = await read("v1/models").catch(() => ({}));
+  upstream = models.data?.[0]?.id || "";
+}
 
 export function startAsking() {
   const question = at("question");

@@ -1,5 +1,5 @@
 // One page, several views: the part after "#" says which one is shown.
-import { asked, startAsking, takeFeedback } from "./ask.js";
+import { asked, startAsking, takeFeedback, takeUpstream } from "./ask.js";
 import { showAnswers, showComparisons, startBrowsing } from "./browse.js";
 import { showCheck, startChecking } from "./check.js";
 import { askForKey, at, complain, forgive, isLoading, read } from "./parts.js";
@@ -75,7 +75,8 @@ async function start() {
     at("served").textContent = served;
     at("warning").textContent = info.live?.warning ? `Warning: ${info.live.warning}.` : "";
     at("warning").hidden = !info.live?.warning;
-    hasModel = info.live !== null;
+    hasModel = info.live !== null || info.upstream;
+    if (info.upstream) await takeUpstream();
     document.querySelector('[data-view="ask"]').hidden = !hasModel;
     takeFeedback(info.feedback);
     document.title = info.live ? `clew · ${info.live.model}` : "clew";

@@ -16,7 +16,7 @@ from clew.hallucination.grounded.network import (
     encode_places,
     linear_layers,
 )
-from clew.hallucination.grounded.passages import Passages, split_sentences
+from clew.hallucination.grounded.passages import Passages, split_sentences, whole_words
 from clew.hallucination.grounded.reader import (
     MOST_SOURCE_CHARACTERS,
     ReaderSettings,
@@ -126,6 +126,13 @@ def test_spans_extend_over_neighbors_and_join_over_a_gap_of_one() -> None:
     assert find_spans(places, np.array([-5.0, -0.5, 1, -0.5, -5, -5]), 0.0) == [(3, 11)]
     assert find_spans(places, np.array([-5.0, -4, -3, -4, -5, -6]), 0.0) == [(6, 8)]  # the highest
     assert find_spans([], np.zeros(0), 0.0) == []
+
+
+def test_spans_are_whole_words() -> None:
+    text = "In 2021, profit doubled."
+    assert whole_words(text, 5, 12) == (3, 15)  # "21, pro"
+    assert whole_words(text, 9, 15) == (9, 15)
+    assert whole_words(text, 0, len(text)) == (0, len(text))
 
 
 def test_answers_of_low_risk_have_no_spans(model_folder: Path) -> None:

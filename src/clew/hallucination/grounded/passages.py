@@ -41,6 +41,15 @@ def _strip(text: str, start: int, end: int) -> tuple[int, int]:
     return start, max(start, start + len(inside.strip()))
 
 
+def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
+    """The place with all letters and digits of the words that it begins and ends in."""
+    while 0 < start < len(text) and text[start - 1].isalnum() and text[start].isalnum():
+        start -= 1
+    while 0 < end < len(text) and text[end - 1].isalnum() and text[end].isalnum():
+        end += 1
+    return start, end
+
+
 class Passages:
     """The sentences of the sources of one answer, to look up the one that shares most words."""
 

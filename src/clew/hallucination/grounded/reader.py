@@ -46,7 +46,12 @@ from clew.hallucination.grounded.network import (
     linear_layers,
     stack_pieces,
 )
-from clew.hallucination.grounded.passages import Passages, SourcePassage, split_sentences
+from clew.hallucination.grounded.passages import (
+    Passages,
+    SourcePassage,
+    split_sentences,
+    whole_words,
+)
 from clew.hallucination.llm.models import fingerprint, load_model
 from clew.metrics.calibration import PlattScale
 from clew.storage.reading import read_json
@@ -336,13 +341,14 @@ class Reader:
         )
         if reading.verdict != "hallucinated":
             return reading
-        found = find_spans(places, logits, self.settings.token_threshold)
+        spans = find_spans(places, logits, self.settings.token_threshold)
+        found = [whole_words(row.answer, *place) for place in spans]
         passages = Passages(row.sources)
-        spans = [
+        marked = [
             UnsupportedSpan(**asdict(unit), nearest=passages.nearest(row.answer, *place))
             for unit, place in zip(reading.units(found), found, strict=True)
         ]
-        return replace(reading, spans=tuple(spans))
+        return replace(reading, spans=tuple(marked))
 
     def save(self, folder: Path) -> None:
         """Write reader.json and adapter.safetensors."""

@@ -47,8 +47,10 @@ LEFT_OUT = (
     *(QA, "summedits", "bump.train", "cg2c_doc.train", "attributionbench.dev", "factcheckbench"),
 )
 TRAIN = (*LEFT_OUT, "ragtruth_summary.train", "wice_tokens.train")
-# How the built-in reader was trained.
-CONFIG = ReaderTraining(most_per_set=1200, trainings=3, base_rate=0.2)
+# Claims and edits are hallucinated in other ways than answers, and scored otherwise.
+CONFIG = ReaderTraining(
+    most_per_set=1200, trainings=3, base_rate=0.2, calibrate_on=(QA, "ragtruth_summary.train")
+)
 SOURCE_TOKENS, ANSWER_TOKENS = 350, 150
 
 

@@ -66,8 +66,9 @@ class ReaderTraining:
     """How a reader is trained. Per epoch, at most `most_per_set` answers of a set are drawn, and
     `synthetic` ones are made per answer, most of them unsupported. `base_rate` is the share of
     hallucinated answers to calibrate for, None as in the data. `held_out` is the share of documents
-    to calibrate on; those are not trained on. The changes of several `trainings`, which differ by
-    their seed, are averaged."""
+    to calibrate on; those are not trained on. Of them, `calibrate_on` names the sets that are like
+    the answers to be read, None for all. The changes of several `trainings`, which differ by their
+    seed, are averaged."""
 
     attention: Attention = "both"
     rank: int = 16
@@ -82,6 +83,7 @@ class ReaderTraining:
     answer_weight: float = 0.0
     base_rate: float | None = None
     held_out: float = 0.15
+    calibrate_on: tuple[str, ...] | None = None
     trainings: int = 1
     seed: int = 0
 
@@ -222,7 +224,9 @@ def build_reader(
         card={"trained_on": describe(seen), "training": asdict(config), **(card or {})},
     )
     reader = Reader(halve_on_gpu(network), loaded.tokenizer, settings, adapter)
-    return calibrate_reader(reader, seen, unseen, config.base_rate)
+    alike = [one for one in unseen if one.set in (config.calibrate_on or {one.set})]
+    is_enough = len({one.hallucinated for one in alike}) == 2
+    return calibrate_reader(reader, seen, alike if is_enough else unseen, config.base_rate)
 
 
 def describe(answers: Sequence[GroundedLabel]) -> dict[str, dict[str, int]]:

@@ -54,8 +54,8 @@ _HEAD_RATE = 5e-4
 _POOL = 1024  # pieces among which those of similar length share a batch
 _SYNTHETIC_WEIGHT = 0.5
 # Token frequencies: this share of the texts is any token. Text is familiar up to a bit more than
-# this quantile, which separates JSON from other languages; and where documents are few and alike, up
-# to this multiple of the median.
+# this quantile, which separates JSON from other languages; where documents are few and alike, up to
+# this multiple of the median.
 _ANY_TOKEN, _FAMILIAR, _MARGIN, _WIDE = 0.02, 0.99, 1.03, 1.1
 _TOKEN_THRESHOLDS = np.linspace(-3.0, 2.0, 26)
 _LEAST_ANSWERS = 10

@@ -41,13 +41,19 @@ def _strip(text: str, start: int, end: int) -> tuple[int, int]:
     return start, max(start, start + len(inside.strip()))
 
 
-def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
-    """The place with all letters and digits of the words that it begins and ends in."""
-    while 0 < start < len(text) and text[start - 1].isalnum() and text[start].isalnum():
-        start -= 1
-    while 0 < end < len(text) and text[end - 1].isalnum() and text[end].isalnum():
-        end += 1
-    return start, end
+def whole_words(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The places, in order, with all letters and digits of the words that they begin and end in;
+    those that then overlap become one."""
+    found: list[tuple[int, int]] = []
+    for start, end in places:
+        while 0 < start < len(text) and text[start - 1].isalnum() and text[start].isalnum():
+            start -= 1
+        while 0 < end < len(text) and text[end - 1].isalnum() and text[end].isalnum():
+            end += 1
+        if found and start < found[-1][1]:
+            start = found.pop()[0]
+        found.append((start, end))
+    return found
 
 
 class Passages:

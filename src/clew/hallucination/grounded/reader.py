@@ -342,7 +342,7 @@ class Reader:
         if reading.verdict != "hallucinated":
             return reading
         spans = find_spans(places, logits, self.settings.token_threshold)
-        found = [whole_words(row.answer, *place) for place in spans]
+        found = whole_words(row.answer, spans)
         passages = Passages(row.sources)
         marked = [
             UnsupportedSpan(**asdict(unit), nearest=passages.nearest(row.answer, *place))

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from clew.cli import build_app
 from clew.hallucination.comparison.methods import list_methods
 from clew.hallucination.detectors.probes import registry
+from clew.hallucination.grounded import folder
 from tests.workspace import inside
 
 ROOT = Path(__file__).parent.parent
@@ -78,9 +79,13 @@ def test_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path:
 
 
 @pytest.mark.slow
-def test_python_blocks_run(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a page one after another, as a reader would paste them."""
+def test_python_blocks_run(
+    workspace: Path, reader_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a page one after another, as somebody would paste them. The built-in model and the
+    built-in reader are tiny ones."""
     monkeypatch.setattr(registry, "_REGISTERED", {})
+    monkeypatch.setattr(folder, "_BUILT_IN", reader_folder)
     with inside(workspace):
         for page in PAGES:
             if page.name == "README.es.md":  # the same block as the English one

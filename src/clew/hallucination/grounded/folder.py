@@ -5,12 +5,12 @@ from typing import Any
 
 BUILT_IN_READER = "grounded"
 READER_JSON, ADAPTER = "reader.json", "adapter.safetensors"
+_BUILT_IN = Path(__file__).parent / "built_in"
 
 
 def reader_folder(name: str | Path) -> Path:
     """The folder of a reader: the built-in one comes with the package."""
-    built_in = Path(__file__).parent / "built_in"
-    return built_in if str(name) == BUILT_IN_READER else Path(name).expanduser()
+    return _BUILT_IN if str(name) == BUILT_IN_READER else Path(name).expanduser()
 
 
 def is_reader(name: Any) -> bool:

@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 Check = Literal["answer", "sentence"]
 _T = TypeVar("_T")
 _CONNECT_SECONDS = 10.0
+_DRAIN_SECONDS = 0.05
 # A whole response is held while it is read.
 _MOST_BYTES = 1 << 24
 # Of an answer: what may wait for the end of its sentence.
@@ -163,6 +164,14 @@ class _Exchange:
             if len(body) > _MOST_BYTES:
                 return bytes(body), False
         return bytes(body), True
+
+    async def drain(self) -> None:
+        """Read what follows the end of a stream, if it is there: the connection can be used again
+        then."""
+        with suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                async for _ in self.blocks():
+                    pass
 
     def end(self, error: ApiError) -> None:
         self._error = self._error or error
@@ -347,6 +356,7 @@ class Upstream:
                 if passed:
                     yield passed
                 if lines.is_done:
+                    await exchange.drain()
                     break
             yield lines.end()
         except ApiError as error:

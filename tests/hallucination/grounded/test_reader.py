@@ -16,7 +16,12 @@ from clew.hallucination.grounded.network import (
     encode_places,
     linear_layers,
 )
-from clew.hallucination.grounded.passages import Passages, split_sentences, whole_words
+from clew.hallucination.grounded.passages import (
+    Passages,
+    cut_at_sentences,
+    split_sentences,
+    whole_words,
+)
 from clew.hallucination.grounded.reader import (
     MOST_SOURCE_CHARACTERS,
     ReaderSettings,
@@ -133,6 +138,12 @@ def test_spans_are_whole_words() -> None:
     assert whole_words(text, [(5, 12)]) == [(3, 15)]  # "21, pro"
     assert whole_words(text, [(3, 5), (5, 8), (9, 15)]) == [(3, 8), (9, 15)]
     assert whole_words(text, [(0, len(text))]) == [(0, len(text))]
+
+
+def test_a_span_is_within_one_sentence() -> None:
+    text = "Paid by check. Cards too. Fine."
+    found = cut_at_sentences(text, [(5, 20), (26, 30)])
+    assert [text[start:end] for start, end in found] == ["by check.", "Cards", "Fine"]
 
 
 def test_answers_of_low_risk_have_no_spans(model_folder: Path) -> None:

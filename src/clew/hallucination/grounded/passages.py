@@ -41,6 +41,16 @@ def _strip(text: str, start: int, end: int) -> tuple[int, int]:
     return start, max(start, start + len(inside.strip()))
 
 
+def cut_at_sentences(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same places, with one of its own for each sentence that they reach into."""
+    parts = [
+        (max(start, first), min(end, last))
+        for start, end in places
+        for first, last in split_sentences(text)
+    ]
+    return [(start, end) for start, end in parts if start < end]
+
+
 def whole_words(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The places, in order, with all letters and digits of the words that they begin and end in;
     those that then overlap become one."""

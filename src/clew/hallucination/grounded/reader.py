@@ -49,6 +49,7 @@ from clew.hallucination.grounded.network import (
 from clew.hallucination.grounded.passages import (
     Passages,
     SourcePassage,
+    cut_at_sentences,
     split_sentences,
     whole_words,
 )
@@ -342,7 +343,7 @@ class Reader:
         if reading.verdict != "hallucinated":
             return reading
         spans = find_spans(places, logits, self.settings.token_threshold)
-        found = whole_words(row.answer, spans)
+        found = cut_at_sentences(row.answer, whole_words(row.answer, spans))
         passages = Passages(row.sources)
         marked = [
             UnsupportedSpan(**asdict(unit), nearest=passages.nearest(row.answer, *place))

@@ -149,8 +149,8 @@ def _expected_lengths(
 ) -> dict[str, Int[np.ndarray, " rows"]]:
     """The number of items that each row of the columns must have for its tokens."""
     layers, heads = shape.source.attention_layers, shape.source.heads
-    wanted = {name: layers * tokens for name in array_columns(shape.source) if name in EDGES}
-    wanted["nodes"] = shape.source.layers * tokens
+    wanted = {"nodes": shape.source.layers * tokens}
+    wanted |= {name: layers * tokens for name in array_columns(shape.source) if name in EDGES}
     wanted["last_hidden"] = np.full(len(tokens), shape.source.layers)
     for name in ("attention_log_diagonal", "laplacian_diagonal"):
         if name in shape.source.extras:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from clew.hallucination.capture import LoadedModel
-from clew.hallucination.grounded import load_reader
 from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.stored import BrowsedStore, PageFiles
 from clew.hallucination.live.session import Session
 from clew.storage.journal import Journal
+from tests.hallucination.grounded.test_reader import make_reader
 from tests.hallucination.live.service.serving import Served, serving
 from tests.pages.driving import Browser, needs_chromium
 
@@ -29,8 +29,10 @@ HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>
 
 
 @pytest.fixture(scope="module")
-def page_server(session: Session, page_files: PageFiles, reader_folder: Path) -> Iterator[Served]:
-    with serving(session, page_files, reader=lambda: load_reader(reader_folder)) as opened:
+def page_server(session: Session, page_files: PageFiles, model_folder: Path) -> Iterator[Served]:
+    """Its reader flags every answer."""
+    reader = make_reader(model_folder, threshold=0.0)
+    with serving(session, page_files, reader=lambda: reader) as opened:
         yield opened
 
 

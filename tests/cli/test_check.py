@@ -117,6 +117,11 @@ def test_a_source_that_is_not_familiar_gets_no_verdict(
     assert (found["state"], found["risk"], found["spans"]) == ("out_of_distribution", None, [])
 
 
+def test_a_number_of_threads_is_checked(reader_folder: Path) -> None:
+    with pytest.raises(clew.InputError, match="threads is 0"):
+        clew.check(source=SOURCE, answer=ANSWER, reader=reader_folder, threads=0)
+
+
 def test_a_reader_cannot_be_asked(run: Any) -> None:
     ended = run("ask", "Who?", "--detector", "grounded")
     assert ended.code == 2 and '"clew check"' in ended.err

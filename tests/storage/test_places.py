@@ -10,7 +10,7 @@ from clew.base.errors import InputError, StoreError
 from clew.base.urls import as_path, is_url, local_path
 from clew.storage import object_store
 from clew.storage.place import AccessDeniedError, ChangedError, Entry, Place, UnreachableError
-from clew.storage.places import open_place
+from clew.storage.places import FolderPlace, open_place
 from tests.object_server import ObjectServer
 
 pytestmark = pytest.mark.slow
@@ -45,6 +45,29 @@ def test_one_of_many_creators_wins(place: Place) -> None:
     for thread in threads:
         thread.join()
     assert [place.read("lease", 9).data] == [b"%d" % n for n in wins]
+
+
+def test_a_folder_that_is_removed_meanwhile_is_made_again_for_its_next_file(tmp_path: Path) -> None:
+    """As when one process of a capture has finished and another claims its last shard."""
+    place, failures = FolderPlace(tmp_path / "place"), list[Exception]()
+
+    def write_and_delete(name: str) -> None:
+        try:
+            for _ in range(300):
+                assert place.create(name, b"content")
+                assert place.read(name, 9).data == b"content"
+                place.delete(name)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write_and_delete, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        place.remove_if_empty()
+    assert failures == []
+    place.remove_if_empty()
+    assert not place.path.exists()
 
 
 def test_a_file_is_replaced_only_at_the_version_that_was_read(place: Place) -> None:

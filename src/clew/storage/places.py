@@ -3,9 +3,10 @@ keeps using `Path`s."""
 
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from clew.base.urls import UrlPath, as_path
@@ -95,24 +96,36 @@ class FolderPlace:
             (self.path / name).unlink(missing_ok=True)
 
     def remove_if_empty(self) -> None:
-        """Removes the folder if it has no file; only where nobody is about to write one."""
-        if self.path.is_dir() and not self.names():
-            remove_abandoned(self.path)
-            with suppress(OSError):
+        """Removes the folder if it has no file and nobody is writing one."""
+        if not self.path.is_dir() or self.names():
+            return
+        with suppress(OSError), lock_file(self.path / _LOCK_NAME, timeout_seconds=0):
+            if not self.names():
+                remove_abandoned(self.path)
                 (self.path / _LOCK_NAME).unlink(missing_ok=True)
                 self.path.rmdir()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with lock_file(self.path / _LOCK_NAME):
+            with self._locked():
                 yield
         except PermissionError as error:
             raise AccessDeniedError(
                 f'the folder "{self.path}" cannot be written to ({error.strerror}): check its '
                 "permissions."
             ) from None
+
+    def _locked(self) -> AbstractContextManager[object]:
+        """The lock of the folder, which another process may remove at any time."""
+        while True:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                return lock_file(self.path / _LOCK_NAME).acquire()
+            except (FileExistsError, FileNotFoundError):
+                with suppress(FileNotFoundError):
+                    if not stat.S_ISDIR(self.path.lstat().st_mode):
+                        raise
 
     def _write(self, name: str, content: bytes | Path) -> str:
         with replacing(self.path / name) as file:

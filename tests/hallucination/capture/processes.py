@@ -8,7 +8,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import filelock
+import psutil
+
+from clew.storage.writing import lock_file
 from tests.forking import HANGS_SECONDS, fork
+
+_BRIEF_LOCKS = (".manifest.lock", ".place.lock")
 
 
 def _run_clew(arguments: list[str], output: Path, variables: dict[str, str]) -> None:
@@ -24,6 +30,14 @@ def _run_clew(arguments: list[str], output: Path, variables: dict[str, str]) -> 
         os.dup2(file, stream)
     sys.argv = ["clew", *arguments]
     main()
+
+
+def _is_free(lock: Path) -> bool:
+    try:
+        with lock_file(lock, timeout_seconds=0):
+            return True
+    except filelock.Timeout:
+        return False
 
 
 class ClewProcess:
@@ -55,6 +69,17 @@ class ClewProcess:
     def send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.kill(self.pid, number)
+
+    def halt(self, store: Path) -> None:
+        """Stop it where it holds none of the locks that are held for a moment only."""
+        one = psutil.Process(self.pid)
+        while True:
+            one.suspend()
+            assert self.wait_until(lambda: one.status() == psutil.STATUS_STOPPED)
+            if all(map(_is_free, (path for name in _BRIEF_LOCKS for path in store.rglob(name)))):
+                return
+            one.resume()
+            time.sleep(0.01)
 
     def wait(self) -> int:
         """Wait until it has ended; returns the exit code, -9 after a kill."""

@@ -161,7 +161,7 @@ def test_second_process_on_the_same_store_is_rejected(
     store = tmp_path / "store"
     with start(store) as first:
         assert first.wait_until(lambda: bytes_in(store) > 20_000)
-        first.send(signal.SIGSTOP)
+        first.halt(store)
         with start(store) as second:
             assert second.wait() == 1
             assert f"process {first.pid} on " in second.output

@@ -75,7 +75,7 @@ def test_a_process_joins_a_running_capture_and_both_fill_the_store(
     store = tmp_path / "store"
     with start(store) as first:
         assert first.wait_until(lambda: any(store.glob("*.part")))
-        first.send(signal.SIGSTOP)
+        first.halt(store)
         with start(store, "--join") as second:
             assert second.wait_until(lambda: count_shards(store) == 3), second.output
             first.send(signal.SIGCONT)
@@ -91,7 +91,7 @@ def test_the_shard_of_a_killed_process_is_taken_over_with_its_rows(
     store = tmp_path / "store"
     with start(store) as first:
         assert first.wait_until(lambda: any(has_rows(part) for part in store.glob("*.part")))
-        first.send(signal.SIGSTOP)
+        first.halt(store)
         with start(store, "--join") as second:
             assert second.wait_until(lambda: count_shards(store) == 3), second.output
             first.send(signal.SIGKILL)

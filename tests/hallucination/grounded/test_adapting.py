@@ -45,5 +45,8 @@ def test_reader_is_trained_on_another_model(model_folder: Path, tmp_path: Path) 
 
 def test_reader_is_adapted_to_labeled_answers_only(model_folder: Path, tmp_path: Path) -> None:
     make_reader(model_folder).save(tmp_path / "reader")
-    with pytest.raises(InputError, match="adapted to `labeled` answers only"):
-        clew.adapt(tmp_path / "reader", feedback=True, out=tmp_path / "adapted")
+    write_answers(tmp_path / "mine.jsonl", 4)
+    labeled = {"labeled": tmp_path / "mine.jsonl", "rows": 2}
+    for settings in ({"feedback": True}, labeled):
+        with pytest.raises(InputError, match="adapted to `labeled` answers only"):
+            clew.adapt(tmp_path / "reader", out=tmp_path / "adapted", **settings)

@@ -355,6 +355,11 @@ def test_answers_without_sources_are_refused_by_a_reader(reader_folder: Path) ->
         clew.score(questions=RECORDS, detector=reader_folder)
 
 
+def test_a_precision_is_refused_for_a_reader(reader_folder: Path) -> None:
+    with pytest.raises(InputError, match='dtype is "float16": a reader is loaded on one device'):
+        clew.score(questions=SOURCED, detector=reader_folder, dtype="float16")
+
+
 def test_what_a_reader_withholds_leaves_no_spans(reader_folder: Path) -> None:
     found = clew.score(questions=SOURCED, detector=reader_folder, on_risk="withhold")
     assert all(r["spans"] == [] for r in found.rows if r["answer"] is None)

@@ -193,11 +193,11 @@ def _compare(truth: Labels, after: np.ndarray, before: np.ndarray) -> dict[str, 
         "auroc_after_ci": [*bootstrap_auroc(truth, after)],
         "gain": change.difference,
         "gain_ci": [change.low, change.high],
-        "ece_after": expected_calibration_error(truth, _calibrate_unseen(truth, after)),
+        "ece_after": expected_calibration_error(truth, calibrate_unseen(truth, after)),
     }
 
 
-def _calibrate_unseen(truth: Labels, scores: np.ndarray) -> Float64[np.ndarray, " answers"]:
+def calibrate_unseen(truth: Labels, scores: np.ndarray) -> Float64[np.ndarray, " answers"]:
     """The risk of each answer, calibrated without it."""
     folds, risks = _draw_folds(truth, 0), np.empty(len(truth))
     for one in range(_FOLDS):

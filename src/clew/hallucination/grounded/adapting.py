@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from clew.base.progress import Reporter, ignore_event
+from clew.hallucination.detectors.adaptation import calibrate_unseen
 from clew.hallucination.grounded.reader import Reader, load_reader, pool_logits
 from clew.hallucination.grounded.synthetic import GroundedLabel
 from clew.hallucination.grounded.training import (
@@ -64,9 +65,12 @@ def adapt_reader(
     _, unseen = hold_out(answers, _HELD_OUT)
     figures = _compare(before, after, unseen)
     if is_same and figures["auroc_after"] < figures["auroc_before"]:
+        lost = figures["auroc_before"] - figures["auroc_after"]
         after = calibrate_reader(before, answers, answers)
         after.settings = replace(after.settings, card={**known.card, "recalibrated": len(answers)})
-        figures["kept_ranking"] = "training on them ranks other documents worse"
+        figures = _compare(before, after, unseen)
+        kept = f"trained on them, its AUROC on other documents is lower by {lost:.3f}"
+        figures["kept_ranking"] = kept
     labels = {"labels": len(answers), "hallucinated": sum(one.hallucinated for one in answers)}
     thresholds = {
         "threshold_before": known.threshold,
@@ -86,7 +90,10 @@ def _compare(before: Reader, after: Reader, unseen: Sequence[GroundedLabel]) -> 
         risks[name] = pool_logits(logits, reader.settings.smoothing)
         found[f"auroc_{name}"] = auroc(labels, risks[name])
         found[f"auroc_{name}_ci"] = bootstrap_auroc(labels, risks[name], clusters=groups)
-        scaled = reader.settings.calibration.probabilities(risks[name])
-        found[f"ece_{name}"] = expected_calibration_error(labels, scaled)
+    scaled = before.settings.calibration.probabilities(risks["before"])
+    found["ece_before"] = expected_calibration_error(labels, scaled)
+    # The reader itself is calibrated on these answers.
+    scaled = calibrate_unseen(labels.astype(np.int64), risks["after"])
+    found["ece_after"] = expected_calibration_error(labels, scaled)
     gain = compare_paired(labels, risks["after"], risks["before"], clusters=groups)
     return {**found, "gain": gain.difference, "gain_ci": (gain.low, gain.high)}

@@ -1,9 +1,10 @@
-"""Sentences of a text, and the passage of a source that comes nearest to one of an answer."""
+"""Sentences of a text, and the passage of a source that is nearest to a span of an answer."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 # A sentence ends behind its mark, a line at its end; not behind "Dr." or "e.g.".
 _ENDS = re.compile(
@@ -43,12 +44,11 @@ def _strip(text: str, start: int, end: int) -> tuple[int, int]:
 
 def cut_at_sentences(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same places, with one of its own for each sentence that they reach into."""
-    parts = [
-        (max(start, first), min(end, last))
-        for start, end in places
-        for first, last in split_sentences(text)
-    ]
-    return [(start, end) for start, end in parts if start < end]
+    borders, found = [start for start, _ in split_sentences(text)][1:], []
+    for start, end in places:
+        cuts = [start, *(border for border in borders if start < border < end), end]
+        found += [_strip(text, *part) for part in pairwise(cuts)]
+    return [(start, end) for start, end in found if start < end]
 
 
 def whole_words(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

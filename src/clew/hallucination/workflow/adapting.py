@@ -169,11 +169,12 @@ def adapt(given: AdaptSettings) -> AdaptResult:
 
 def _adapt_reader(given: AdaptSettings, report: Reporter) -> AdaptResult:
     """Train a reader further, or another model in its way."""
-    unsuited = ("feedback", "feedback_file", "unlabeled")
+    unsuited, device = ("feedback", "feedback_file", "unlabeled", "rows"), given.place_reader()
     if given.labeled is None or any(getattr(given, name) for name in unsuited):
         raise InputError(
             "a reader is adapted to `labeled` answers only: give a file with source, answer and "
-            "label, and if you can, spans."
+            "label, and if you can, spans; omit `feedback`, `feedback_file`, `unlabeled` and "
+            "`rows`."
         )
     target = local_path(given.out)
     if (target / READER_JSON).exists() and not given.overwrite:
@@ -183,18 +184,20 @@ def _adapt_reader(given: AdaptSettings, report: Reporter) -> AdaptResult:
             value=given.out,
         )
     load_libraries(report)
+    from clew.base.cpu import Threads
     from clew.hallucination.grounded.adapting import adapt_reader, read_labeled
 
     describe_rows(given.labeled, given.row_format, report)
     answers, excluded = read_labeled(given.labeled, given.row_format)
-    reader, figures = adapt_reader(
-        given.detector,
-        answers,
-        model=None if given.model is None else str(given.model),
-        device=given.device,
-        report=report,
-        should_stop=given.should_stop,
-    )
+    with Threads(given.threads, report):
+        reader, figures = adapt_reader(
+            given.detector,
+            answers,
+            model=None if given.model is None else str(given.model),
+            device=device,
+            report=report,
+            should_stop=given.should_stop,
+        )
     reader.save(target)
     return AdaptResult(path=target, excluded=excluded, **figures)
 

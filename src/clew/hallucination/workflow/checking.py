@@ -33,7 +33,7 @@ class CheckSettings:
         question: The question that was answered, if there is one.
         by: What is shown with a risk of its own: the unsupported span, or every sentence.
         html: Page to write: the answer beside its sources, which works offline. [default: none]
-        reader: Folder of a reader of your own. [default: the ready one]
+        reader: Folder of a reader of your own. [default: the built-in one]
         model: The reader's language model, if it is in another place now. [default: as in the
             reader]
         device: auto, cpu, cuda or cuda:1. auto is the first GPU if there is one.
@@ -85,6 +85,7 @@ def check(given: CheckSettings) -> "CheckResult":
     report = given.reporter or log_event
     load_libraries(report, "clew.hallucination.grounded.reader")
     with report_work(report, StepStarted(name="loading the reader")):
+        from clew.base.cpu import Threads
         from clew.hallucination.answer_page.checked import (
             CHECK_GENERATOR,
             CheckResult,
@@ -102,7 +103,8 @@ def check(given: CheckSettings) -> "CheckResult":
         kept = given.reader
         if not isinstance(kept, Reader):
             kept = load_reader(kept, device=given.device, model=given.model)
-    [reading] = kept.read([row])
+    with Threads(given.threads, report):
+        [reading] = kept.read([row])
     result = CheckResult(
         answer=answer,
         sources=row.sources,

@@ -67,6 +67,19 @@ class ModelPlacement:
     def placement(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in fields(ModelPlacement)}
 
+    def place_reader(self) -> str:
+        """The device for a reader. Raises InputError for a setting that readers do not have."""
+        for name in ("dtype", "device_map", "offload_folder"):
+            value = getattr(self, name)
+            if value != getattr(ModelPlacement, name):
+                raise InputError(
+                    "a reader is loaded on one device, in the precision that it was trained for: "
+                    "omit it.",
+                    setting=name,
+                    value=value,
+                )
+        return self.device
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(ModelPlacement):

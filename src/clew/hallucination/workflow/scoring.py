@@ -314,6 +314,7 @@ def _with_detector(given: ScoreSettings, questions: Any, report: Reporter) -> _K
 def _with_reader(
     given: ScoreSettings, questions: Any, use: "ColumnUse | None", report: Reporter
 ) -> _Kept:
+    from clew.base.cpu import Threads
     from clew.hallucination.grounded import Reader, describe_reader, load_reader
     from clew.hallucination.grounded.folder import reader_folder
     from clew.hallucination.grounded.reader import read_settings
@@ -329,7 +330,7 @@ def _with_reader(
         )
     if model is not None and not isinstance(model, str | Path):
         raise InputError("a reader loads its model itself: give its name.", setting="model")
-    described = describe_reader(reader)
+    described, device = describe_reader(reader), given.place_reader()
     if isinstance(reader, Reader):
         settings = reader.settings
     else:
@@ -341,10 +342,11 @@ def _with_reader(
         loaded = reader
         if not isinstance(loaded, Reader):
             place = None if model is None else str(model)
-            loaded = load_reader(loaded, device=given.device, model=place)
-        yield ReaderScorer(
-            loaded, answers, count, rows=given.rows, tokens=given.tokens, reporter=report
-        )
+            loaded = load_reader(loaded, device=device, model=place)
+        with Threads(given.threads, report):
+            yield ReaderScorer(
+                loaded, answers, count, rows=given.rows, tokens=given.tokens, reporter=report
+            )
 
     return _Kept(
         name=described["name"],

@@ -46,8 +46,10 @@ def test_two_processes_over_s3_train_the_network_of_one_even_if_one_dies(
     process.join(300)
     output, errors = ((tmp_path / f"{name}.txt").read_text() for name in ("stdout", "stderr"))
     assert process.exitcode == 0, errors
-    [sentence] = [line for line in errors.splitlines() if line.startswith("clew: ")]
-    assert sentence.startswith("clew: another training process has ended or lost its connection: ")
+    # None if torchrun ends the other process before it has noticed.
+    sentences = [line for line in errors.splitlines() if line.startswith("clew: ")]
+    lost = "clew: another training process has ended or lost its connection: "
+    assert len(sentences) <= 1 and all(one.startswith(lost) for one in sentences), errors
     assert "resuming after step 11 " in output
     open_place(out).child("lstm").fetch("last.safetensors", tmp_path / "two.safetensors")
     one = load_file(tmp_path / "one/lstm/last.safetensors")

@@ -27,7 +27,8 @@ from clew.hallucination.llm.generation import draw_numbers
 from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import listen_to_whole
-from clew.hallucination.llm.passes import COLUMNS_STEP, PASS_ERRORS, PackedModel, Segment
+from clew.hallucination.llm.packing import Segment
+from clew.hallucination.llm.passes import COLUMNS_STEP, PASS_ERRORS, PackedModel
 from clew.hallucination.llm.prompts import AnswerEnd, Cut, StopReason, shared_prefix
 from clew.hallucination.llm.recording import Recording, RowRecord, record_dtype, reduce_rows
 from clew.hallucination.llm.requests import Finished, Request, Sampling

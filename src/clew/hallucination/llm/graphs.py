@@ -12,7 +12,8 @@ from torch import Tensor
 from clew.base.memory import collect_later
 from clew.hallucination.llm.device_map import can_replay
 from clew.hallucination.llm.generation import NextTokens, Scheduled, choose_tokens
-from clew.hallucination.llm.passes import Group, PackedModel, Pass, Segment
+from clew.hallucination.llm.packing import Group, Pass, Segment
+from clew.hallucination.llm.passes import PackedModel
 from clew.hallucination.llm.recording import Reading, RowRecord, to_device
 from clew.hallucination.llm.requests import Token
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from clew.hallucination.llm.device_map import free_gpu_memory
-from clew.hallucination.llm.passes import COLUMNS_STEP, CachedTokens, PackedModel
+from clew.hallucination.llm.packing import CachedTokens
+from clew.hallucination.llm.passes import COLUMNS_STEP, PackedModel
 from clew.hallucination.llm.recording import RowRecord
 from clew.hallucination.traces.schema import TraceShape
 

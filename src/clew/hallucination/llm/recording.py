@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from clew.hallucination.llm.passes import Group, Pass
+from clew.hallucination.llm.packing import Group, Pass
 from clew.hallucination.traces.compact import (
     COLUMNS,
     Basis,

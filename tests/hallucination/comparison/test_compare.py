@@ -282,7 +282,7 @@ def test_findings_claim_no_win_without_significance(data: Path, tell: Any, tmp_p
     )
     compare_methods(compare_config(data, tmp_path))
     findings = read(tmp_path)["findings"]
-    assert findings["best"].endswith("no method beats perplexity there.")
+    assert findings["best"].endswith("No method beats perplexity there.")
     assert "The best method is not significantly better than Length" in findings["baselines"]
 
 

@@ -48,9 +48,9 @@ def tell(best: Measured) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("p_value", "words"),
     [
-        (0.2, "The difference from perplexity is not statistically significant (+0.100, p = 0.2"),
-        (0.01, "and beats perplexity by 0.100 (p = 0.010)."),
-        (None, "0.750], +0.100 compared with perplexity."),
+        (0.2, "It is not shown to differ from perplexity (+0.100, p = 0.200)."),
+        (0.01, "It beats perplexity by 0.100 (p = 0.010)."),
+        (None, "0.750]. That is +0.100 compared with perplexity."),
     ],
     ids=["not significant", "significant", "unknown"],
 )
@@ -64,7 +64,7 @@ def test_difference_from_perplexity_is_called_what_it_is(p_value: float | None, 
 def test_interval_that_includes_chance_shows_no_detection() -> None:
     told = tell(measure("lstm", "network", 0.9, 0.54))["best"]
     assert told.endswith(
-        "0.540 [0.490, 0.590]: it is not shown to detect hallucinated answers better than chance."
+        "0.540 [0.490, 0.590]. It is not shown to detect hallucinated answers better than chance."
     )
 
 

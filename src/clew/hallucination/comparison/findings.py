@@ -77,6 +77,7 @@ def find_sentences(
 
 
 def _tell_best(best: Measured, labels: Labels, kind: str, parts: int) -> str:
+    """Two sentences: what the best method reaches, and whether it was worth the training."""
     row, (low, high) = best.row, best.row["test_auroc_ci"]
     chosen, measured = _WHERE.get(kind, _ONE_SPLIT)
     reached = measured.format(auroc=f"{row['test_auroc']:.3f} [{low:.3f}, {high:.3f}]", parts=parts)
@@ -85,24 +86,23 @@ def _tell_best(best: Measured, labels: Labels, kind: str, parts: int) -> str:
             f"There are too few answers to choose a best method. {row['title']}, with the highest "
             f"AUROC on {chosen}, reaches {reached}."
         )
-    found = f"The best method on {chosen}, {row['title']}, reaches {reached}"
+    found = f"The best method on {chosen}, {row['title']}, reaches {reached}."
     versus = row["versus_perplexity"]
     if row["method"] == "perplexity":
-        return f"{found}: no method beats perplexity there."
+        return f"{found} No method beats perplexity there."
     if low <= _CHANCE:
-        return f"{found}: it is not shown to detect hallucinated answers better than chance."
+        return f"{found} It is not shown to detect hallucinated answers better than chance."
     if versus is None:
-        return f"{found}; perplexity was not evaluated."
+        return f"{found} Perplexity was not evaluated."
+    difference = f"{versus['difference']:+.3f}"
     if versus["p_value"] is None:
-        return f"{found}, {versus['difference']:+.3f} compared with perplexity."
+        return f"{found} That is {difference} compared with perplexity."
     if not is_significant(versus):
-        return (
-            f"{found}. The difference from perplexity is not statistically significant "
-            f"({versus['difference']:+.3f}, {_tell_p(versus['p_value'])})."
-        )
+        told = f"{difference}, {_tell_p(versus['p_value'])}"
+        return f"{found} It is not shown to differ from perplexity ({told})."
     verb = "beats" if versus["difference"] > 0 else "is worse than"
     difference = f"{abs(versus['difference']):.3f} ({_tell_p(versus['p_value'])})"
-    return f"{found} and {verb} perplexity by {difference}."
+    return f"{found} It {verb} perplexity by {difference}."
 
 
 def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:

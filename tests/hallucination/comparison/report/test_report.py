@@ -56,7 +56,12 @@ def test_headline_is_what_the_comparison_found_about_the_best_method(page: Page)
     headline = re.search(r"<h1[^>]*>(.*?)</h1>", page.markup)
     assert headline
     assert headline[1] == FINDINGS["best"]
-    assert FINDINGS["baselines"] in page.text
+
+
+def test_further_findings_stand_below_the_figure_of_the_methods(page: Page) -> None:
+    header, _, rest = page.markup.partition("</header>")
+    assert FINDINGS["baselines"] not in header and FINDINGS["baselines"] in page.section("methods")
+    assert rest.index("<svg") < rest.index(FINDINGS["baselines"])
 
 
 def test_page_says_whether_graphs_and_layers_helped(page: Page) -> None:

@@ -51,7 +51,9 @@ def rank_section(comparison: Comparison) -> Section:
     hollow = tag("span", tag("i", class_="swatch hollow"), "validation AUROC", class_="key")
     forest = draw_forest(rows, reference=CHANCE, words="test AUROC")
     printed = print_forest(rows, reference=CHANCE, words="test AUROC")
-    content = join(_draw_key(families, hollow), forest)
+    findings = comparison.part("findings")
+    told = [tag("p", str(text)) for about, text in findings.items() if about != "best"]
+    content = join(_draw_key(families, hollow), forest, tag("div", told, class_="lead"))
     return report_section("methods", content, pictures={"methods": [[printed]]})
 
 

@@ -112,25 +112,24 @@ def _header(comparison: Comparison) -> Html:
     where = tell_where(comparison).removeprefix(", ").removeprefix(" on ")
     of = [counted(len(comparison.methods), "method"), where, named]
     eyebrow = [tag("bdi", str(part)) for part in of if part]
-    headline, *details = _tell_findings(comparison)
+    headline, basis = _tell_findings(comparison)
     return tag(
         "header",
         tag("p", tag("b", "clew"), tag("span", _KIND), eyebrow, class_="eyebrow"),
         tag("h1", headline, dir="auto"),
-        tag("div", [tag("p", text) for text in details], class_="lead"),
+        tag("div", tag("p", basis), class_="lead"),
         _draw_tiles(comparison),
     )
 
 
-def _tell_findings(comparison: Comparison) -> list[str]:
-    """The sentences of the comparison, the one on the best method first, and its basis."""
+def _tell_findings(comparison: Comparison) -> tuple[str, str]:
+    """The sentences on the best method, and their basis; the figure of the methods has the rest."""
     best, test, count = comparison.best, comparison.test, len(comparison.methods)
-    findings = dict(comparison.part("findings"))
     figures = f"{decimals(best.test_auroc)} {interval_text(best.interval)}".rstrip()
     reached = f"{best.title} reaches an AUROC of {figures}{tell_where(comparison)}."
     if best.test_auroc is None:
         reached = f"{best.title} was best on validation; its test AUROC is unknown."
-    headline = findings.pop("best", reached)
+    headline = str(comparison.part("findings").get("best", reached))
     chosen, on = "", comparison.chosen_on
     if count > 1 and comparison.has_best:
         on = "the validation split" if on == "validation" else on
@@ -141,7 +140,7 @@ def _tell_findings(comparison: Comparison) -> list[str]:
         f"It was {chosen}measured on {counted(len(test), 'test answer')}, "
         f"{int(test.labels.sum()):,} of them hallucinated.{median if seeds > 1 else ''}"
     )
-    return [str(headline), basis, *map(str, findings.values())]
+    return headline, basis
 
 
 def tell_where(comparison: Comparison) -> str:

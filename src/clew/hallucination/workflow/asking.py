@@ -290,6 +290,7 @@ def serve(given: ServeSettings) -> None:
     from clew.hallucination.live.page.stored import open_page_files
     from clew.hallucination.live.service.app import build_app, build_reader_app
     from clew.hallucination.live.service.service import Metrics, ServiceSettings
+    from clew.hallucination.live.service.telemetry import open_telemetry
     from clew.pages.api import Lifecycle, read_keys
     from clew.pages.service import Address, Loaded, connection_limits, run_service
 
@@ -310,6 +311,7 @@ def serve(given: ServeSettings) -> None:
         as_path(given.traces), as_path(given.scores_file), tuple(map(Path, given.comparisons))
     )
     lifecycle, metrics = Lifecycle(given.drain_seconds), Metrics()
+    telemetry = open_telemetry(report)
     behind = f"{upstream.url} with " if upstream else ""
 
     def load() -> "Loaded":
@@ -319,7 +321,9 @@ def serve(given: ServeSettings) -> None:
         if is_alone:
             reader = open_reader(model=given.model)
             return Loaded(
-                app=build_reader_app(reader, settings, lifecycle, metrics, files, upstream),
+                app=build_reader_app(
+                    reader, settings, lifecycle, metrics, files, upstream, telemetry
+                ),
                 served=f"{behind}the reader {reader.name}",
                 path="v1",
             )
@@ -349,13 +353,18 @@ def serve(given: ServeSettings) -> None:
                 _open_feedback(given, kept, report),
                 open_reader,
                 upstream,
+                telemetry,
             ),
             served=f"{behind or f'{settings.name_of(kept.model)} with '}the detector {kept.name}",
             path="v1",
             close=session.close,
         )
 
-    run_service(address, limits, lifecycle, metrics, PAGE, load, report)
+    try:
+        run_service(address, limits, lifecycle, metrics, PAGE, load, report)
+    finally:
+        if telemetry is not None:
+            telemetry.close()
 
 
 # What only a server that generates the answers itself does.

@@ -19,6 +19,7 @@ from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.page.stored import PageFiles
 from clew.hallucination.live.service.app import build_app
 from clew.hallucination.live.service.service import Metrics, ServiceSettings
+from clew.hallucination.live.service.telemetry import Telemetry
 from clew.hallucination.live.service.upstream import UpstreamSettings
 from clew.hallucination.live.session import Session
 from clew.pages.api import ApiKeys, Lifecycle
@@ -84,12 +85,13 @@ def serving(
     feedback: Feedback | None = None,
     reader: Callable[[], Reader] = load_reader,
     upstream: UpstreamSettings | None = None,
+    telemetry: Telemetry | None = None,
     **settings: Any,
 ) -> Iterator[Served]:
     """Serves a session, which stays open."""
     changed = ServiceSettings(**{"model_name": MODEL, "max_tokens": 200, **settings})
     lifecycle = Lifecycle(changed.drain_seconds)
-    app = build_app(session, changed, lifecycle, None, files, feedback, reader, upstream)
+    app = build_app(session, changed, lifecycle, None, files, feedback, reader, upstream, telemetry)
     address = Address(port=0, keys=ApiKeys(keys))
     limits = connection_limits(100_000)
     with open_api(

@@ -26,6 +26,7 @@ from clew.hallucination.live.service.service import (
     ServiceSettings,
     Serving,
 )
+from clew.hallucination.live.service.telemetry import Telemetry, Watched, operation
 from clew.hallucination.live.service.upstream import UpstreamSettings, add_upstream
 from clew.hallucination.llm.requests import Request as EngineRequest
 from clew.pages.api import ApiError, Lifecycle
@@ -53,11 +54,12 @@ def build_app(
     feedback: Feedback | None = None,
     reader: Callable[[], Reader] = load_reader,
     upstream: UpstreamSettings | None = None,
+    telemetry: Telemetry | None = None,
 ) -> "FastAPI":
     """The application around a session. `lifecycle` and `metrics` are the server's, if it has
     them before the session is there; `files` are what the page shows besides new answers;
     `feedback` needs a session with vectors. `reader` is called when an answer is first checked.
-    Behind it may be an `upstream`, which then generates the answers."""
+    Behind it may be an `upstream`, which then generates the answers; `telemetry` watches them."""
     ending = lifecycle or Lifecycle(settings.drain_seconds)
     ending.become_ready()
     service = Service(
@@ -83,7 +85,7 @@ def build_app(
         files=shown, live=tracer, keeps_answers=keeps_answers, has_upstream=upstream is not None
     )
     add_page(app, page)
-    return app
+    return _watch(app, telemetry, upstream)
 
 
 def build_reader_app(
@@ -93,6 +95,7 @@ def build_reader_app(
     metrics: Metrics,
     files: PageFiles | None = None,
     upstream: UpstreamSettings | None = None,
+    telemetry: Telemetry | None = None,
 ) -> "FastAPI":
     """The application around a reader alone: answers are only checked, given ones and those of an
     `upstream`."""
@@ -105,6 +108,14 @@ def build_reader_app(
         add_upstream(app, service, upstream, ReaderInspector(checking))
     add_state(app, lifecycle, metrics, is_running=lambda: True, gauges=dict)
     add_page(app, Page(files=files or PageFiles(), has_upstream=upstream is not None))
+    return _watch(app, telemetry, upstream)
+
+
+def _watch(
+    app: "FastAPI", telemetry: Telemetry | None, upstream: UpstreamSettings | None
+) -> "FastAPI":
+    if telemetry is not None:
+        app.add_middleware(Watched, telemetry=telemetry, has_upstream=upstream is not None)
     return app
 
 
@@ -115,7 +126,8 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
 
     async def answer(request: Request, read: Callable[[Any], Asked]) -> "Response":
         service.lifecycle.check()
-        asked = read(await read_json(request))
+        asked = read(body := await read_json(request))
+        operation().ask(body, service.model_name)
         service.check_model(asked.model)
         async with tokenizing:
             work = await asyncio.to_thread(service.prepare, asked)
@@ -178,7 +190,9 @@ async def _respond_whole(
     for index, (engine_request, one) in enumerate(zip(work, found, strict=True)):
         service.record(asked, engine_request, one, shape.id, index)
     counts = _count_prompts(work, asked.n), sum(len(one.tokens) for one in found)
-    return reply(shape.whole([service.guard(one) for one in found], *counts))
+    content = shape.whole([service.guard(one) for one in found], *counts)
+    operation().add_usage(content["usage"], shape.model)
+    return reply(content)
 
 
 async def _stream(
@@ -224,8 +238,10 @@ async def _chunks(
         else:
             yield shape.token(choice, event, offsets[choice]) | no_usage
             offsets[choice] += len(event.text)
+    last = shape.usage(_count_prompts(work, asked.n), tokens)
+    operation().add_usage(last["usage"], shape.model)
     if asked.includes_usage:
-        yield shape.usage(_count_prompts(work, asked.n), tokens)
+        yield last
 
 
 def _count_prompts(work: Sequence[EngineRequest], n: int) -> int:

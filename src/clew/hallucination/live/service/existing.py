@@ -28,6 +28,7 @@ from clew.hallucination.live.service.requests import (
 )
 from clew.hallucination.live.service.responses import scored_object
 from clew.hallucination.live.service.service import Service, Serving
+from clew.hallucination.live.service.telemetry import operation
 from clew.pages.api import ApiError, busy, failed, invalid
 from clew.pages.guard import Receive
 from clew.pages.service import LEFT, read_json, reply, wait_until_left
@@ -115,6 +116,10 @@ class Turns:
             found = await self._run(list(zip(given, paths, strict=True)), request.receive, work)
         finally:
             self._waiting -= 1
+        for place, clew in enumerate(found):
+            for one in (clew, clew.get("check")):
+                if one is not None:
+                    operation().add_answer(one, index=place)
         return reply(found if isinstance(body, list) else found[0])
 
     async def _run(

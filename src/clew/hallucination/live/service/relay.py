@@ -40,6 +40,7 @@ class PassedAnswers:
     def __init__(self, asked: Mapping[str, Any], *, is_chat: bool) -> None:
         self.asked, self.is_chat = asked, is_chat
         self.head: dict[str, Any] = {}
+        self.usage: Any = None
         self.problem: str | None = None
         self._choices: dict[int, _Choice] = {}
         self._size = 0
@@ -50,6 +51,7 @@ class PassedAnswers:
             self.problem = "the upstream's response is not one of OpenAI's API"
             return
         self.head = self.head or {name: response[name] for name in _KNOWN[:4] if name in response}
+        self.usage = response.get("usage") or self.usage
         for choice in response.get("choices", []):
             self._add_choice(choice)
 

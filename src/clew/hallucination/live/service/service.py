@@ -32,6 +32,7 @@ from clew.hallucination.live.service.requests import (
     too_long,
     unusable,
 )
+from clew.hallucination.live.service.telemetry import operation
 from clew.hallucination.llm.prompts import Cut
 from clew.hallucination.llm.requests import Request, Token
 from clew.pages.api import (
@@ -294,6 +295,17 @@ class Service(Serving):
     ) -> None:
         """Count an answer, which may get feedback now; log it only if that was asked for."""
         endpoint = "chat" if asked.is_chat else "completions"
+        operation().add_answer(
+            {
+                **answer.risk.to_dict(),
+                "detector": self.session.detector.name,
+                "withheld": self.settings.withholds(answer.risk.risk_level),
+            },
+            response=response,
+            index=index,
+            text=answer.text,
+            reason="length" if answer.ended == "length" else "stop",
+        )
         self.metrics.tokens.add(len(answer.tokens))
         self.metrics.count_answer(answer.risk, endpoint)
         if self.traffic is not None and self.is_usual(asked):

@@ -35,6 +35,7 @@ from clew.hallucination.live.service.relay import (
 )
 from clew.hallucination.live.service.requests import out_of_time
 from clew.hallucination.live.service.service import Serving
+from clew.hallucination.live.service.telemetry import operation
 from clew.pages.api import ApiError, of_status
 from clew.pages.guard import Receive, Scope, Send
 from clew.pages.service import LEFT, reply, wait_until_left
@@ -264,7 +265,7 @@ class Upstream:
         return httpx.Request(
             request.method,
             self._base.copy_with(raw_path=target),
-            headers=headers,
+            headers=operation().pass_on(headers),
             content=body or None,
             extensions={"timeout": {"connect": _CONNECT_SECONDS}},
         )
@@ -272,6 +273,10 @@ class Upstream:
     async def _answer(
         self, exchange: _Exchange, sent: httpx.Request, is_chat: bool | None
     ) -> "Response":
+        answers = PassedAnswers(
+            _read_fields(sent) if is_chat is not None else {}, is_chat=bool(is_chat)
+        )
+        operation().ask(answers.asked, upstream=self._base)
         await exchange.open(self._transport, sent)
         response = exchange.response
         if response.is_redirect:
@@ -283,7 +288,6 @@ class Upstream:
         is_stream = kind == "text/event-stream"
         if is_chat is None or response.is_error:
             return self._stream(exchange, exchange.blocks())
-        answers = PassedAnswers(_read_fields(sent), is_chat=is_chat)
         if response.headers.get("content-encoding", "identity") != "identity":
             answers.problem = "the upstream's response is compressed"
         if is_stream and not self._withholds:
@@ -324,6 +328,7 @@ class Upstream:
             text = f"The answer could not be checked ({reason}), so it is not delivered."
             raise ApiError(502, text, code="not_checked")
         found = {0: self._inspection.give_up(reason)}
+        operation().add_answer(found[0])
         if is_complete:
             return self._whole(exchange, body, found)
 
@@ -335,8 +340,17 @@ class Upstream:
         return self._stream(exchange, blocks(), found)
 
     async def _check(self, answers: PassedAnswers) -> dict[int, Clew]:
-        finished = answers.finished()
-        found = await asyncio.gather(*map(self._inspection.check, finished))
+        finished, reason = answers.finished(), answers.problem
+        found = (
+            [self._inspection.give_up(reason) for _ in finished]
+            if reason
+            else await asyncio.gather(*map(self._inspection.check, finished))
+        )
+        operation().add_usage(answers.usage, answers.head.get("model"))
+        for one, clew in zip(finished, found, strict=True):
+            operation().add_answer(
+                clew, response=one.id, index=one.index, text=one.text, reason=one.reason
+            )
         return {one.index: clew for one, clew in zip(finished, found, strict=True)}
 
     async def _check_events(
@@ -364,12 +378,7 @@ class Upstream:
             return
         finally:
             sentences.cancel()
-        reason = answers.problem
-        found = (
-            {one.index: self._inspection.give_up(reason) for one in answers.finished()}
-            if reason
-            else await self._check(answers)
-        )
+        found = await self._check(answers)
         chunks = [answers.chunk(place, clew) for place, clew in found.items()]
         yield lines.separator + b"".join(chunks) + (DONE if lines.is_done else b"")
 

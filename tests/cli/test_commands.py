@@ -271,6 +271,7 @@ def test_flags_win_over_the_config_file(
         lambda config, *_: caught.append(config) or [],
     )
     words = ("--epochs", 5, "--no-run-lstm", "--run-gvae", "--no-overwrite")
+    words += ("--preprocessed-dir", tmp_path)
     assert run("train", "--config", file, *words).code == 0
     [config] = caught
     assert (config.train.epochs, config.request.batch_size) == (5, 8)

@@ -63,6 +63,6 @@ def test_suggested_questions_are_the_built_in_sets() -> None:
 
 
 def test_suggested_gpus_are_those_of_a_dry_run() -> None:
-    from clew.hallucination.capture.dry_run import GPUS
+    from clew.hallucination.capture.gpus import GPUS
 
     assert [*GPUS] == SUGGESTED["gpu"]

@@ -96,7 +96,7 @@ def test_out_of_memory_is_one_message(
     def run_out() -> None:
         raise MemoryError
 
-    monkeypatch.setattr(cli, "build_app", lambda: run_out)
+    monkeypatch.setattr(cli, "build_app", lambda _: run_out)
     with pytest.raises(SystemExit, match="1"):
         cli.main()
     assert capsys.readouterr().err.startswith("clew: out of memory. Everything written so far")

@@ -27,6 +27,7 @@ from clew.base.progress import (
     log_event,
     report_work,
 )
+from clew.cli.progress import TimeLeft
 from clew.cli.renderer import Renderer
 from clew.engine import (
     EpochEnded,
@@ -250,3 +251,16 @@ def test_end_of_work_is_reported_after_an_error() -> None:
     with pytest.raises(KeyError), report_work(events.append, started):
         raise KeyError
     assert events == [started, WorkEnded()]
+
+
+def test_log_of_short_epochs_has_few_lines() -> None:
+    ended = [EpochEnded(row={**ROW, "epoch": number}) for number in range(1, 24)]
+    out = show((TrainingStarted(plan=PLAN, epochs=23, steps=115, done_steps=0), *ended))
+    assert "epoch 1/23" in out and "epoch 23/23" in out
+    assert out.count("epoch ") < len(ended)
+
+
+def test_time_left_does_not_jump() -> None:
+    left = TimeLeft()
+    told = [left.tell(estimate, now) for estimate, now in ((300, 0), (600, 1), (598, 2), (500, 99))]
+    assert told == ["5 min left", "5 min left", "5 min left", "8 min left"]

@@ -76,8 +76,13 @@ LINES = {
 
 @pytest.mark.parametrize("line", LINES)
 def test_command_lines_of_the_older_scripts_work(
-    run: Any, line: str, monkeypatch: pytest.MonkeyPatch
+    run: Any, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("preprocessed_data", "traces_data"):
+        (tmp_path / name).mkdir()
+    for name in ("traces_data/batch_0000.pkl", "ground_truth_scores.csv"):
+        (tmp_path / name).touch()
     caught: list[TrainRunConfig] = []
     monkeypatch.setattr(
         "clew.hallucination.detectors.training.train.train_detectors",

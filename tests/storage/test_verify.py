@@ -1,5 +1,6 @@
 """Verifying names every problem; repairing keeps what is intact and reports what is lost."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from clew.base.errors import StoreError, StoreLockedError
 from clew.storage.lock import Part, writer_lock
 from clew.storage.manifest import read_manifest, write_manifest
 from clew.storage.repair import add_shard, ensure_manifest, repair_store
-from clew.storage.verify import Problem, verify_store
+from clew.storage.verify import Problem, find_stores, verify_store
 from clew.storage.writer import ShardWriter
 from tests.stores import (
     SCHEMA,
@@ -54,6 +55,13 @@ def test_intact_store_has_no_problems(store: Path) -> None:
     seen: list[tuple[object, ...]] = []
     assert verify_store(store, lambda *shard: seen.append(shard)) == []
     assert seen == [(f"batch_{n:04d}.arrow", n + 1, 3) for n in range(3)]
+
+
+def test_stores_of_a_project_are_all_found(store: Path, tmp_path: Path) -> None:
+    for place in ("traces", "samples/answers", "samples/graphs"):
+        shutil.copytree(store, tmp_path / "project" / place)
+    found = find_stores(tmp_path / "project")
+    assert [path.name for path in found] == ["answers", "graphs", "traces"]
 
 
 def test_flipped_bytes_are_reported_with_shard_and_intact_rows(store: Path) -> None:

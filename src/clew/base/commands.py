@@ -9,14 +9,25 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from clew.base.errors import InputError
 from clew.base.progress import Reporter
+from clew.base.settings import check_least, check_numbers
 
 Arguments = ParamSpec("Arguments")
 Settings = TypeVar("Settings")
 Result = TypeVar("Result")
 # An argument and its text in the "Args:" of a docstring, up to the next one.
 _ARGUMENT = re.compile(r"^ {4}(\w+): .*\n(?: {5,}.*\n)*", re.MULTILINE)
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _SECTION = re.compile(r"^(?=(?:Returns|Raises|Examples):$)", re.MULTILINE)
+
+
+def check_gpu_name(device: str | None) -> None:
+    """Raises InputError for what names no device; PyTorch says later which there are."""
+    if device is not None and not _DEVICE.fullmatch(device):
+        raise InputError(
+            "choose from: cpu, cuda, or cuda:N for a specific GPU.", setting="device", value=device
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +56,13 @@ class Hardware:
     batch_size: int | None = None
     max_cache_batches: int | None = None
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        for name in ("batch_size", "grad_accum", "max_cache_batches", "threads", "epochs"):
+            check_least(name, getattr(self, name, None))
+        check_least("num_workers", self.num_workers, 0)
+        check_gpu_name(self.device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Settings: checked when they are given, compared when earlier work is resumed."""
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, get_args
 
 from clew.base import urls
 from clew.base.errors import InputError, SettingsMismatchError
+from clew.base.texts import suggest_path
 
 # The names of these settings in files of an earlier version of clew.
 _OLD_NAMES = {"right": "correct", "made_up": "hallucinated"}
@@ -42,9 +44,34 @@ def read_size(setting: str, value: int | str) -> int:
 
 
 def check_exists(setting: str, value: object) -> None:
-    """Check a path before the work that needs it starts; what is not a path is fine."""
-    if isinstance(value, str | Path) and not Path(value).exists():
+    """Check a path before the work that needs it starts; what is not a path, or is a URL, is
+    fine."""
+    if isinstance(value, str | Path) and not urls.is_url(value) and not Path(value).exists():
         raise InputError("there is no such file or folder.", setting=setting, value=value)
+
+
+def check_folders(*folders: object) -> None:
+    """Check that folders to read from exist, before anything slow is imported; what is not a path,
+    or is a URL, is fine."""
+    for folder in folders:
+        if isinstance(folder, str | Path) and not (urls.is_url(folder) or Path(folder).exists()):
+            meant = suggest_path(str(folder))
+            raise InputError(f'there is no folder "{folder}"{meant}: check the path.')
+
+
+def check_writable(setting: str, out: str | Path | None, *, is_file: bool = False) -> None:
+    """Check that a folder, or a file, could be created there or written to; URLs are fine."""
+    if out is None or urls.is_url(out):
+        return
+    path = urls.local_path(out).absolute()
+    above = next(one for one in (path, *path.parents) if one.exists())
+    if not (above.is_dir() or (is_file and above == path)):
+        wrong = f'"{above}" is not a folder'
+    elif not os.access(above, os.W_OK):
+        wrong = f'"{above}" cannot be written to'
+    else:
+        return
+    raise InputError(f"it cannot be created: {wrong}.", setting=setting, value=out)
 
 
 def check_numbers(config: Any) -> None:

@@ -94,6 +94,12 @@ def _count(row: dict[str, Any]) -> str:
 
 
 _VERSUS = "vs ppl"
+# What the titles of clew's own methods mean.
+_OWN = {
+    "fusion": "Fusion: one classifier on hidden states, token probabilities and attention",
+    "robust": "Robust: a sum of linear scores, for questions unlike the training ones",
+    "gated": "Gated: fusion for answers like the training ones, robust for others",
+}
 # The columns in the order in which they are dropped from a narrow table, the last first; then in
 # that in which they are shown.
 _COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -131,7 +137,8 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     notes = [f"> best on {results['best']['chosen_on']}"] if best else []
     tested = [row["versus_perplexity"] for row in rows if row["versus_perplexity"]]
     star = ", * p < 0.05" if any(one["p_value"] is not None for one in tested) else ""
-    notes.append(f"vs ppl: AUROC difference from perplexity{star}")
+    notes.append(f"vs ppl: AUROC difference from perplexity, the usual baseline{star}")
+    notes += [text for name, text in _OWN.items() if any(row["method"] == name for row in rows)]
     if "per answer" not in hidden:
         notes.append("per answer: time to compute the risk, excluding capture")
     if hidden:
@@ -275,6 +282,8 @@ def _print_tokens(console: Console, tokens: dict[str, Any]) -> None:
 
 def _with_interval(value: float, interval: Sequence[float]) -> str:
     low, high = interval
+    if low == high:  # too few answers for the bootstrap
+        return f"{value:.3f} [-]"
     return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 

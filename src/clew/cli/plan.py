@@ -1,6 +1,6 @@
 """clew plan"""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -9,6 +9,7 @@ from rich.text import Text
 from clew.base.texts import bytes_text, counted, duration_text, for_terminal
 from clew.cli.commands import Call, read_command
 from clew.cli.printing import plan_table
+from clew.cli.progress import working
 from clew.hallucination.workflow import plan
 
 if TYPE_CHECKING:
@@ -19,10 +20,8 @@ COMMAND = read_command(plan)
 
 
 def run(call: Call) -> None:
-    waiting: AbstractContextManager = nullcontext()
-    if call.progress.is_terminal and call.settings["preprocessed_dir"] is not None:
-        waiting = call.progress.status("benchmarking the networks")
-    with waiting:
+    is_measured = call.settings["preprocessed_dir"] is not None
+    with working(call.progress, "benchmarking the networks") if is_measured else nullcontext():
         plans = plan(**call.settings)
     if call.as_json:
         call.print_json(plans.as_dict())

@@ -1,6 +1,8 @@
 """Progress of long work: a bar on a terminal, an occasional line in a log."""
 
+import math
 import time
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
 import psutil
@@ -16,9 +18,12 @@ from clew.base.progress import (
     WorkStarted,
     WorkUnderway,
 )
+from clew.base.terminal import as_text
 from clew.base.texts import bytes_text, counted, duration_text, for_terminal
 
 _LOG_EVERY_SECONDS = 30.0
+# How long an earlier estimate of the time left counts.
+_SMOOTHED_SECONDS = 20.0
 # A bar is drawn ten times a second; its text is not needed more often.
 _DRAW_EVERY_SECONDS = 0.1
 _NARROW, _BAR_WIDTH, _NARROW_BAR_WIDTH = 120, 40, 15
@@ -34,9 +39,32 @@ def say(console: Console, message: str) -> None:
     console.print(for_terminal(text), style="dim")
 
 
+def working(console: Console, text: str) -> AbstractContextManager[object]:
+    """Say what takes a while and cannot say how far it is."""
+    if console.is_terminal:
+        return console.status(as_text(text))
+    say(console, text)
+    return nullcontext()
+
+
 def is_line_due(last_line: float) -> bool:
     """Whether it is time for another line in a log; `last_line` is the time of the last one."""
     return time.monotonic() - last_line >= _LOG_EVERY_SECONDS
+
+
+class TimeLeft:
+    """Seconds left, as a text that does not jump: an estimate counts more the longer the last one
+    is ago."""
+
+    def __init__(self) -> None:
+        self._left, self._at = 0.0, -math.inf
+
+    def tell(self, left: float, now: float | None = None) -> str:
+        now = time.monotonic() if now is None else now
+        seconds, self._at = now - self._at, now
+        counted_on = self._left - seconds if seconds < math.inf else left
+        self._left = left + (counted_on - left) * math.exp(-seconds / _SMOOTHED_SECONDS)
+        return f"{duration_text(max(0.0, self._left))} left"
 
 
 class StepBar:
@@ -84,6 +112,7 @@ class WorkBar:
         # Items that were worked on together before those that are now, and how many these are.
         self._passed = self._together = 0
         self._share = 0.0
+        self._left = TimeLeft()
         self._workers: WorkersAdvanced | None = None
         if started.done:
             say(console, f"{started.done:,} of {started.planned:,} {self._noun} already done")
@@ -187,7 +216,7 @@ class WorkBar:
             "written": f"{bytes_text(self._bytes)} written" if self._bytes else "",
             "memory": f"memory {bytes_text(psutil.Process().memory_info().rss)}",
             "workers": _describe_workers(self._workers),
-            "left": f"{duration_text(left)} left",
+            "left": self._left.tell(left),
         }
         if self._workers is not None:
             parts["memory"] = ""  # theirs is elsewhere

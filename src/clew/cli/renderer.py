@@ -1,6 +1,7 @@
 """Shows the events of all commands: bars on a terminal, an occasional line in a log."""
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +21,7 @@ from clew.base.terminal import as_text
 from clew.base.texts import bytes_text, counted, duration_text, for_shell, for_terminal
 from clew.cli.errors import with_flags
 from clew.cli.printing import plan_table
-from clew.cli.progress import StepBar, WorkBar, is_line_due, say
+from clew.cli.progress import StepBar, TimeLeft, WorkBar, is_line_due, say
 
 if TYPE_CHECKING:
     from clew.engine import (
@@ -113,6 +114,8 @@ class Renderer:
 # Width of a line about training; the bar has the rest of the terminal.
 _LINE_WIDTH = 82
 _NAME_WIDTH = 13
+# Epochs of small sets take less: a log has a line for the first, the last, and one per second.
+_EPOCH_SECONDS = 1.0
 
 
 class TrainingBar:
@@ -156,6 +159,7 @@ class TrainingBar:
             say(self._console, f"resuming after step {event.done_steps:,} of {event.steps:,}")
         self._run, self._validation = event, {}
         self._started = self._last_line = time.monotonic()
+        self._last_epoch, self._left = -math.inf, TimeLeft()
         if self._console.is_terminal:
             text = TextColumn("{task.description}")
             bar = BarColumn(bar_width=max(6, min(30, self._console.width - _LINE_WIDTH)))
@@ -175,7 +179,9 @@ class TrainingBar:
     def show_EpochEnded(self, event: "EpochEnded") -> None:
         row, reached = event.row, event.row.get(f"val_{self._figure.lower()}")
         self._validation = {self._figure: reached}
-        if self._bar is None:
+        is_last = row["epoch"] >= self._run.epochs
+        if self._bar is None and (is_last or time.monotonic() - self._last_epoch >= _EPOCH_SECONDS):
+            self._last_epoch = time.monotonic()
             losses = {"loss": row["train_loss"], "validation loss": row.get("val_loss")}
             self._log(row, losses | self._validation)
         if self._is_of_photos:
@@ -207,6 +213,8 @@ class TrainingBar:
         if self._console.is_terminal:
             self._waiting = self._console.status(as_text(text))
             self._waiting.start()
+        else:
+            say(self._console, text)
 
     def _log(self, values: dict[str, Any], figures: dict[str, float | None]) -> None:
         self._last_line = time.monotonic()
@@ -220,7 +228,7 @@ class TrainingBar:
             f"{values['samples_per_second']:,.0f} {self._noun}/s",
             f"{values['data_wait_share']:.0%} waiting for data",
             bytes_text(values["memory_bytes"]),
-            _time_left(self._run, self._started, values["step"]),
+            self._left.tell(_seconds_left(self._run, self._started, values["step"])),
         )
         return ", ".join(parts)
 
@@ -262,6 +270,7 @@ class MethodLine:
 
     def show_TrainingStarted(self, event: "TrainingStarted") -> None:
         self._run, self._started, self._auroc = event, time.monotonic(), None
+        self._left = TimeLeft()
         after = f", resuming after step {event.done_steps:,}" if event.done_steps else ""
         self._show(f": {counted(event.epochs, 'epoch')} on {event.plan.device}{after}")
 
@@ -269,7 +278,7 @@ class MethodLine:
         parts = (
             f"epoch {event.epoch}/{self._run.epochs}",
             *_figures({"loss": event.loss, "AUROC": self._auroc}),
-            _time_left(self._run, self._started, event.step),
+            self._left.tell(_seconds_left(self._run, self._started, event.step)),
         )
         self._show(f": {', '.join(parts)}")
 
@@ -305,10 +314,9 @@ def _figures(figures: dict[str, float | None]) -> list[str]:
     return [f"{name} {value:.3f}" for name, value in figures.items() if value is not None]
 
 
-def _time_left(run: "TrainingStarted", started: float, step: int) -> str:
+def _seconds_left(run: "TrainingStarted", started: float, step: int) -> float:
     seconds = time.monotonic() - started
-    left = (run.steps - step) * seconds / max(1, step - run.done_steps)
-    return f"{duration_text(left)} left"
+    return (run.steps - step) * seconds / max(1, step - run.done_steps)
 
 
 _NAMED_CLASSES = 12

@@ -17,7 +17,7 @@ COMMAND = read_command(train)
 
 
 def run(call: Call) -> None:
-    from clew.engine.processes import is_first_process
+    from clew.engine.torchrun import is_first_process
 
     call.progress.quiet |= not is_first_process()
     result = call.run(train)

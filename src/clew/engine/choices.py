@@ -133,17 +133,13 @@ def _choose_device(wanted: str | None, machine: Machine) -> Choice:
         memory = f"{bytes_text(machine.free_memory_bytes)} of free memory"
         here = f"{counted(machine.cores, 'core')}, {memory}"
         return device, f"{asked or 'PyTorch sees no GPU; '}{here}"
-    kind, colon, number = device.partition(":")
-    advice = ""
-    if kind != "cuda" or (colon and not number.isdigit()):
-        advice = "choose from: cpu, cuda, or cuda:N for a specific GPU."
-    elif int(number or 0) >= len(machine.gpus):
-        advice = (
+    if int(device.partition(":")[2] or 0) >= len(machine.gpus):
+        raise InputError(
             f'PyTorch sees {counted(len(machine.gpus), "GPU")}. Use `device="cpu"`, or check the '
-            "driver and that PyTorch was built with CUDA."
+            "driver and that PyTorch was built with CUDA.",
+            setting="device",
+            value=device,
         )
-    if advice:
-        raise InputError(advice, setting="device", value=device)
     gpu = machine.gpu(device)
     return device, f"{asked}{gpu.name}, {bytes_text(gpu.memory_bytes)}"
 

@@ -4,15 +4,18 @@ model, its batches, and the function that opens them must provide."""
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
-
-from jaxtyping import Float, Shaped
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from clew.base.commands import TrainingHardware
 from clew.base.errors import InputError
 from clew.base.settings import check_numbers
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+    from torch import Tensor
+
+# The file with the network of the best epoch.
+BEST = "best.safetensors"
 Monitor = Literal["auroc", "loss", "accuracy"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
@@ -83,13 +86,7 @@ class PlanRequest(TrainingHardware):
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        for name in ("batch_size", "grad_accum", "max_cache_batches", "threads"):
-            value = getattr(self, name)
-            if value is not None:
-                _check(name, value, value >= 1, "1 or more")
-        if self.num_workers is not None:
-            _check("num_workers", self.num_workers, self.num_workers >= 0, "0 or more")
+        super().__post_init__()
         if self.precision is not None:
             known = get_args(Precision)
             _check("precision", self.precision, self.precision in known, f"one of {known}")
@@ -120,10 +117,10 @@ class StepOutput:
     labels; without both, only the losses are evaluated. `metrics` are further values to report.
     """
 
-    loss: Float[Tensor, ""]
-    scores: Float[Tensor, " batch"] | Float[Tensor, "batch classes"] | None = None
-    labels: Shaped[Tensor, " batch"] | None = None
-    metrics: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
+    loss: 'Float[Tensor, ""]'
+    scores: 'Float[Tensor, " batch"] | Float[Tensor, "batch classes"] | None' = None
+    labels: 'Shaped[Tensor, " batch"] | None' = None
+    metrics: 'dict[str, Float[Tensor, ""]]' = field(default_factory=dict)
 
 
 @runtime_checkable

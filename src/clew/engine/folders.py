@@ -15,7 +15,8 @@ from tensorboardX.summary import scalar
 
 from clew.base.errors import InputError, StoreError, StoreLockedError
 from clew.base.urls import UrlPath
-from clew.engine.processes import is_first_process
+from clew.engine.config import BEST as BEST
+from clew.engine.torchrun import is_first_process
 from clew.storage.lock import lone_lease
 from clew.storage.ownership import claim
 from clew.storage.place import AccessDeniedError
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 # A run resumes from `last`, `best` has the weights to use, `next best` waits for its `last`.
-LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"
+LAST, NEXT_BEST = "last.safetensors", "best.next.safetensors"
 PLAN, RESULT, LOG, CURVES = "plan.json", "result.json", "log.csv", "curves.png"
 TENSORBOARD, EVENTS = "tensorboard", "events.out.tfevents."
 TRACKING = "tracking.json"  # the ID of the run in each experiment tracker

@@ -23,7 +23,8 @@ from clew.engine.choices import (
 )
 from clew.engine.config import Batches, LoadSettings, OpenBatches, PlanRequest, TrainConfig
 from clew.engine.plan import Choice, HardwarePlan, Machine, StepVariant, Timing, look_at_machine
-from clew.engine.processes import count_processes, share_first, start_fabric
+from clew.engine.processes import share_first, start_fabric
+from clew.engine.torchrun import count_processes
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 SMALLEST_BATCH = 16

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from clew.base.errors import ClewError, LostProcessError
+from clew.engine.torchrun import count_processes, count_restarts, is_first_process
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -20,21 +21,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 _ANSWER_SECONDS = 5
-
-
-def count_processes() -> int:
-    """The number that torchrun started; 1 without it."""
-    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
-
-
-def is_first_process() -> bool:
-    """Whether this is the process that writes; known before the processes are connected."""
-    return count_processes() == 1 or os.environ["RANK"] == "0"
-
-
-def count_restarts() -> int:
-    """How often torchrun has started these processes again (`--max-restarts`)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def start_fabric(device: str) -> "Fabric":

@@ -28,10 +28,11 @@ from clew.engine.folders import LAST, PLAN, RESULT, RUN_FILES, Logs, only_one
 from clew.engine.loop import Loop
 from clew.engine.plan import HardwarePlan, limit_threads, look_at_machine
 from clew.engine.planner import plan_hardware
-from clew.engine.processes import count_processes, is_first_process, start_fabric, wait_for_all
+from clew.engine.processes import start_fabric, wait_for_all
 from clew.engine.setup import Setup, build_optimizer
 from clew.engine.state import Best, FitResult, Row, RunState, TrainingEnded, TrainingStarted
 from clew.engine.step import build_precision, restored_precision
+from clew.engine.torchrun import count_processes, is_first_process
 from clew.storage.ownership import claim
 from clew.storage.reading import read_json
 from clew.storage.working_copy import working_copy

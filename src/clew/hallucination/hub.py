@@ -22,6 +22,16 @@ def why_unreachable() -> str:
     return ""
 
 
+def find_cached(name: str, revision: str | None = None) -> bool:
+    """Whether a model of this name was downloaded before."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+    except ValueError:  # not a name that the Hub could have
+        return False
+
+
 @contextmanager
 def quiet_hub() -> Iterator[None]:
     """Silence what the libraries log about retries: the error that follows says the same."""

@@ -113,9 +113,9 @@ def open_server(
     is taken or a package is missing."""
     require_web()
     token, most = secrets.token_urlsafe(_TOKEN_BYTES), limits or Limits()
-    with _listening(HOST, port) as listening:
+    with listening(HOST, port) as opened:
         app = build_app(lambda: server.stop())
-        server = LocalServer(app, token_access(token), listening, most, path=f"/{token}/")
+        server = LocalServer(app, token_access(token), opened, most, path=f"/{token}/")
         yield server
 
 
@@ -126,12 +126,12 @@ def open_api(
     """Open an API's server, already listening at `host`; port 0 means any free port. Raises
     InputError when the address cannot be used or a package is missing."""
     require_web()
-    with _listening(host, port) as listening:
-        yield LocalServer(app, access, listening, limits, ending=ending)
+    with listening(host, port) as opened:
+        yield LocalServer(app, access, opened, limits, ending=ending)
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def listening(host: str, port: int) -> Iterator[socket.socket]:
     """A request that comes before the server has started waits a moment."""
     if not 0 <= port <= 65535:
         raise InputError("choose one from 1024 to 65535.", setting="port", value=port)
@@ -143,11 +143,11 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
             setting="host",
             value=host,
         ) from None
-    with socket.socket(family, kind) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family, kind) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind(place)
-            listening.listen(_BACKLOG)
+            opened.bind(place)
+            opened.listen(_BACKLOG)
         except OSError as error:
             raise InputError(
                 f"it cannot be used ({error.strerror}). Choose another, or use `port=0` for a free "
@@ -155,7 +155,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
                 setting="port",
                 value=port,
             ) from None
-        yield listening
+        yield opened
 
 
 def _lasting_server(config: "Config", ending: Ending) -> "Server":

@@ -32,7 +32,7 @@ from clew.pages.api import (
     out_of_memory,
 )
 from clew.pages.guard import HOST, Access, App, Limits, Message, Receive, Scope, Send, named_hosts
-from clew.pages.server import open_api
+from clew.pages.server import listening, open_api
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
@@ -78,6 +78,11 @@ class Address:
                 setting="host",
                 value=self.host,
             )
+
+    def check_free(self) -> None:
+        """Raises InputError if the port is taken, before the work of loading a model."""
+        with listening(self.host, self.port):
+            pass
 
     def access(self, metrics: RequestMetrics) -> Access:
         """Who is let in; the others are counted."""

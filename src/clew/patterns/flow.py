@@ -16,7 +16,7 @@ from clew.base.texts import counted, tenth_percent
 from clew.engine import PlanRequest
 from clew.engine.checkpoint import read_settings
 from clew.engine.folders import LAST
-from clew.engine.processes import is_first_process
+from clew.engine.torchrun import is_first_process
 from clew.patterns.identification.identify import IdentifyResult, identify_photos
 from clew.patterns.identification.results import find_identified
 from clew.patterns.library.importing import import_photos

@@ -6,10 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from clew.base.commands import Cached, TrainingHardware, Watched
+from clew.base.commands import Cached, TrainingHardware, Watched, check_gpu_name
 from clew.base.errors import InputError
 from clew.base.progress import Reporter
-from clew.base.settings import check_numbers, check_positive, check_weight
+from clew.base.settings import (
+    check_exists,
+    check_folders,
+    check_least,
+    check_numbers,
+    check_positive,
+    check_weight,
+)
 from clew.patterns.results_file import USUAL_UNKNOWN
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile
 
@@ -53,9 +60,12 @@ class OnDevice:
 
     device: str | None = None
 
+    def __post_init__(self) -> None:
+        check_gpu_name(self.device)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Judging:
+class Judging(OnDevice):
     """Which predictions are listed, and which are doubtful or unknown.
 
     Args:
@@ -89,6 +99,7 @@ class Judging:
         for name, (is_valid, rule) in rules.items():
             if not is_valid:
                 raise InputError(rule, setting=name, value=getattr(self, name))
+        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,3 +412,10 @@ class FlowSettings(InLibrary, OnDevice):
     web: bool = False
     epochs: int | None = None
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least("epochs", self.epochs)
+        check_least("threads", self.threads)
+        check_folders(*self.sources)
+        check_exists("identify", self.identify)

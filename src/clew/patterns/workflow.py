@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from clew.base.commands import select, takes
 from clew.base.errors import ClewError, InputError
 from clew.base.progress import Note, Reporter, log_event
-from clew.base.settings import as_path, read_size
+from clew.base.settings import (
+    as_path,
+    check_exists,
+    check_folders,
+    check_writable,
+    read_size,
+)
 from clew.base.texts import counted
 from clew.base.urls import local_path
 from clew.patterns.settings import (
@@ -20,6 +26,7 @@ from clew.patterns.settings import (
     ExportSettings,
     FlowSettings,
     IdentifySettings,
+    OfModel,
     RecognizeSettings,
     ReviewSettings,
     ServeSettings,
@@ -235,13 +242,16 @@ def train(given: TrainSettings) -> "ClassifierResult":
         >>> result.load().predict("new.jpg")[0].label
     """
     from clew.engine import PlanRequest
+
+    request, pattern_set = select(PlanRequest, given), _open_set_to_train(given)
+    check_folders(given.data)
+    check_writable("out", given.out)
     from clew.engine.tracking import tracked
     from clew.loading.splits import parse_split
     from clew.patterns.flow import plan_training, run_training
     from clew.patterns.training import LossSettings, PatternsConfig
     from clew.patterns.training.config import usual_train
 
-    pattern_set = _open_set_to_train(given)
     size = given.cache_size
     config = select(
         PatternsConfig,
@@ -261,7 +271,7 @@ def train(given: TrainSettings) -> "ClassifierResult":
             weight_decay=given.weight_decay,
             warmup_fraction=given.warmup,
         ),
-        request=select(PlanRequest, given),
+        request=request,
     )
     if pattern_set is not None:
         config = plan_training(pattern_set, config)
@@ -331,6 +341,8 @@ def evaluate(given: EvaluateSettings) -> "ClassifierResult":
     Examples:
         >>> evaluate("other_photos", model="trained").accuracy
     """
+    _check_model(given)
+    check_folders(given.data)
     from clew.patterns.flow import ClassifierResult, write_page
     from clew.patterns.library.choose import choose_model
     from clew.patterns.training.evaluate import evaluate_patterns, usual_evaluation_folder
@@ -385,6 +397,8 @@ def clean_photos(given: CleanSettings) -> "CleanResult":
         ...     print(finding.kind, finding.name, finding.reason)
     """
     from clew.pages.server import require_web
+
+    check_folders(given.data)
     from clew.patterns.cleaning.findings import CleanPlace
     from clew.patterns.cleaning.session import decide_on_page, search_problems, undo_changes
 
@@ -417,6 +431,8 @@ def find_similar(given: SimilarSettings) -> "tuple[SimilarPhoto, ...]":
     Examples:
         >>> [(photo.name, photo.similarity) for photo in find_similar("cat.jpg", data="photos")]
     """
+    check_exists("image", given.image)
+    check_folders(given.data)
     from clew.patterns.cleaning.findings import CleanPlace
     from clew.patterns.cleaning.search import find_similar_photos
 
@@ -473,6 +489,13 @@ def run_flow(given: FlowSettings) -> "FlowResult":
     return flow.run_flow(given)
 
 
+def _check_model(given: OfModel) -> None:
+    """Raises InputError if there is no such set or model, before PyTorch is imported."""
+    from clew.patterns.library.choose import choose_model
+
+    choose_model(given.name, model=given.model, library=given.library)
+
+
 def load_classifier(path: str | Path, *, device: str | None = None) -> "PatternModel":
     """Load a trained photo classifier.
 
@@ -517,10 +540,14 @@ def identify(given: IdentifySettings) -> "IdentifyResult":
         ...     print(photo.name, photo.label, photo.confidence)
     """
     from clew.pages.server import require_web
-    from clew.patterns.identification.identify import identify_photos
 
     if given.web:
         require_web()
+    _check_model(given)
+    check_exists("photos", given.photos)
+    check_writable("out", given.out)
+    from clew.patterns.identification.identify import identify_photos
+
     result = identify_photos(given)
     if (given.review or given.web) and result.counts["doubtful"]:
         from clew.patterns.review import run_review
@@ -543,8 +570,11 @@ def recognize(given: RecognizeSettings) -> "Recognition":
     Examples:
         >>> recognize("bird.jpg", model="trained", multiscale=True).best
     """
-    from clew.patterns.identification.recognize import recognize_photo
     from clew.patterns.library.choose import choose_model
+
+    _check_model(given)
+    check_exists("image", given.image)
+    from clew.patterns.identification.recognize import recognize_photo
 
     loaded = choose_model(given.name, model=given.model, library=given.library).load(given.device)
     found = recognize_photo(
@@ -574,6 +604,9 @@ def export(given: ExportSettings) -> "ExportedModel":
         >>> export(model="trained", out="animals.onnx").path
     """
     from clew.patterns.library.choose import choose_model
+
+    _check_model(given)
+    check_writable("out", given.out, is_file=True)
     from clew.patterns.trained.export import PROGRAM_SUFFIX, export_onnx, export_program
     from clew.storage.places import open_place
     from clew.storage.working_copy import placing
@@ -627,14 +660,16 @@ def serve(given: ServeSettings) -> None:
     from clew.pages.api import Lifecycle, read_keys
     from clew.pages.service import Address, Loaded, connection_limits, run_service
     from clew.patterns.library.choose import choose_model
+
+    keys = read_keys(as_path(given.api_keys_file), given.api_keys_env)
+    address = select(Address, given, keys=keys)
+    address.check_free()
+    chosen = choose_model(given.name, model=given.model, library=given.library)
     from clew.patterns.serving.app import CONNECTIONS, PAGE, PhotoMetrics, PhotoService, build_app
     from clew.patterns.serving.corrections import Corrections
     from clew.patterns.trained.model import usual_device
 
     report = given.reporter or log_event
-    keys = read_keys(as_path(given.api_keys_file), given.api_keys_env)
-    address = select(Address, given, keys=keys)
-    chosen = choose_model(given.name, model=given.model, library=given.library)
     device = usual_device(given.device)
     lifecycle, metrics = Lifecycle(given.drain_seconds), PhotoMetrics()
 

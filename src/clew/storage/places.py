@@ -46,7 +46,7 @@ class FolderPlace:
     def folders(self) -> list[str]:
         try:
             return sorted(one.name for one in os.scandir(self.path) if one.is_dir())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def stat(self, name: str) -> Entry | None:

@@ -39,6 +39,8 @@ ProblemKind = Literal["missing", "damaged", "rows", "foreign", "unlisted", "part
 
 # Shards that are listed one by one; the rest is counted.
 _MAX_GAPS = 100
+# Levels of folders in which stores are looked for: samples are in PROJECT/SAMPLES/KIND.
+_DEEPEST = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +60,18 @@ class Problem:
 
 
 def find_stores(folder: Path) -> list[Path]:
-    """The store itself, or the stores that "clew preprocess" and "clew convert" put in a folder;
-    the folder itself if it has none, so that opening it raises the error."""
+    """The store itself, or the stores in a folder: those that "clew preprocess" and "clew convert"
+    put there, or those of a whole project; the folder itself if it has none, so that opening it
+    raises the error."""
+    return [*_stores_in(folder, _DEEPEST)] or [folder]
+
+
+def _stores_in(folder: Path, levels: int) -> Iterator[Path]:
     if has_manifest(folder):
-        return [folder]
-    inner = (folder / name for name in open_place(folder).folders())
-    return [path for path in inner if has_manifest(path)] or [folder]
+        yield folder
+    elif levels:
+        for name in open_place(folder).folders():
+            yield from _stores_in(folder / name, levels - 1)
 
 
 def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:

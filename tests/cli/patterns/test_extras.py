@@ -28,7 +28,9 @@ def test_tracker_that_is_not_installed_is_refused_before_any_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
+    for name in ("photos", "preprocessed_data"):
+        (tmp_path / name).mkdir()
     ended = run(*command.split(), "--log-to", package)
     assert ended.code == 2
     assert f"requires the package {package}" in ended.err and f"clew[{package}]" in ended.err
-    assert not any(tmp_path.iterdir())
+    assert {*tmp_path.rglob("*")} == {tmp_path / "photos", tmp_path / "preprocessed_data"}

@@ -70,7 +70,7 @@ def test_flow_runs_all_steps_and_resumes(
     ("words", "sentence"),
     [
         ([], 'there is no set "new" in "patterns" yet: give the photos to import with --from'),
-        (["--from", "nowhere"], 'the folder "nowhere" '),
+        (["--from", "nowhere"], 'there is no folder "nowhere"'),
         (["--from", "in", "--identify", "empty"], "no photos"),
         (["--from", "in", "--review"], "give the photos to identify with --identify"),
         (["--from", "in", "--web"], "give the photos to identify with --identify"),

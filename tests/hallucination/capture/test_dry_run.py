@@ -14,18 +14,16 @@ from clew.base.progress import log_event
 from clew.base.urls import as_path
 from clew.hallucination.capture import ExtractConfig, LoadedModel
 from clew.hallucination.capture.dry_run import (
-    GPUS,
     ModelSize,
     SampleRun,
     costs_on,
     count_work,
-    find_gpu,
     fit_steps,
     limit_costs,
     plan_capture,
-    recognize_gpu,
     typical_shard,
 )
+from clew.hallucination.capture.gpus import GPUS, find_gpu, recognize_gpu
 from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.questions import load_questions
 from tests.stores import one_thread, tiny_config

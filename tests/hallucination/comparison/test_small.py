@@ -54,6 +54,7 @@ def test_few_answers_have_no_p_value_and_no_best_method(small: ComparisonResult)
 
 def test_few_answers_have_no_mark_in_any_table(small: ComparisonResult) -> None:
     assert "textbf" not in (small.folder / "table.tex").read_text()
+    assert "(bold)" not in (small.folder / "table.tex").read_text()
     assert "^{*}$" not in (small.folder / "table.tex").read_text().split("midrule")[1]
     page = io.StringIO()
     print_comparison(Console(file=page, width=120), small.folder, small.results)

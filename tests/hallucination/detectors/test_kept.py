@@ -20,7 +20,8 @@ from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.methods import list_methods
 from clew.hallucination.detectors.calibration import measure_chance
 from clew.hallucination.detectors.data import LIVE, StoredAnswers
-from clew.hallucination.detectors.detector_folder import DETECTOR_JSON, WEIGHTS, change_detector
+from clew.hallucination.detectors.detector_folder import change_detector
+from clew.hallucination.detectors.folder import DETECTOR_JSON, WEIGHTS
 from clew.hallucination.detectors.probes.gated import FIELDS, Distance
 from clew.hallucination.detectors.similar_answers import KNOWN_FILE
 from clew.hallucination.detectors.training.samples import PreprocessedData

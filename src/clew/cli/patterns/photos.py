@@ -14,6 +14,7 @@ from clew.cli.commands import Call
 from clew.cli.errors import with_flags
 from clew.cli.patterns.review import review_and_print, say_how_to_review
 from clew.cli.printing import print_line, print_table
+from clew.cli.progress import working
 from clew.cli.serve import check_web, run_api
 from clew.patterns.settings import ReviewSettings
 from clew.patterns.workflow import export, identify, recognize, serve
@@ -164,7 +165,7 @@ def _describe_window(found: "Recognition") -> str:
 
 
 def _run_export(call: Call) -> None:
-    with call.progress.status("exporting and comparing predictions ..."):
+    with working(call.progress, "exporting the network, and comparing its predictions"):
         exported = export(**call.settings)
     if call.as_json:
         call.print_json(asdict(exported))

@@ -50,12 +50,12 @@ _SHOWN = 3  # findings of each kind
 
 
 def _run_clean(call: Call) -> None:
-    from clew.patterns.cleaning.findings import CleanPlace
-    from clew.patterns.cleaning.session import decide_on_page
-
     given = CleanSettings(**call.settings)
     check_web(given.web)
     result = call.run(clean_photos, web=False)
+    from clew.patterns.cleaning.findings import CleanPlace
+    from clew.patterns.cleaning.session import decide_on_page
+
     if call.as_json:
         call.print_json(_describe(result))
         return

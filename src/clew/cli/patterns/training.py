@@ -33,7 +33,7 @@ STOP_MESSAGE = "everything is saved after this step"
 
 
 def _run_train(call: Call) -> None:
-    from clew.engine.processes import is_first_process
+    from clew.engine.torchrun import is_first_process
 
     call.progress.quiet |= not is_first_process()
     with (
@@ -188,10 +188,10 @@ def _print_photos(console: Console, result: "ClassifierResult") -> None:
 
 
 def _run_flow(call: Call) -> None:
-    from clew.patterns import flow
-
     given = FlowSettings(**call.settings)
     check_web(given.web)
+    from clew.patterns import flow
+
     steps = _shown_steps(call.console, call.progress, is_reviewed=given.review or given.web)
     result = flow.run_flow(given, steps)
     if call.as_json:

@@ -17,7 +17,8 @@ from clew.hallucination.comparison.report.comparison import (
     read_answers,
     read_comparison,
 )
-from clew.hallucination.detectors.detector_folder import DETECTOR_JSON, KEPT, load_detector
+from clew.hallucination.detectors.detector_folder import load_detector
+from clew.hallucination.detectors.folder import DETECTOR_JSON, KEPT
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.traces import Trace
 

@@ -1,7 +1,6 @@
 """Predict a capture before it is paid for: what a sample took, scaled to all questions, workers and
 GPUs."""
 
-import json
 import math
 import random
 import resource
@@ -11,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +19,11 @@ from jaxtyping import Float64
 
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Event, Reporter, WorkEnded, WorkStarted, log_event
-from clew.base.texts import bytes_text, suggest
+from clew.base.texts import bytes_text
 from clew.base.urls import is_url
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.extracting import extract
+from clew.hallucination.capture.gpus import Gpu, find_gpu, recognize_gpu
 from clew.hallucination.capture.job import MAX_ROWS, Job, plan_batches
 from clew.hallucination.llm.memory import (
     BatchPlan,
@@ -127,36 +126,6 @@ def predict_run(
     sample = SampleRun(config, questions, reporter or log_event)
     sample.capture(loaded, should_stop)
     return plan_capture(config, sample, len(questions.questions), workers, target)
-
-
-class Gpu(NamedTuple):
-    """A GPU by NVIDIA's data sheet of the SXM module, or of the PCIe card where there is none:
-    dense BF16 or FP16 Tensor Core (half of what is given "with sparsity"), memory bandwidth,
-    memory."""
-
-    name: str
-    teraflops: float
-    gigabytes_per_second: float
-    gigabytes: int
-
-
-_TABLE = json.loads(files(__package__).joinpath("gpus.json").read_text("utf-8"))
-GPUS = {key: Gpu(*figures) for key, figures in _TABLE.items()}
-
-
-def find_gpu(name: str) -> Gpu:
-    """Raises InputError for one that is not in the table."""
-    if name.lower() not in GPUS:
-        known = f"unknown GPU{suggest(name, [*GPUS])}. Choose from: {', '.join(GPUS)}."
-        raise InputError(known, setting="gpu", value=name)
-    return GPUS[name.lower()]
-
-
-def recognize_gpu(device_name: str) -> Gpu | None:
-    """The GPU of the table that the driver calls "NVIDIA H100 80GB HBM3"; None if it is none."""
-    words = device_name.lower().replace("-", " ").replace("rtx ", "rtx").split()
-    fitting = [key for key in GPUS if {*key.split("-")} <= {*words}]
-    return GPUS[max(fitting, key=len)] if fitting else None
 
 
 class ModelSize(NamedTuple):

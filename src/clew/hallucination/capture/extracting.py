@@ -40,6 +40,9 @@ from clew.storage.writing import refuse_full_disk
 
 # What is timed to choose the number of threads.
 _TIMED_PROMPTS = 8
+# They are timed four times. Runs of fewer answers keep what was chosen when the model was loaded:
+# preparing takes at most a tenth of a run.
+_WORTH_TIMING = 10 * 4 * _TIMED_PROMPTS
 # An accepted answer of more words is a sentence; of more than half as many, if it ends like one.
 _FEW_WORDS = 6
 # Questions whose accepted answers are looked at.
@@ -172,7 +175,7 @@ def _capture_shards(
         explained_out_of_memory("a single prompt", job.decoder.device),
         report_work(reporter, StepStarted(name="timing a batch of answers")),
     ):
-        settle(again=len(ids) > _TIMED_PROMPTS)
+        settle(again=len(ids) > _WORTH_TIMING)
         estimate, run_bytes = estimate_run(job, ids)
         _refuse_full_disk(store, run_bytes, pending)
     if config.draws:

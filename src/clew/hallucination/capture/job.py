@@ -29,6 +29,7 @@ from clew.hallucination.capture.store import (
     fit_on_questions,
     read_other_basis,
 )
+from clew.hallucination.llm.checked import CheckMemory
 from clew.hallucination.llm.decoder import MAX_ROWS, Decoder, settle_decoder
 from clew.hallucination.llm.device_map import free_gpu_memory, model_device
 from clew.hallucination.llm.memory import (
@@ -74,7 +75,6 @@ CPU_ROWS, _CPU_TOKENS = 128, 1 << 14
 _MEMORY_SHARE = 0.6
 _TEXT_BYTES = 600
 _TOKEN_TEXT_BYTES = 8
-# On a CPU the time of a step grows with its rows, so a few are enough to time it.
 _TIMED_ROWS = 24
 # Generated to compare batched with plain passes where all answers are given.
 _CHECK_TOKENS = 2
@@ -225,7 +225,13 @@ def prepare_job(
         max_new_tokens=config.new_tokens or _CHECK_TOKENS,
         max_rows=max(plan.rows, MAX_ROWS),
     )
-    same_length = settle_decoder(decoder, rows.prompts[:_CHECKED_ROWS], reporter, name=config.model)
+    same_length = settle_decoder(
+        decoder,
+        rows.prompts[:_CHECKED_ROWS],
+        reporter,
+        name=config.model,
+        memory=CheckMemory.of_model(loaded.model),
+    )
     return Job(
         config=config,
         store=store,
@@ -443,7 +449,8 @@ def _time_batch(job: Job, ids: Sequence[int], rows: int) -> tuple[float, float]:
     fits in device memory, scaled up."""
     decoder = job.decoder
     on_cpu = decoder.device.type == "cpu"
-    timed = min(rows, _TIMED_ROWS) if on_cpu else rows
+    # On a CPU the time of a step grows with its rows, so a few are enough: a tenth of the run.
+    timed = min(rows, _TIMED_ROWS, max(8, len(ids) // 10)) if on_cpu else rows
     sample = [job.rows.timed(i) for i in ids[:timed]]
     wanted = rows if on_cpu else len(sample)
     while (found := none_if_out_of_memory(partial(decoder.time_batch, sample))) is None:

@@ -377,7 +377,7 @@ def fit_on_questions(
     rows = _BASIS_ROWS if max(map(len, sequences)) <= BASIS_LENGTH else 1
     starts = range(0, len(sequences), rows)
     asked = counted(len(sequences), "question")
-    name = f"fitting the basis of the projected states on {asked}"
+    name = f"fitting the basis (principal components that states are stored in) on {asked}"
     with report_work(reporter, StepStarted(name=name, parts=(len(starts) + 1) * observer.layers)):
         for start in starts:
             part = sequences[start : start + rows]

@@ -19,13 +19,12 @@ from clew.hallucination.detectors.calibration import (
 )
 from clew.hallucination.detectors.detector import Detector
 from clew.hallucination.detectors.detector_folder import (
-    DETECTOR_JSON,
-    KEPT,
     load_detector,
     read_detector,
     remove_detector,
     save_detector,
 )
+from clew.hallucination.detectors.folder import DETECTOR_JSON, KEPT
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.probes.registry import find_own_methods
 from clew.hallucination.detectors.similar_answers import gather_known

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clew.base.errors import InputError
 from clew.base.texts import suggest
@@ -17,9 +17,11 @@ from clew.hallucination.detectors.probes.registry import (
     list_package_methods,
 )
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
-from clew.hallucination.samples.answers import NODE_TOKENS
-from clew.hallucination.samples.mixed import AnswerData, is_of_nodes
+from clew.hallucination.samples.source import NODE_TOKENS
 from clew.hallucination.traces.schema import ANSWERS_KEY, CONTEXT, ENTAILMENT, GIVEN
+
+if TYPE_CHECKING:
+    from clew.hallucination.samples.mixed import AnswerData
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
@@ -98,7 +100,7 @@ def choose_names(networks: Sequence[str]) -> tuple[str, ...]:
     return tuple(one.name for one in every if one.family != "network" or one.name in networks)
 
 
-def explain_missing(method: AnyMethod, data: AnswerData, *, is_fitted: bool = True) -> str | None:
+def explain_missing(method: AnyMethod, data: "AnswerData", *, is_fitted: bool = True) -> str | None:
     """Which data the method is missing and how to get it; None if it has all. `is_fitted`: it is
     fitted on this data, not only tested."""
     if isinstance(method, UnusableMethod):
@@ -143,7 +145,7 @@ def find_kind(need: str) -> str:
     return own.get(need, "answers")
 
 
-def count_bytes(method: AnyMethod, data: AnswerData) -> float:
+def count_bytes(method: AnyMethod, data: "AnswerData") -> float:
     """The stored fields of an answer that the method reads."""
     also = (field for field in method.also_reads if field in data.fields)
     return sum(data.bytes_of(name) for name in dict.fromkeys((*method.needs, *also)))
@@ -151,6 +153,8 @@ def count_bytes(method: AnyMethod, data: AnswerData) -> float:
 
 def reads_nodes(method: AnyMethod) -> bool:
     """Whether the method requires node features; optional inputs do not count."""
+    from clew.hallucination.samples.mixed import is_of_nodes
+
     return any(map(is_of_nodes, method.needs))
 
 

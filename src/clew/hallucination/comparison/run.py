@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from clew.base.errors import InputError, TrainingStoppedError
-from clew.base.progress import Note, Reporter, log_event
+from clew.base.progress import Note, Reporter, StepStarted, log_event, report_work
 from clew.base.tables import Tabular
 from clew.cluster.workers import Spread
 from clew.engine import plan_hardware
 from clew.engine.folders import make_folder, only_one
-from clew.engine.processes import count_processes
+from clew.engine.torchrun import count_processes
 from clew.hallucination.comparison.detectors import keep_detectors, names_to_keep
 from clew.hallucination.comparison.evaluation import (
     Evaluation,
@@ -43,7 +43,8 @@ from clew.hallucination.comparison.trial import (
 )
 from clew.hallucination.comparison.writing import COMPARISON_FILES, make_table, write_comparison
 from clew.hallucination.detectors.detector import Detector
-from clew.hallucination.detectors.detector_folder import KEPT, load_detector
+from clew.hallucination.detectors.detector_folder import load_detector
+from clew.hallucination.detectors.folder import KEPT
 from clew.hallucination.detectors.probes.registry import list_package_methods
 from clew.hallucination.samples.answers import FieldMemory
 from clew.metrics.ranking import RESAMPLES
@@ -117,10 +118,12 @@ def compare_methods(
         excluded = [one for result in results for one in result.excluded]
         has_rows = any(rows for result in results for rows in result.measured.values())
         refuse_empty(has_rows, excluded)
-        evaluation = evaluate(plan, results)
+        with report_work(reporter, StepStarted(name="computing intervals and paired tests")):
+            evaluation = evaluate(plan, results)
         kept, told = _keep(config, evaluation, run, methods)
         settings = _describe_settings(config, methods, evaluation.trial)
-        content = write_comparison(config.out, methods, evaluation, kept, told, settings)
+        with report_work(reporter, StepStarted(name="measuring tokens, and writing the tables")):
+            content = write_comparison(config.out, methods, evaluation, kept, told, settings)
     faults = tuple(one for one in excluded if one.is_fault)
     return ComparisonResult(folder=config.out, results=content, faults=faults)
 

@@ -8,8 +8,7 @@ from typing import Literal, Self, get_args
 from clew.base.errors import InputError
 from clew.base.settings import check_numbers, check_positive
 from clew.base.urls import is_url
-from clew.engine.processes import count_processes
-from clew.hallucination.comparison.methods import choose_names
+from clew.hallucination.comparison.methods import choose_names, find_methods
 from clew.hallucination.detectors.training.settings import (
     SAMPLES_FOLDER,
     TrainingSettings,
@@ -48,6 +47,7 @@ class CompareConfig(TrainingSettings):
     def __post_init__(self) -> None:
         check_numbers(self)
         check_positive(self, "seeds")
+        find_methods(self.methods)  # refuses unknown ones
         if self.keep_detectors not in get_args(KeepDetectors):
             raise InputError(
                 f"choose from: {', '.join(get_args(KeepDetectors))}.",
@@ -94,6 +94,8 @@ class CompareConfig(TrainingSettings):
         same settings but its own seeds, since all rows of a table must be produced in the same way.
         Raises InputError if a comparison is not possible, so call it before hours of training.
         """
+        from clew.engine.torchrun import count_processes
+
         if trained.data_pattern is not None:
             raise InputError(
                 '`compare` requires samples written by "clew preprocess", but '

@@ -26,7 +26,7 @@ from clew.hallucination.comparison.findings import (
 from clew.hallucination.comparison.methods import AnyMethod, names_of_graph_methods
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.comparison.trial import Row, Trial
-from clew.hallucination.detectors.detector_folder import KEPT
+from clew.hallucination.detectors.folder import KEPT
 from clew.hallucination.detectors.training.train import LIBRARY, RESULTS_FILE
 from clew.hallucination.samples.splits import Balance
 from clew.storage.arrow import encode_table
@@ -237,7 +237,7 @@ _LATEX = {
     ">": r"\textgreater{}",
 }
 _NOTE = (
-    "Methods sorted by their AUROC on {chosen_on}, by which the best (bold) is chosen; all other "
+    "Methods sorted by their AUROC on {chosen_on}, by which the best {bold} chosen; all other "
     "metrics are on the test answers ({count:,}). AUROC with 95\\,\\% bootstrap confidence "
     "interval; F1 and accuracy at the validation threshold; $\\Delta$: AUROC difference from "
     "perplexity ($^{{*}}$: $p < 0.05$, paired bootstrap). Seeds: mean and standard deviation."
@@ -284,8 +284,9 @@ def make_latex(
     rows: Sequence[Row], *, best: str, test_answers: int, chosen_on: str = "validation"
 ) -> str:
     """A table environment; requires the booktabs package."""
+    bold = "(bold) is" if best else "(none is supported by the test answers) is"
     return latex_table(
-        _NOTE.format(count=test_answers, chosen_on=chosen_on),
+        _NOTE.format(count=test_answers, chosen_on=chosen_on, bold=bold),
         ("Method", "AUROC", "Seeds", "AUPRC", "F1", "Acc.", "ECE", "AURC", r"$\Delta$"),
         [_latex_row(row, is_best=row["method"] == best) for row in sort_rows(rows)],
     )
@@ -322,7 +323,7 @@ def _latex_row(row: Row, *, is_best: bool) -> list[str]:
     names = ("test_auprc", "test_f1", "test_accuracy", "test_ece", "test_aurc")
     return [
         title,
-        f"{figure} [{low:.3f}, {high:.3f}]",
+        f"{figure} [{low:.3f}, {high:.3f}]" if low < high else f"{figure} [--]",
         _latex_seeds(row),
         *(f"{row[name]:.3f}" for name in names),
         _latex_difference(row["versus_perplexity"]),
@@ -438,6 +439,9 @@ def make_sets_latex(sets: Mapping[str, Any]) -> str:
     for place, title in enumerate(sets["titles"]):
         triples = zip(*(sets[name][place] for name in _AUROC), strict=True)
         mean = [sets[name][place] for name in _MEANS]
-        cells = [f"{value:.3f} [{low:.3f}, {high:.3f}]" for value, low, high in (mean, *triples)]
+        cells = [
+            f"{value:.3f} [{low:.3f}, {high:.3f}]" if low < high else f"{value:.3f} [--]"
+            for value, low, high in (mean, *triples)
+        ]
         rows.append([escape_latex(title), *cells])
     return latex_table(_SETS_NOTE, ("Method", "Mean", *heads), rows)

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from clew.base.errors import InputError
 from clew.hallucination.detectors.probes.method import Features, Wrapped, layers_of
-from clew.hallucination.samples.answers import NODE_TOKENS
 from clew.hallucination.samples.datasets import SampleKind
-from clew.hallucination.samples.source import SampleShape
+from clew.hallucination.samples.source import NODE_TOKENS, SampleShape
 from clew.hallucination.traces.schema import ENTAILMENT, EVALUATION, P_TRUE
 
 State = Literal["checked", "out_of_distribution", "unavailable"]

@@ -27,7 +27,7 @@ from clew.base.errors import ClewError, InputError, StoreError
 from clew.base.texts import for_terminal
 from clew.base.typed_json import Bounds, Count, read_as, to_json, without_nan
 from clew.base.urls import as_path
-from clew.engine.folders import BEST
+from clew.engine.config import BEST
 from clew.engine.model_files import ModelFile, Wanted, check_about, misfit, read_model, write_model
 from clew.engine.state import Threshold
 from clew.hallucination.detectors.adaptation import Adaptation, build_vectors
@@ -42,6 +42,12 @@ from clew.hallucination.detectors.detector import (
     describe_samples,
     has_arrays,
     on_host,
+)
+from clew.hallucination.detectors.folder import (
+    DETECTOR_JSON,
+    WEIGHTS,
+    explain_missing,
+    find_folder,
 )
 from clew.hallucination.detectors.probes.gated import Distance
 from clew.hallucination.detectors.probes.registry import find_scorer_class, kind_of
@@ -60,7 +66,6 @@ from clew.storage.working_copy import working_copy
 from clew.storage.writing import replace_file
 from clew.version import __version__
 
-DETECTOR_JSON, WEIGHTS = "detector.json", "detector.safetensors"
 FILES = (DETECTOR_JSON, WEIGHTS, KNOWN_FILE)
 _FORMAT = 1
 _NETWORK = "network"
@@ -79,8 +84,6 @@ _PARTS: dict[str, type[Any]] = {
     "basis": Basis,
     "adaptation": Adaptation,
 }
-# The folder of the detector that a comparison or a training keeps.
-KEPT = "detector"
 # The network's prefix inside the engine's Classifier.
 _PREFIX = "network."
 _WANTED: Wanted = {
@@ -113,7 +116,7 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
         if kept is not None:
             return read_detector(kept, device)
         if here.is_dir() and not (here / BEST).exists():
-            raise _explain_missing(here)
+            raise explain_missing(here)
         return _load_network(here / BEST if here.is_dir() else here, device)
 
 
@@ -562,16 +565,6 @@ def _check_network(detector: Detector, origin: Origin) -> None:
             raise ValueError(f"{name} is {getattr(detector.config, name)}, but samples have {size}")
 
 
-def find_folder(path: Path) -> Path | None:
-    """The folder of the kept detector that `path` means; None if it means a network alone."""
-    if path.name == DETECTOR_JSON:
-        path = path.parent
-    if (path / BEST).exists():
-        return None
-    folders = (path, path / KEPT)
-    return next((folder for folder in folders if (folder / DETECTOR_JSON).exists()), None)
-
-
 def _load_network(path: Path, device: str | torch.device) -> Detector:
     saved = read_model(path)
     check_about(
@@ -596,15 +589,4 @@ def _load_network(path: Path, device: str | torch.device) -> Detector:
         config=config,
         threshold=_USUAL_THRESHOLD if threshold is None else float(threshold),
         metrics=best["metrics"],
-    )
-
-
-def _explain_missing(path: Path) -> StoreError:
-    """For a folder that does not contain a network, but perhaps several folders of them."""
-    found = [str(path / name) for name in NETWORKS if (path / name / BEST).exists()]
-    if found:
-        return StoreError(f'"{path}": give the folder of one network: {", ".join(found)}.')
-    return StoreError(
-        f'there is no detector in "{path}": give a folder with a {DETECTOR_JSON}, which "clew '
-        f'compare" or "clew train" writes, or with the {BEST} of a network.'
     )

@@ -3,24 +3,18 @@ kinds of samples that they read."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
-
-from torch import nn
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clew.base.errors import InputError
-from clew.base.settings import check_numbers
+from clew.base.settings import check_fraction, check_numbers, check_positive, check_weight
 from clew.base.texts import suggest
-from clew.hallucination.detectors.networks.act_vit import ActViTConfig, ActViTDetector
-from clew.hallucination.detectors.networks.charm import CharmConfig, CharmDetector
-from clew.hallucination.detectors.networks.lstm import (
-    GNNLSTMConfig,
-    GNNLSTMDetector,
-    GVAELSTMConfig,
-    GVAELSTMDetector,
-    LSTMConfig,
-    LSTMDetector,
-)
-from clew.hallucination.samples.datasets import SampleKind
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clew.hallucination.samples.datasets import SampleKind
 
 _AGAIN = 'rerun the "clew preprocess" command that created it'
 # Sample stores in a folder of `clew preprocess`, and how to get a missing one.
@@ -43,7 +37,7 @@ class SampleForm(NamedTuple):
     opened_with: str
 
 
-FORMS: dict[SampleKind, SampleForm] = {
+FORMS: "dict[SampleKind, SampleForm]" = {
     "sequences": SampleForm(("sequences",), ("sequence",), "PreprocessedLSTMMapDataset(...)"),
     "graphs": SampleForm(
         ("sequences", "graphs"),
@@ -57,16 +51,29 @@ FORMS: dict[SampleKind, SampleForm] = {
 
 @dataclass(frozen=True)
 class NetworkKind:
-    """A network on the samples of `clew preprocess`; `name` is also the name of its folder.
-    `is_usual`: trained by default.
+    """A network on the samples of `clew preprocess`; `name` is also the name of its folder. `home`
+    is its module and what its classes are called, which are imported on first use: names are
+    checked before PyTorch is loaded. `is_usual`: trained by default.
     """
 
     name: str
     title: str
-    samples: SampleKind
-    config: type[Any]
-    network: type[nn.Module]
+    samples: "SampleKind"
+    home: str
     is_usual: bool = True
+
+    @cached_property
+    def config(self) -> type[Any]:
+        return self._import("Config")
+
+    @cached_property
+    def network(self) -> "type[nn.Module]":
+        return self._import("Detector")
+
+    def _import(self, ending: str) -> Any:
+        module, name = self.home.split(".")
+        found = import_module(f"clew.hallucination.detectors.networks.{module}")
+        return getattr(found, f"{name}{ending}")
 
     @property
     def setting_names(self) -> set[str]:
@@ -76,13 +83,15 @@ class NetworkKind:
 NETWORKS = {
     kind.name: kind
     for kind in (
-        NetworkKind("lstm", "LSTM", "sequences", LSTMConfig, LSTMDetector),
-        NetworkKind("gnn_det", "GNN-det + LSTM", "graphs", GNNLSTMConfig, GNNLSTMDetector),
-        NetworkKind("gvae", "GVAE + LSTM", "graphs", GVAELSTMConfig, GVAELSTMDetector),
-        NetworkKind("charm", "CHARM", "heads", CharmConfig, CharmDetector, is_usual=False),
-        NetworkKind("act_vit", "ACT-ViT", "grids", ActViTConfig, ActViTDetector, is_usual=False),
+        NetworkKind("lstm", "LSTM", "sequences", "lstm.LSTM"),
+        NetworkKind("gnn_det", "GNN-det + LSTM", "graphs", "lstm.GNNLSTM"),
+        NetworkKind("gvae", "GVAE + LSTM", "graphs", "lstm.GVAELSTM"),
+        NetworkKind("charm", "CHARM", "heads", "charm.Charm", is_usual=False),
+        NetworkKind("act_vit", "ACT-ViT", "grids", "act_vit.ActViT", is_usual=False),
     )
 }
+_SIZES = ("lstm_hidden", "num_lstm_layers", "gnn_hidden", "latent_dim")
+_WEIGHTS = ("kl_weight", "reconstruction_weight")
 USUAL_NETWORKS = tuple(kind.name for kind in NETWORKS.values() if kind.is_usual)
 
 
@@ -100,6 +109,10 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        chosen = self.chosen()
+        check_positive(self, *chosen.keys() & {*_SIZES})
+        check_fraction(self, *chosen.keys() & {"dropout"})
+        check_weight(self, *chosen.keys() & {*_WEIGHTS})
 
     def chosen(self) -> dict[str, int | float]:
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -133,8 +146,9 @@ def configure(kind: NetworkKind, sizes: dict[str, int], settings: NetworkSetting
 def refuse_unused(settings: NetworkSettings, kinds: Iterable[NetworkKind]) -> None:
     """Raises InputError for a setting that none of the networks has, so that it is not ignored
     silently."""
-    known = set().union(*(kind.setting_names for kind in kinds))
-    for name, value in settings.chosen().items():
+    chosen = settings.chosen()
+    known = set().union(*(kind.setting_names for kind in kinds)) if chosen else set()
+    for name, value in chosen.items():
         if name not in known:
             owners = [kind.name for kind in NETWORKS.values() if name in kind.setting_names]
             raise InputError(

@@ -30,6 +30,7 @@ from clew.hallucination.grounded.folder import (
     ADAPTER,
     BUILT_IN_READER,
     READER_JSON,
+    check_reader,
     reader_folder,
 )
 from clew.hallucination.grounded.network import (
@@ -449,17 +450,13 @@ def describe_reader(reader: "str | Path | Reader") -> dict[str, Any]:
 
 def read_settings(folder: Path) -> ReaderSettings:
     """What reader.json says. Raises StoreError if it is missing, damaged or of another version."""
+    check_reader(folder)
     path = folder / READER_JSON
     try:
         content = read_json(path)
         if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
             raise ValueError(f"it is not a reader of format {_FORMAT}")
         return read_as(ReaderSettings, content)
-    except FileNotFoundError:
-        raise StoreError(
-            f'there is no reader in "{folder}": {READER_JSON} is missing. Train one, or use '
-            f'"{BUILT_IN_READER}", which is built in.'
-        ) from None
     except (OSError, ValueError) as error:
         raise StoreError(
             f'"{path}" cannot be read ({error}): it is damaged or was not written by clew.'

@@ -17,12 +17,18 @@ from torch import Tensor
 from clew.base.commands import select
 from clew.base.errors import InputError
 from clew.hallucination.llm.recording import to_device
-from clew.hallucination.samples.answers import NODE_TOKENS
 from clew.hallucination.samples.batches import HEAD_COLUMNS, lay_grids, lay_heads
 from clew.hallucination.samples.columns import build_rows
 from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.graph_batches import GRAPH_COLUMNS, GraphParts, lay_flat
-from clew.hallucination.samples.source import MAPS, Kind, SampleShape, array_columns, lengths
+from clew.hallucination.samples.source import (
+    MAPS,
+    NODE_TOKENS,
+    Kind,
+    SampleShape,
+    array_columns,
+    lengths,
+)
 from clew.hallucination.traces.compact import (
     Reduced,
     average,

@@ -23,6 +23,7 @@ from clew.base.progress import (
     ignore_event,
     report_work,
 )
+from clew.hallucination.llm.checked import Checked, CheckMemory
 from clew.hallucination.llm.generation import draw_numbers
 from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.llm.models import LoadedModel
@@ -456,12 +457,27 @@ def _difference(expected: Tensor, found: Tensor) -> float:
 
 
 def settle_decoder(
-    decoder: Decoder, prompts: Sequence[Sequence[int]], reporter: Reporter, *, name: str
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    reporter: Reporter,
+    *,
+    name: str,
+    memory: CheckMemory | None = None,
 ) -> bool:
     """Have the decoder pass tokens in the fastest way whose batches equal plain passes; returns
     whether only prompts of the same length should be batched. Raises InputError for a model
-    (`name`) whose values are wrong in every way.
+    (`name`) whose values are wrong in every way. What `memory` has is not checked again.
     """
+    if (known := memory.recall() if memory else None) is not None:
+        while (decoder.uses_graphs and not known.graphs) or decoder.packed.packs > known.packs:
+            decoder.simplify()
+        reporter(
+            Note(
+                "batched capture matched single-prompt passes on this machine before (difference "
+                f"{known.error:.1e})"
+            )
+        )
+        return not decoder.packed.packs
     some, limit = pick_prompts(prompts), tolerance(decoder)
     # They pass once in the batch and once alone.
     tokens = 2 * len(some) * (max(map(len, some)) + decoder.max_new_tokens)
@@ -487,6 +503,9 @@ def settle_decoder(
             f"states differ from a plain forward pass by a relative error of {error:.1e}. Try "
             '`dtype="float32"`.'
         )
+    if memory is not None:
+        packs = decoder.packed.packs
+        memory.keep(Checked(graphs=decoder.uses_graphs, packs=packs, error=error))
     reporter(
         Note(f"check passed: batched capture matches single-prompt passes (difference {error:.1e})")
     )

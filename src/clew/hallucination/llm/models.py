@@ -17,14 +17,13 @@ from transformers import PreTrainedModel
 
 from clew.base.cpu import Threads, leave_slow_kernels
 from clew.base.errors import InputError, without_settings
-from clew.base.texts import looks_like_path, shortened, suggest, suggest_path
-from clew.hallucination.hub import quiet_hub, why_unreachable
+from clew.base.texts import shortened
+from clew.hallucination.hub import find_cached, quiet_hub, why_unreachable
 from clew.hallucination.llm.device_map import (
     computing_device,
     is_spread,
     model_device,
     named_weights,
-    read_device_map,
 )
 from clew.hallucination.llm.embedded import (
     EMBEDDED_NAME,
@@ -34,17 +33,19 @@ from clew.hallucination.llm.embedded import (
     quiet_transformers,
     read_gguf_once,
 )
+from clew.hallucination.llm.placement import (
+    check_device,
+    check_dtype,
+    check_model,
+    read_device_map,
+    unreachable,
+)
 from clew.storage.reading import read_json
 
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535
 _TIMED_TOKENS = 32
 
-_DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
 # What the libraries raise for files that they cannot use.
 _LIBRARY_ERRORS = (
     *(OSError, ValueError, LookupError, ImportError, RuntimeError),
@@ -161,38 +162,21 @@ def _load_tokenizer(source: str, extra: dict[str, Any]) -> Any:
 
 def _reach_hub(name: str, revision: str | None) -> dict[str, Any]:
     """How to load from the Hub, or from its cache where the Hub is out of reach."""
-    from huggingface_hub import try_to_load_from_cache
-
     why = why_unreachable()
     pinned = {} if revision is None else {"revision": revision}
     if not why:
         return pinned
-    try:
-        is_cached = isinstance(try_to_load_from_cache(name, "config.json", **pinned), str)
-    except ValueError:  # not a name that the Hub could have
-        is_cached = False
-    if is_cached:
+    if find_cached(name, revision):
         return {"local_files_only": True, **pinned}
-    raise InputError(
-        f'the model "{name}"{suggest_path(name)} could not be loaded: it is neither a local folder '
-        f"nor in the cache, and {why}. Connect to the internet, or give a local folder, a .gguf "
-        f"file or {EMBEDDED_NAME} (built in)."
-    )
+    raise unreachable(name, why)
 
 
 def choose_device(device: str) -> str:
     """The device that "auto" stands for, or the named one, validated."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise InputError(
-            "unknown device. Choose from: auto, cpu, cuda, cuda:N.",
-            setting="device",
-            value=device,
-        ) from None
-    if kind == "cuda" and not torch.cuda.is_available():
+    check_device(device)
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise InputError(
             'PyTorch sees no CUDA GPU. Use `device="cpu"`, or check the driver and '
             "that PyTorch was built with CUDA.",
@@ -256,36 +240,13 @@ def context_tokens(model: PreTrainedModel) -> int:
 def _find_source(name: str) -> tuple[str, dict[str, Any]]:
     if name == EMBEDDED_NAME:
         return str(embedded_model_folder()), {}
+    check_model(name)
     path = Path(name).expanduser()
     if name.endswith(".gguf"):
-        if not path.is_file():
-            meant = suggest_path(name)
-            raise InputError(
-                f'there is no file "{name}"{meant}: check the path of the .gguf model.'
-            )
         return str(path.parent), {"gguf_file": path.name}
-    if not path.exists():
-        _refuse_misspelled(name)
-    if path.is_dir() and not (path / "config.json").exists():
-        raise InputError(
-            f'"{name}" is a folder without config.json, so it is not a model: check the path.'
-        )
     if path.is_dir():
         check_config(path / "config.json")
     return (str(path) if path.is_dir() else name), {}
-
-
-def _refuse_misspelled(name: str) -> None:
-    """Raise InputError for a name that is probably not an id on the Hub."""
-    if looks_like_path(name):
-        raise InputError(
-            f'there is no folder "{name}"{suggest_path(name)}: check the path of the model.'
-        )
-    if meant := suggest(name, [EMBEDDED_NAME]):
-        raise InputError(
-            f'unknown model "{name}"{meant}: give a Hugging Face model ID, a local folder, a .gguf '
-            f"file, or {EMBEDDED_NAME} (built in)."
-        )
 
 
 def _choose_dtype(dtype: str | torch.dtype, device: str) -> Any:
@@ -293,10 +254,8 @@ def _choose_dtype(dtype: str | torch.dtype, device: str) -> Any:
         return dtype
     if dtype == "auto":
         return torch.float32 if device == "cpu" else "auto"
-    if dtype not in _DTYPES:
-        known = ", ".join(_DTYPES)
-        raise InputError(f"choose from: auto, {known}.", setting="dtype", value=dtype)
-    return _DTYPES[dtype]
+    check_dtype(dtype)
+    return getattr(torch, dtype)
 
 
 def _placing_options(

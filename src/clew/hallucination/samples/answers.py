@@ -14,7 +14,7 @@ import pyarrow as pa
 from clew.base.errors import InputError, StoreError
 from clew.hallucination.samples.columns import check_samples
 from clew.hallucination.samples.index import find_store, open_samples, read_index
-from clew.hallucination.samples.source import KINDS
+from clew.hallucination.samples.source import KINDS, NODE_TOKENS
 from clew.hallucination.samples.store import is_refused
 from clew.hallucination.traces.compact import BASIS_NAME, Basis, load_basis
 from clew.hallucination.traces.schema import WITHOUT_ATTENTION, id_fields
@@ -25,8 +25,6 @@ from clew.storage.arrow import is_list
 from clew.storage.manifest import MANIFEST_NAME, read_manifest
 from clew.storage.reader import ShardReader, StoreReader
 
-# The field of the answers under which the states are read.
-NODE_TOKENS = "node_tokens"
 _NODES = "nodes"
 _SHARE = 0.25  # of the free memory
 _READ_BYTES = 16 << 20

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +11,13 @@ from clew.base.errors import StoreError
 from clew.hallucination.samples.columns import check_samples
 from clew.hallucination.samples.source import KINDS
 from clew.hallucination.samples.splits import SPLITS_FILE, assign_splits, read_splits
-from clew.loading.samples import SampleIndex, to_strings
 from clew.loading.splits import Shares
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.mirror import MirrorFolder, open_folder
 from clew.storage.reader import StoreReader
+
+if TYPE_CHECKING:
+    from clew.loading.samples import SampleIndex
 
 
 def open_samples(
@@ -27,7 +30,7 @@ def open_samples(
     of the original preprocessing are converted into the cache when they are first opened."""
     folder = open_folder(where, cache_dir=cache_dir, cache_size=cache_size)
     has_store = any((folder / name / MANIFEST_NAME).exists() for name in ("", *KINDS))
-    if has_store or isinstance(folder, MirrorFolder):
+    if has_store or isinstance(folder, MirrorFolder) or not folder.is_dir():
         return folder
     from clew.hallucination.legacy import convert_samples
 
@@ -49,7 +52,7 @@ def find_store(folder: Path, kind: str) -> Path:
     return folder
 
 
-def read_index(store: Path, kind: str) -> SampleIndex:
+def read_index(store: Path, kind: str) -> "SampleIndex":
     """Read the index of a sample store: splits.csv beside it, or the shards' small columns for one
     written by `clew convert`."""
     reader = StoreReader(store, check=check_samples)
@@ -70,7 +73,9 @@ def read_index(store: Path, kind: str) -> SampleIndex:
     return index
 
 
-def _read_written(path: Path) -> SampleIndex:
+def _read_written(path: Path) -> "SampleIndex":
+    from clew.loading.samples import SampleIndex, to_strings  # loads torch
+
     splits = read_splits(path)
     return SampleIndex(
         rows=np.arange(len(splits.label)),
@@ -81,7 +86,7 @@ def _read_written(path: Path) -> SampleIndex:
     )
 
 
-def _read_columns(reader: StoreReader) -> SampleIndex:
+def _read_columns(reader: StoreReader) -> "SampleIndex":
     """The index of a store without splits.csv (written by `clew convert`): the splits are those
     that `clew preprocess` would choose."""
     names = {"global_example_id": pa.int64(), "question_id": pa.string(), "label": pa.float32()}
@@ -104,6 +109,8 @@ def _read_columns(reader: StoreReader) -> SampleIndex:
             f"neither 0 (correct) nor 1 (hallucinated), e.g. {truth[strange[0]]:g} of "
             f'{questions[int(strange[0])]}: create them again with "clew preprocess".'
         )
+    from clew.loading.samples import SampleIndex, to_strings
+
     question_ids = questions.to_pylist()
     return SampleIndex(
         rows=np.arange(len(ids)),

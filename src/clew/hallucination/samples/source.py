@@ -233,6 +233,8 @@ def _holds(reader: ShardReader, name: str) -> bool:
 
 Kind = Literal["sequences", "graphs", "answers", "heads"]
 KINDS: tuple[Kind, ...] = ("sequences", "graphs", "answers", "heads")
+# The field of the answers under which the states are read.
+NODE_TOKENS = "node_tokens"
 SplitBy = Literal["question", "file"]
 
 

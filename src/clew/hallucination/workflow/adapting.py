@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeGuard
 from clew.base.commands import Watched, takes
 from clew.base.errors import InputError, StoreError
 from clew.base.progress import Note, Reporter, WorkStarted, log_event, report_work
-from clew.base.settings import check_exists
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
 from clew.hallucination.grounded import READER_JSON, is_reader
-from clew.hallucination.workflow.calibrating import choose_out, read_kept
+from clew.hallucination.workflow.calibrating import choose_out, find_kept
 from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings, load_libraries
 from clew.hallucination.workflow.scoring import describe_rows
 from clew.storage.manifest import MANIFEST_NAME
@@ -142,13 +141,21 @@ def adapt(given: AdaptSettings) -> AdaptResult:
     report = given.reporter or log_event
     if is_reader(given.detector):
         return _adapt_reader(given, report)
-    check_exists("detector", given.detector)
-    folder, detector = read_kept(given.detector)
+    folder = find_kept(given.detector)
     target = choose_out(folder, given.out, overwrite=given.overwrite)
     if target is None:
         raise InputError(
             "the detector itself is there. Choose a new folder.", setting="out", value=given.out
         )
+    if given.labeled is None and not given.feedback and given.feedback_file is None:
+        raise InputError("give labeled answers: `labeled`, or `feedback=True`.")
+    for source in (given.labeled, given.unlabeled):
+        if source is not None and not _is_samples(source):
+            describe_rows(source, given.row_format, report)
+    load_libraries(report, model=given.model)
+    from clew.hallucination.detectors.detector_folder import read_detector
+
+    detector = read_detector(folder)
     found = _read_answers(detector, given, report)
     import numpy as np
 
@@ -183,11 +190,11 @@ def _adapt_reader(given: AdaptSettings, report: Reporter) -> AdaptResult:
             setting="out",
             value=given.out,
         )
-    load_libraries(report)
+    describe_rows(given.labeled, given.row_format, report)
+    load_libraries(report, model=given.model)
     from clew.base.cpu import Threads
     from clew.hallucination.grounded.adapting import adapt_reader, read_labeled
 
-    describe_rows(given.labeled, given.row_format, report)
     answers, excluded = read_labeled(given.labeled, given.row_format)
     with Threads(given.threads, report):
         reader, figures = adapt_reader(
@@ -212,7 +219,7 @@ def _read_answers(
         if source is not None and _is_samples(source):
             found += _read_samples(detector, source, is_labeled=is_labeled)
         elif source is not None:
-            others.append((_open(source, detector, given, report), is_labeled))
+            others.append((_open(source, detector, given), is_labeled))
     labels = sum(label is not None for _, label in found)
     labels += sum(
         one.hallucinated is not None for some, use in others if use for one in some.read(0)
@@ -239,8 +246,6 @@ def _read_feedback(
     from clew.hallucination.live.feedback import FEEDBACK_FILE, read_feedback
 
     if not given.feedback and given.feedback_file is None:
-        if given.labeled is None:
-            raise InputError("give labeled answers: `labeled`, or `feedback=True`.")
         return []
     assert detector.folder is not None  # it was read from there
     path = local_path(given.feedback_file or detector.folder / FEEDBACK_FILE)
@@ -277,13 +282,9 @@ def _read_samples(
     ]
 
 
-def _open(
-    source: Any, detector: "Detector", given: AdaptSettings, report: Reporter
-) -> "ExistingAnswers":
-    load_libraries(report)
+def _open(source: Any, detector: "Detector", given: AdaptSettings) -> "ExistingAnswers":
     from clew.hallucination.live.existing import open_answers
 
-    describe_rows(source, given.row_format, report)
     answers = open_answers(source, detector, given.row_format)
     if answers.is_training_data:
         raise InputError(

@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from clew.base.commands import Watched, select, takes
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, StepStarted, log_event, report_work
-from clew.base.settings import as_path, check_exists
+from clew.base.settings import (
+    as_path,
+    check_exists,
+    check_folders,
+    check_least,
+    check_numbers,
+    check_positive,
+)
 from clew.base.urls import local_path
 from clew.hallucination.grounded import is_reader
-from clew.hallucination.workflow.preparing import ModelPlacement, OnRisk, RowSettings
+from clew.hallucination.workflow.preparing import (
+    ModelPlacement,
+    OnRisk,
+    RowSettings,
+    load_libraries,
+)
 from clew.storage.run_file import NeverFromFile
 
 if TYPE_CHECKING:
@@ -25,7 +37,8 @@ if TYPE_CHECKING:
     from clew.hallucination.live.service.upstream import UpstreamSettings
     from clew.hallucination.live.session import Asker, AskResult, Session
     from clew.hallucination.questions import Question
-    from clew.pages.service import Loaded
+    from clew.pages.api import ApiKeys
+    from clew.pages.service import Address, Loaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +137,8 @@ def read_questions(given: AskSettings) -> "list[Question]":
 
 def open_asker(given: AskSettings) -> "Asker":
     """Load the detector and its model, and get ready to answer. Raises as `ask` does."""
+    from clew.hallucination.detectors.folder import check_detector
+    from clew.hallucination.llm.placement import check_reachable
     from clew.hallucination.llm.requests import Sampling
 
     reporter = given.reporter or log_event
@@ -139,7 +154,8 @@ def open_asker(given: AskSettings) -> "Asker":
             setting="detector",
             value=given.detector,
         )
-    check_exists("detector", given.detector)
+    check_detector(given.detector)
+    check_reachable(given.model)
     # Before the imports, which take seconds.
     with report_work(reporter, StepStarted(name="loading the model and its detector")):
         from clew.hallucination.live.session import Asker
@@ -222,7 +238,8 @@ class ServeSettings(ModelPlacement, OnRisk):
         traces: Folder of a trace store to browse on the page.
         scores_file: Scores of its answers, as "clew label" writes them.
         comparisons: Folders of comparisons to show on the page.
-        threads: CPU threads to use. [default: all cores]
+        threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
+            processes use them]
         reporter: Called with progress events. [default: the log]
     """
 
@@ -282,8 +299,9 @@ def serve(given: ServeSettings) -> None:
     from clew.pages.server import require_web
 
     require_web()
-    import torch
-
+    report = given.reporter or log_event
+    keys, address = _check_serving(given)
+    load_libraries(report)
     from clew.hallucination.grounded import load_reader
     from clew.hallucination.grounded.reader import read_settings, reader_folder
     from clew.hallucination.live.page.routes import PAGE
@@ -291,19 +309,13 @@ def serve(given: ServeSettings) -> None:
     from clew.hallucination.live.service.app import build_app, build_reader_app
     from clew.hallucination.live.service.service import Metrics, ServiceSettings
     from clew.hallucination.live.service.telemetry import open_telemetry
-    from clew.pages.api import Lifecycle, read_keys
-    from clew.pages.service import Address, Loaded, connection_limits, run_service
+    from clew.pages.api import Lifecycle
+    from clew.pages.service import Loaded, connection_limits, run_service
 
-    report = given.reporter or log_event
     settings = select(ServiceSettings, given)
-    keys = read_keys(as_path(given.api_keys_file), given.api_keys_env)
-    address = select(Address, given, keys=keys)
     limits = connection_limits(given.max_body_bytes)
     upstream = _read_upstream(given, has_keys=bool(keys))
-    _check_feedback(given)
     is_alone = is_reader(given.detector)
-    if not is_alone:
-        check_exists("detector", given.detector)
     name = given.detector if is_alone and given.detector is not None else given.reader
     read_settings(reader_folder(name))  # refuses what is no reader before any work
     open_reader = partial(load_reader, name, device=given.device)
@@ -315,8 +327,6 @@ def serve(given: ServeSettings) -> None:
     behind = f"{upstream.url} with " if upstream else ""
 
     def load() -> "Loaded":
-        # What is fastest now need not be for long: a server says that cores are scarce, no more.
-        count = torch.get_num_threads() if given.threads is None else given.threads
         report(Note("loading the model"))
         if is_alone:
             reader = open_reader(model=given.model)
@@ -331,7 +341,7 @@ def serve(given: ServeSettings) -> None:
             given,
             report,
             lambda: lifecycle.phase == "draining",
-            count,
+            given.threads,
             {
                 "max_rows": given.max_rows,
                 "max_waiting": given.max_waiting,
@@ -365,6 +375,32 @@ def serve(given: ServeSettings) -> None:
     finally:
         if telemetry is not None:
             telemetry.close()
+
+
+def _check_serving(given: ServeSettings) -> "tuple[ApiKeys, Address]":
+    """Check what can be checked before PyTorch is imported; returns whom the server lets in, and
+    where it listens. Raises InputError or StoreError."""
+    from clew.hallucination.detectors.folder import check_detector
+    from clew.hallucination.grounded.folder import check_reader
+    from clew.hallucination.llm.placement import check_reachable
+    from clew.pages.api import read_keys
+    from clew.pages.service import Address
+
+    check_numbers(given)
+    check_positive(given, "max_rows", "max_waiting", "max_tokens", "max_body_bytes")
+    check_least("threads", given.threads)
+    keys = read_keys(as_path(given.api_keys_file), given.api_keys_env)
+    address = select(Address, given, keys=keys)
+    address.check_free()
+    _check_feedback(given)
+    if not is_reader(given.detector):
+        check_detector(given.detector)
+    check_reader(given.reader)
+    check_folders(given.traces)
+    check_folders(*given.comparisons)
+    check_exists("scores_file", given.scores_file)
+    check_reachable(given.model)
+    return keys, address
 
 
 # What only a server that generates the answers itself does.

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from clew.base.commands import takes
 from clew.base.errors import InputError
-from clew.base.progress import Reporter
+from clew.base.progress import Reporter, ignore_event, log_event
+from clew.base.settings import check_exists, check_folders, check_writable
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
 from clew.hallucination.grounded import BUILT_IN_READER, is_reader
-from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings
+from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings, load_libraries
 from clew.storage.run_file import UrlNeverFromFile
 
 if TYPE_CHECKING:
@@ -161,9 +162,6 @@ def calibrate(given: CalibrateSettings) -> CalibrationResult | PromiseResult:
         >>> clew.calibrate("comparison/detector", risks="mine.arrow", target_fpr=0.05, out="mine")
         >>> clew.calibrate("comparison/detector", labeled="mine.jsonl", max_wrong_shown=0.1)
     """
-    from clew.hallucination.detectors.calibration import refit
-    from clew.hallucination.detectors.detector_folder import change_detector
-
     share = given.target_fpr
     if share is not None and not 0 < share < 1:
         raise InputError(
@@ -175,8 +173,14 @@ def calibrate(given: CalibrateSettings) -> CalibrationResult | PromiseResult:
         raise InputError("give either `target_fpr` or `max_wrong_shown`: both choose a threshold.")
     if is_reader(given.detector):
         return _calibrate_reader(given)
-    folder, loaded = read_kept(given.detector)
+    folder = find_kept(given.detector)
     target = choose_out(folder, given.out, overwrite=given.overwrite)
+    _check_sources(given)
+    load_libraries(given.reporter or log_event)
+    from clew.hallucination.detectors.calibration import refit
+    from clew.hallucination.detectors.detector_folder import change_detector, read_detector
+
+    loaded = read_detector(folder)
     answers = _read_answers(loaded, given)
     if given.max_wrong_shown is not None:
         return _promise(folder, target, loaded, answers, given)
@@ -185,10 +189,11 @@ def calibrate(given: CalibrateSettings) -> CalibrationResult | PromiseResult:
     return CalibrationResult(path=place, **found.kept.calibrated)
 
 
-def read_kept(detector: str | Path) -> tuple[Path, "Detector"]:
-    """The folder of a kept detector, and the detector. Raises InputError for anything else."""
-    from clew.hallucination.detectors.detector_folder import find_folder, read_detector
+def find_kept(detector: str | Path) -> Path:
+    """The folder of a kept detector. Raises InputError for anything else."""
+    from clew.hallucination.detectors.folder import find_folder
 
+    check_exists("detector", detector)
     folder = find_folder(Path(detector))
     if folder is None:
         raise InputError(
@@ -197,7 +202,22 @@ def read_kept(detector: str | Path) -> tuple[Path, "Detector"]:
             setting="detector",
             value=detector,
         )
-    return folder, read_detector(folder)
+    return folder
+
+
+def _check_sources(given: CalibrateSettings) -> None:
+    """Raises InputError unless there is one source of labeled answers, and it can be read."""
+    from clew.hallucination.workflow.scoring import describe_rows
+
+    sources = (given.labeled, given.risks, given.samples)
+    if sum(one is not None for one in sources) != 1:
+        raise InputError(
+            "give either `labeled`, `risks` or `samples`: the labeled answers to calibrate on."
+        )
+    check_exists("risks", given.risks)
+    check_folders(given.samples)
+    if given.labeled is not None:
+        describe_rows(given.labeled, given.row_format, ignore_event)
 
 
 def _calibrate_reader(given: CalibrateSettings) -> CalibrationResult | PromiseResult:
@@ -277,11 +297,6 @@ def _read_answers(detector: "Detector", given: CalibrateSettings) -> "LabeledRis
     from clew.hallucination.detectors.calibration import assess_samples
     from clew.hallucination.samples.answers import AnswerFeatures
 
-    sources = (given.labeled, given.risks, given.samples)
-    if sum(one is not None for one in sources) != 1:
-        raise InputError(
-            "give either `labeled`, `risks` or `samples`: the labeled answers to calibrate on."
-        )
     if given.samples is not None:
         return assess_samples(detector, AnswerFeatures(as_path(given.samples)))
     if given.risks is not None:
@@ -406,6 +421,7 @@ def choose_out(folder: Path, out: str | Path | None, *, overwrite: bool) -> Path
     if out is None or local_path(out).resolve() == folder.resolve():
         return None
     path = local_path(out)
+    check_writable("out", path)
     is_there = (path / "detector.json").exists()
     if path.is_file() or (path.is_dir() and not is_there and not is_interrupted(path)):
         raise InputError("something else is there. Choose a new folder.", setting="out", value=path)

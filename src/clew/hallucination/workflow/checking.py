@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from clew.base.commands import takes
 from clew.base.errors import InputError
 from clew.base.progress import Reporter, StepStarted, log_event, report_work
+from clew.base.settings import check_writable
 from clew.base.texts import bytes_text
 from clew.base.urls import local_path
+from clew.hallucination.grounded.folder import check_reader
 from clew.hallucination.workflow.preparing import load_libraries
 from clew.storage.run_file import UrlNeverFromFile
 
@@ -77,13 +79,18 @@ def check(given: CheckSettings) -> "CheckResult":
         ... )
         >>> found.risk, [(span.text, span.risk) for span in found.spans]
     """
+    from clew.hallucination.llm.placement import check_device
+
     given_sources = given.source if isinstance(given.source, Sequence) else [given.source]
     given_sources = [given_sources] if isinstance(given_sources, str) else given_sources
     sources = [_read_text("source", one) for one in given_sources]
     answer = _read_text("answer", given.answer).rstrip("\r\n")
     page = None if given.html is None else local_path(given.html)
     report = given.reporter or log_event
-    load_libraries(report, "clew.hallucination.grounded.reader")
+    check_reader(given.reader)
+    check_device(given.device)
+    check_writable("html", page, is_file=True)
+    load_libraries(report, "clew.hallucination.grounded.reader", model=given.model)
     with report_work(report, StepStarted(name="loading the reader")):
         from clew.base.cpu import Threads
         from clew.hallucination.answer_page.checked import (

@@ -22,7 +22,14 @@ from clew.base.progress import (
     log_event,
     report_work,
 )
-from clew.base.settings import as_path, read_size
+from clew.base.settings import (
+    as_path,
+    check_folders,
+    check_least,
+    check_numbers,
+    check_writable,
+    read_size,
+)
 from clew.base.texts import counted
 from clew.storage.run_file import NeverFromFile, UrlNeverFromFile, repeatable
 
@@ -62,6 +69,14 @@ class ModelPlacement:
     dtype: str = "auto"
     device_map: str | Path | Mapping[str, int | str] | None = None
     offload_folder: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        from clew.hallucination.llm.placement import check_model, check_placement
+
+        check_placement(self.device, self.dtype, self.device_map)
+        model = getattr(self, "model", None)
+        if isinstance(model, str | Path):
+            check_model(str(model))
 
     @property
     def placement(self) -> dict[str, Any]:
@@ -116,10 +131,14 @@ def load_model(given: ModelSettings) -> "LoadedModel":
     return load(str(given.model), quantize=given.quantize, **given.placement)
 
 
-def load_libraries(reporter: Reporter, *modules: str) -> None:
+def load_libraries(reporter: Reporter, *modules: str, model: object = None) -> None:
     """Import what takes seconds, on a busy machine a minute, and say so: after all that can be
-    checked without it. `modules` are further ones that import slow ones."""
+    checked without it. `modules` are further ones that import slow ones. Raises InputError if
+    `model`, the name of one to load, would have to be downloaded and cannot be."""
     names = (*_SLOW_IMPORTS, *modules)
+    from clew.hallucination.llm.placement import check_reachable
+
+    check_reachable(model)
     if not {*names} <= {*sys.modules}:
         with report_work(reporter, StepStarted(name="loading PyTorch")), _without_collection():
             for name in names:
@@ -150,19 +169,23 @@ class OnCluster:
     cluster: Annotated[str | None, NeverFromFile] = None
     workers: int | None = None
 
-    def spread(self, *, threads: int | None = None, device: str | None = None) -> "Spread | None":
-        """None without a cluster. Raises InputError for workers without one."""
-        from clew.cluster.workers import Spread
-
-        if self.cluster is not None:
-            return select(Spread, self, threads=threads, device=device)
-        if self.workers is not None:
+    def refuse_without_cluster(self) -> None:
+        """Raises InputError for workers without a cluster."""
+        if self.cluster is None and self.workers is not None:
             raise InputError(
                 'workers are processes of a cluster: give `cluster="ray"` too.',
                 setting="workers",
                 value=self.workers,
             )
-        return None
+
+    def spread(self, *, threads: int | None = None, device: str | None = None) -> "Spread | None":
+        """None without a cluster. Raises InputError for workers without one."""
+        from clew.cluster.workers import Spread
+
+        self.refuse_without_cluster()
+        if self.cluster is None:
+            return None
+        return select(Spread, self, threads=threads, device=device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +318,12 @@ class ExtractSettings(ModelPlacement, OnCluster, RowSettings, Watched):
     gpu: str | None = None
     threads: int | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(self)
+        for name in ("num_samples", "shard_size", "generation_batch", "max_new_tokens", "threads"):
+            check_least(name, getattr(self, name))
+
 
 @repeatable(
     "extract",
@@ -327,8 +356,12 @@ def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
         >>> traces.num_traces
         200
     """
-    from clew.hallucination.capture import ExtractConfig, extract_on_cluster
     from clew.hallucination.questions.given import load_rows
+
+    report = given.reporter or log_event
+    asked = load_rows(given.questions, given.num_samples, given.answers, given.row_format, report)
+    from clew.hallucination.capture import ExtractConfig, extract_on_cluster
+    from clew.hallucination.capture.gpus import find_gpu
     from clew.hallucination.traces import TraceBatchLoader
     from clew.storage.lock import Part
 
@@ -349,22 +382,25 @@ def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
         suit_answers=given.cut is None and given.prompt is None,
     )
     watching = given.reporter, given.should_stop
-    report = given.reporter or log_event
-    asked = load_rows(questions, given.num_samples, given.answers, given.row_format, report)
+    if not given.dry_run:
+        given.refuse_without_cluster()
+    if given.gpu is not None:
+        find_gpu(given.gpu)
+    if not given.dry_run and given.gpu is not None:
+        raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=given.gpu)
+    check_folders(given.basis)
+    check_writable("out", given.out)
     if given.cluster is None or given.dry_run:
-        load_libraries(report)
+        load_libraries(report, model=given.model)
     if given.dry_run:
         from clew.hallucination.capture.dry_run import predict_run
 
         return predict_run(
             config, *watching, loaded, asked, workers=given.workers or 1, gpu=given.gpu
         )
-    if given.gpu is not None:
-        raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=given.gpu)
     if given.cluster is None:
         from clew.hallucination.capture import extract as run
 
-        given.spread()  # refuses workers without one
         result = run(config, *watching, loaded=loaded, questions=asked)
     else:
         if loaded is not None:
@@ -442,6 +478,7 @@ def label(given: LabelSettings) -> "LabelResult":
         >>> scores = clew.label("traces_data", out="ground_truth_scores.csv")
         >>> scores.to_pandas().score.mean()
     """
+    from clew.hallucination.detectors.folder import check_detector
     from clew.hallucination.labels.label import apply_corrections, label_store
     from clew.hallucination.labels.review import run_review
     from clew.pages.server import require_web
@@ -449,6 +486,8 @@ def label(given: LabelSettings) -> "LabelResult":
 
     if given.review:
         require_web()
+    check_detector(given.detector)
+    check_writable("out", given.out, is_file=True)
     if given.next != (given.detector is not None):
         raise InputError("`next` and `detector` go together: give both, or neither.")
     judge, report = _read_judge(given), given.reporter or log_event

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from clew.base.commands import Cached, Watched, select, takes
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, WorkStarted, report_work
-from clew.base.settings import check_exists
+from clew.base.settings import check_writable
 from clew.base.tables import Tabular
 from clew.base.texts import counted, list_some
 from clew.base.urls import is_url, local_path
@@ -148,11 +148,13 @@ def score(given: ScoreSettings) -> ScoreResult:
         >>> risks.to_pandas().sort_values("risk")
     """
     from clew.base.progress import log_event
+    from clew.hallucination.detectors.folder import check_detector
+    from clew.hallucination.live.risk_file import choose_format
 
     report = given.reporter or log_event
     # Before the imports, which take seconds.
     if not is_reader(given.detector):
-        check_exists("detector", given.detector)
+        check_detector(given.detector)
     for name, value in (("num_samples", given.num_samples), ("rows", given.rows)):
         if value is not None and value < 1:
             raise InputError("it must be 1 or more.", setting=name, value=value)
@@ -161,16 +163,17 @@ def score(given: ScoreSettings) -> ScoreResult:
         questions = list(questions)
     use = describe_rows(questions, given.row_format, report)
     columns = () if use is None else use.kept(given.row_format)
-    load_libraries(report)
+    if given.out is not None:
+        choose_format(local_path(given.out))
+        check_writable("out", given.out, is_file=True)
+    load_libraries(report, model=given.model)
     from clew.hallucination.detectors.data import RiskPolicy
     from clew.hallucination.grounded import Reader
     from clew.hallucination.live.existing import ScoringWorker, choose_rows
-    from clew.hallucination.live.risk_file import RiskFile, choose_format, name_kept, summarize
+    from clew.hallucination.live.risk_file import RiskFile, name_kept, summarize
     from clew.storage.mirror import open_folder
 
     policy = select(RiskPolicy, given)
-    if given.out is not None:
-        choose_format(local_path(given.out))
     if isinstance(questions, str | Path) and is_url(questions):
         questions = open_folder(questions, cache_dir=given.cache_dir, cache_size=given.cache_size)
     detector, model = given.detector, given.model

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from clew.base import urls
 from clew.base.commands import Cached, select, takes
+from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, log_event
 from clew.base.settings import as_path
 from clew.storage.run_file import UrlNeverFromFile, repeatable
@@ -140,6 +141,10 @@ def convert(given: ConvertSettings) -> "ConvertResult":
     Examples:
         >>> clew.convert("old_traces", out="traces_data")
     """
+    if not Path(given.source).is_dir():
+        raise InputError(
+            f'"{given.source}" is not a folder: give the folder that contains the files.'
+        )
     from clew.hallucination.legacy import convert_folder
 
     report = given.reporter or log_event

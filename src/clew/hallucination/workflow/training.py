@@ -3,17 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from clew.base import urls
 from clew.base.commands import Cached, Hardware, TrainingHardware, Watched, select, takes
+from clew.base.errors import InputError
 from clew.base.progress import Reporter, log_event
-from clew.base.settings import as_path
+from clew.base.settings import as_path, check_exists, check_folders, check_writable
 from clew.base.tables import Tabular
 from clew.base.texts import counted, split_names
 from clew.base.urls import is_url, local_path
-from clew.hallucination.workflow.preparing import OnCluster
+from clew.hallucination.workflow.preparing import OnCluster, load_libraries
 from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
@@ -184,14 +186,14 @@ def train(given: TrainSettings) -> TrainingResult:
         >>> results = clew.train(preprocessed_dir="preprocessed_data", networks=["lstm"])
         >>> results.metrics["lstm"]["test_auroc"]
     """
-    from clew.base.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
-    from clew.engine.tracking import tracked
     from clew.hallucination.comparison import CompareConfig
     from clew.hallucination.detectors.registry import NetworkSettings
-    from clew.hallucination.detectors.training.settings import LossSettings, TrainRunConfig
-    from clew.hallucination.detectors.training.train import train_detectors
-    from clew.hallucination.workflow.training import run_comparison
+    from clew.hallucination.detectors.training.settings import (
+        SAMPLES_FOLDER,
+        LossSettings,
+        TrainRunConfig,
+    )
     from clew.storage.mirror import open_folder
 
     open_cached = partial(open_folder, cache_dir=given.cache_dir, cache_size=given.cache_size)
@@ -211,9 +213,21 @@ def train(given: TrainSettings) -> TrainingResult:
     )
     # Rejected now rather than after hours of training.
     follows = CompareConfig.after_training(config) if given.compare else None
-    watching = watch_cores(given.reporter or log_event, given.device)
-    with tracked(watching, given.log_to) as report:
-        runs = train_detectors(config, report, given.should_stop)
+    check_exists("scores_file", config.scores_file)
+    check_writable("out", config.out)
+    if config.data_pattern is None:
+        check_folders(config.preprocessed_dir or SAMPLES_FOLDER)
+    elif not glob(str(config.data_pattern)):
+        raise InputError("nothing matches it.", setting="data_pattern", value=config.data_pattern)
+    report = given.reporter or log_event
+    load_libraries(report)
+    from clew.base.cpu import watch_cores
+    from clew.engine.tracking import tracked
+    from clew.hallucination.detectors.training.train import train_detectors
+
+    watching = watch_cores(report, given.device)
+    with tracked(watching, given.log_to) as events:
+        runs = train_detectors(config, events, given.should_stop)
     comparison = run_comparison(follows, watching, given.should_stop) if follows else None
     return TrainingResult(path=config.out, runs=tuple(runs), comparison=comparison)
 
@@ -303,7 +317,6 @@ def compare(given: CompareSettings) -> "ComparisonResult":
         >>> comparison = clew.compare(preprocessed_dir="preprocessed_data")
         >>> comparison.to_pandas()
     """
-    from clew.base.cpu import watch_cores
     from clew.engine import PlanRequest, TrainConfig
     from clew.hallucination.comparison import CompareConfig, choose_folders
     from clew.hallucination.samples.index import open_samples
@@ -328,8 +341,13 @@ def compare(given: CompareSettings) -> "ComparisonResult":
         names=_split(given.name),
     )
     where = given.spread(threads=given.threads, device=given.device)
-    report = watch_cores(given.reporter or log_event, given.device)
-    return run_comparison(config, report, given.should_stop, where)
+    check_folders(*fit_on, *measure_on)
+    check_writable("out", config.out)
+    report = given.reporter or log_event
+    load_libraries(report)
+    from clew.base.cpu import watch_cores
+
+    return run_comparison(config, watch_cores(report, given.device), given.should_stop, where)
 
 
 def _split(names: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -385,12 +403,14 @@ def plan(given: PlanSettings) -> "Plans":
     Examples:
         >>> clew.plan().plans["all networks"].reasons["precision"]
     """
-    from clew.engine import PlanRequest, TrainConfig, plan_hardware
-    from clew.engine.plan import look_at_machine
-    from clew.hallucination.workflow.training import Plans
+    from clew.engine import PlanRequest, TrainConfig
 
-    machine, config = look_at_machine(), TrainConfig(epochs=given.epochs)
-    request = select(PlanRequest, given)
+    config, request = TrainConfig(epochs=given.epochs), select(PlanRequest, given)
+    check_folders(given.preprocessed_dir)
+    from clew.engine.plan import look_at_machine
+    from clew.engine.planner import plan_hardware
+
+    machine = look_at_machine()
     if given.preprocessed_dir is None:
         made = plan_hardware(request, config=config, machine=machine)
         return Plans(machine=machine, plans={"all networks": made})

@@ -21,7 +21,7 @@ from clew.engine.checkpoint import read_settings
 from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
 from clew.engine.model_files import read_model, refuse_non_finite
 from clew.engine.plan import look_at_machine
-from clew.engine.processes import count_processes
+from clew.engine.torchrun import count_processes
 from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
 from clew.patterns.networks import LITE0, build_network, check_network, usual_network
 from clew.patterns.networks.lite0 import pretrained_lite0

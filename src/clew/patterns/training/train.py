@@ -20,7 +20,8 @@ from clew.engine import CategoricalLoss, FitResult, ModelMeasured, PlanRequest, 
 from clew.engine.checkpoint import read_versions
 from clew.engine.folders import CURVES, LAST, RESULT, draw_curves
 from clew.engine.planner import connect
-from clew.engine.processes import count_processes, first_does, is_first_process
+from clew.engine.processes import first_does
+from clew.engine.torchrun import count_processes, is_first_process
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.augment.operations import decide_flip
 from clew.patterns.cache.samples import ImageSamples, choose_place, open_images

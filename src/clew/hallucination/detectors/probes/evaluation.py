@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy  # its modules load on first use
 from jaxtyping import Float32, Float64
-from scipy.optimize import minimize
-from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from clew.hallucination.detectors.probes.baselines import cluster_entropy
@@ -207,7 +206,9 @@ def _search(pairs: _Pairs) -> Linear:
     found = []
     for _ in range(_STARTS):
         start = np.append(random.standard_normal(size) / np.sqrt(size), 0.0)
-        found.append(minimize(loss, start, jac=True, method="L-BFGS-B", options=options))
+        found.append(
+            scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+        )
     point = min(found, key=lambda one: one.fun).x
     return Linear(weights=point[:-1].astype(np.float32), bias=float(point[-1]))
 
@@ -218,7 +219,7 @@ def _consistency_loss(
     """(p+ + p- - 1)^2 + min(p+, p-)^2, averaged, with weight decay, and its gradient; the first
     half of the states are those after "true"."""
     weights = point[:-1].astype(np.float32)
-    both = expit(states @ weights + np.float32(point[-1])).reshape(2, -1)
+    both = scipy.special.expit(states @ weights + np.float32(point[-1])).reshape(2, -1)
     excess, least = both.sum(0) - 1, both.min(0)
     pull = 2 * excess + 2 * least * (both == least)
     pull = (pull * both * (1 - both) / both.shape[1]).reshape(-1)

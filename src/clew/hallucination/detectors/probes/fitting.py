@@ -8,11 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # its modules load on first use
 from jaxtyping import Float32, Float64, Int
-from scipy.linalg import eigh
-from scipy.linalg.blas import ssyrk
-from scipy.optimize import minimize
-from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from clew.base.errors import InputError, StoreError
@@ -212,7 +209,7 @@ def fit_path(
 def minimize_loss(loss: Callable[..., Any], point: np.ndarray) -> Float64[np.ndarray, " size"]:
     """`loss` gives the value and its gradient."""
     options = {"maxiter": _MOST_STEPS, "gtol": _SLOPE, "maxcor": 20}
-    return minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
+    return scipy.optimize.minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +254,7 @@ def _penalized_loss(
     weights = point[:-1].astype(np.float32)
     margins = signs * (matrix @ weights + np.float32(point[-1]))
     losses = np.logaddexp(np.float32(0), -margins)
-    pull = -signs * shares * expit(-margins)
+    pull = -signs * shares * scipy.special.expit(-margins)
     slope = np.empty_like(point)
     slope[:-1] = pull @ matrix + penalty * point[:-1]
     slope[-1] = pull.sum(dtype=np.float64)
@@ -287,7 +284,9 @@ class Products:
         self._upper = np.zeros((answers, answers), np.float32, order="F")
 
     def add(self, block: Matrix) -> None:
-        self._upper = ssyrk(1.0, block.T, beta=1.0, c=self._upper, trans=1, overwrite_c=1)
+        self._upper = scipy.linalg.blas.ssyrk(
+            1.0, block.T, beta=1.0, c=self._upper, trans=1, overwrite_c=1
+        )
 
     def find_components(self, most: int = COMPONENTS) -> Components:
         """The leading components; features must have mean 0. More blocks may be added later."""
@@ -305,7 +304,7 @@ class Products:
         count = len(self._upper)
         if count <= _EXACT:
             wanted = (max(0, count - most), count - 1)
-            variances, vectors = eigh(self._upper, lower=False, subset_by_index=wanted)
+            variances, vectors = scipy.linalg.eigh(self._upper, lower=False, subset_by_index=wanted)
             return vectors[:, ::-1], variances[::-1]
         from sklearn.utils.extmath import randomized_svd  # slow to import
 

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Literal, Self, get_args
 
 import numpy as np
+import scipy  # its modules load on first use
 from jaxtyping import Float32, Float64, Int
-from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from clew.base.errors import InputError, StoreError
@@ -146,7 +146,7 @@ def _pooled_loss(
         looks = tokens.attend(matrix @ point[size + 1 :].astype(np.float32))
     found = logits if pooling is None else tokens.pool(logits, looks, pooling)
     margins = signs * found
-    by_token = -signs * shares * expit(-margins)
+    by_token = -signs * shares * scipy.special.expit(-margins)
     if looks is not None:
         by_token = looks * tokens.per_token(by_token)
     elif pooling is not None:  # of equal largest logits, each gets its part
@@ -400,7 +400,7 @@ class _Line:
         """PlattScale's fit, without its compression of scores far out."""
         usual = PlattScale.fit(labels, logits)
         placed = (logits.astype(float) - usual.middle) / usual.spread
-        found = replace(usual, slope=1.0, intercept=0.0).refit(labels, expit(placed))
+        found = replace(usual, slope=1.0, intercept=0.0).refit(labels, scipy.special.expit(placed))
         slope = found.slope / found.spread
         return cls(slope=slope, intercept=found.intercept - slope * found.middle)
 

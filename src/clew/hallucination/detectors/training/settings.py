@@ -2,27 +2,23 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clew.base.errors import InputError
 from clew.base.progress import Event
-from clew.base.settings import check_numbers
-from clew.engine import BinaryLoss, PlanRequest, TrainConfig
+from clew.base.settings import check_fraction, check_numbers
+from clew.engine import PlanRequest, TrainConfig
 from clew.hallucination.detectors.registry import (
     USUAL_NETWORKS,
     NetworkSettings,
     find_networks,
     refuse_unused,
 )
-from clew.hallucination.detectors.training.samples import (
-    DataSource,
-    PreprocessedData,
-    RawData,
-    open_traces,
-)
 from clew.hallucination.labels import HigherIs
-from clew.hallucination.samples.index import open_samples
-from clew.hallucination.samples.raw import RawSamples
+
+if TYPE_CHECKING:
+    from clew.engine import BinaryLoss
+    from clew.hallucination.detectors.training.samples import DataSource
 
 _FOCAL_GAMMA = 2.0
 _SCORE_THRESHOLD = 0.5
@@ -44,10 +40,12 @@ class LossSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        self.build(1.0)  # rejects invalid values
+        check_fraction(self, "label_smoothing")
 
-    def build(self, positive_weight: float) -> BinaryLoss:
+    def build(self, positive_weight: float) -> "BinaryLoss":
         """Build the loss; `positive_weight` balances both classes."""
+        from clew.engine import BinaryLoss
+
         return BinaryLoss(
             focal_gamma=_FOCAL_GAMMA if self.focal else None,
             label_smoothing=self.label_smoothing,
@@ -131,11 +129,20 @@ class TrainRunConfig(TrainingSettings):
 
     def open_samples(self) -> Path:
         """The folder of samples; see `clew.hallucination.samples.index.open_samples`."""
+        from clew.hallucination.samples.index import open_samples
+
         return open_samples(self.preprocessed_dir or SAMPLES_FOLDER, cache_dir=self.cache_dir)
 
-    def open_source(self) -> DataSource:
+    def open_source(self) -> "DataSource":
         """Where the samples come from. Legacy files are converted into a store first;
         that of an earlier run is reused."""
+        from clew.hallucination.detectors.training.samples import (
+            PreprocessedData,
+            RawData,
+            open_traces,
+        )
+        from clew.hallucination.samples.raw import RawSamples
+
         if self.data_pattern is None or self.scores_file is None:
             return PreprocessedData(folder=self.open_samples())
         threshold = self.score_threshold

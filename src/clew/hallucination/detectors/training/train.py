@@ -28,7 +28,8 @@ from clew.engine.checkpoint import read_versions
 from clew.engine.feed import load_settings
 from clew.engine.folders import CURVES, LAST, RESULT, clear_run, draw_curves, make_folder, only_one
 from clew.engine.planner import connect
-from clew.engine.processes import count_restarts, first_does
+from clew.engine.processes import first_does
+from clew.engine.torchrun import count_restarts
 from clew.hallucination.detectors.calibration import (
     MORE_ANSWERS,
     Companions,
@@ -36,12 +37,8 @@ from clew.hallucination.detectors.calibration import (
     measure_chance,
 )
 from clew.hallucination.detectors.detector import Detector, unfold
-from clew.hallucination.detectors.detector_folder import (
-    DETECTOR_JSON,
-    KEPT,
-    load_detector,
-    save_detector,
-)
+from clew.hallucination.detectors.detector_folder import load_detector, save_detector
+from clew.hallucination.detectors.folder import DETECTOR_JSON, KEPT
 from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configure, find_networks
 from clew.hallucination.detectors.training.samples import (
     DataSource,

@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 MINUTES ?= 30
 
-.PHONY: demo test tests test-fast test-all fuzz audit check docs families pictures wheel clean
+.PHONY: demo test tests test-fast test-all test-integrations fuzz audit check docs families pictures wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +51,11 @@ test-all: test  # also kills at many moments, hostile files, browsers, clusters,
 test-fast: $(READY)  # under a minute, for while you work
 	$(PYTEST) -m "not slow and not sweep and not benchmark"
 
+test-integrations: $(READY)  # LiteLLM's proxy, which wants other versions than clew, in an environment of its own
+	$(PYTHON) -m venv $(VENV)-litellm
+	$(VENV)-litellm/bin/pip install --quiet --disable-pip-version-check "litellm[proxy]==1.106.2"
+	CLEW_TEST_LITELLM=$(VENV)-litellm/bin/litellm $(BIN)/python -m pytest tests/hallucination/live/service/test_guardrail.py
+
 fuzz: $(READY)  # hostile files and requests, then 100 kills per command: make fuzz MINUTES=5
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	CLEW_TEST_KILLS=10 $(BIN)/python -m pytest tests/cluster -k killed
@@ -75,4 +80,4 @@ wheel: $(READY)  # builds a wheel and runs both main jobs from it, outside the s
 	.ci/check-wheel $(PYTHON)
 
 clean:
-	rm -rf $(VENV) $(VENV)-audit $(DEMO) site
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-litellm $(DEMO) site

@@ -114,6 +114,8 @@ _LEAST_CHARACTERS = 8
 # What load balancers and browsers ask for, and they have no key: the page itself holds no data.
 _OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
 _OPEN_FOLDER = "/page/"
+# Where some clients send a key, such as LiteLLM to a guardrail.
+OTHER_KEY = b"x-api-key"
 
 
 class ApiKeys:
@@ -136,7 +138,7 @@ class ApiKeys:
             scheme, _, key = value.partition(" ")
             if scheme.lower() == "bearer" and self.knows(key.strip()):
                 return True
-        return False
+        return any(map(self.knows, find_header(scope["headers"], OTHER_KEY)))
 
     def admit(self, scope: Scope) -> str:
         """For the server's guard: raises RefusedError if the request needs a key and has none of

@@ -12,6 +12,7 @@ from clew.hallucination.live.page.routes import Page, Tracer, add_page
 from clew.hallucination.live.page.stored import PageFiles
 from clew.hallucination.live.service.existing import Checking, Turns, add_check, add_existing
 from clew.hallucination.live.service.feedback import add_feedback
+from clew.hallucination.live.service.guardrail import add_guardrail
 from clew.hallucination.live.service.inspection import DetectorInspector, ReaderInspector
 from clew.hallucination.live.service.requests import (
     Asked,
@@ -70,13 +71,14 @@ def build_app(
         feedback=feedback,
     )
     app = new_app(ending, service.metrics)
-    scoring = add_existing(app, service, reader)
+    inspector = DetectorInspector(service, add_existing(app, service, reader))
+    add_guardrail(app, service, inspector)
     add_feedback(app, service)
     if upstream is None:
         _add_answers(app, service)
         _add_models(app, service)
     else:
-        add_upstream(app, service, upstream, DetectorInspector(service, scoring))
+        add_upstream(app, service, upstream, inspector)
     _add_state(app, service)
     tracer = Tracer(session, prompt=settings.prompt)
     keeps_answers = None if feedback is None else feedback.keeps_answers
@@ -104,8 +106,10 @@ def build_reader_app(
     app = new_app(lifecycle, metrics)
     checking = Checking(service, lambda: reader)
     add_check(app, Turns(service), checking)
+    inspector = ReaderInspector(checking)
+    add_guardrail(app, service, inspector)
     if upstream is not None:
-        add_upstream(app, service, upstream, ReaderInspector(checking))
+        add_upstream(app, service, upstream, inspector)
     add_state(app, lifecycle, metrics, is_running=lambda: True, gauges=dict)
     add_page(app, Page(files=files or PageFiles(), has_upstream=upstream is not None))
     return _watch(app, telemetry, upstream)

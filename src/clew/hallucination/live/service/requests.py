@@ -28,6 +28,8 @@ _COMPLETION_TOKENS = 16
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TOOL_ROLES = ("tool", "function")
 _SOURCE = "source"
+# Where LiteLLM looks for a guardrail, below the address that it is given.
+GUARDRAIL_PATH = "/beta/litellm_basic_guardrail_api"
 
 Messages = list[dict[str, str]]
 _Int = Annotated[int, Field(ge=-(2**63), lt=2**63)]

@@ -22,6 +22,7 @@ from clew.hallucination.detectors.promises import Traffic
 from clew.hallucination.live.delivery import LiveAnswer
 from clew.hallucination.live.feedback import Feedback, RecentAnswer
 from clew.hallucination.live.service.requests import (
+    GUARDRAIL_PATH,
     Asked,
     ChatRequest,
     CompletionRequest,
@@ -63,7 +64,7 @@ _NO_CONTEXT = (
 _RISKS = tuple(place / 10 for place in range(1, 11))
 _PATHS = (
     *("/", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/score", "/score"),
-    *("/v1/check", "/v1/feedback", "/healthz", "/readyz", "/metrics"),
+    *("/v1/check", "/v1/feedback", "/healthz", "/readyz", "/metrics", GUARDRAIL_PATH),
 )
 
 

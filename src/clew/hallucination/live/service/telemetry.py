@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clew.base.progress import Note, Reporter
 from clew.base.typed_json import compact_json
+from clew.hallucination.live.service.requests import GUARDRAIL_PATH
 from clew.pages.guard import App, Message, Receive, Scope, Send
 from clew.version import __version__
 
@@ -25,7 +26,7 @@ Headers = list[tuple[bytes, bytes]]
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",
-    **dict.fromkeys(("/v1/score", "/score", "/v1/check"), "evaluate"),
+    **dict.fromkeys(("/v1/score", "/score", "/v1/check", GUARDRAIL_PATH), "evaluate"),
 }
 _RESULT = "gen_ai.evaluation.result"
 _DETAILS = "gen_ai.client.inference.operation.details"

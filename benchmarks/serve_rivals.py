@@ -3,7 +3,10 @@ in float32, the same questions, 1, 8 and 64 clients over HTTP, by turns.
 
     python benchmarks/serve.py --part transformers --detector comparison/detector
 
-The rival requires `pip install "transformers[serving]"` (fastapi, uvicorn, openai).
+The rival requires `pip install "transformers[serving]"` (fastapi, uvicorn, openai). And vLLM with a
+detector in it against vLLM alone, in the environment of `make test-vllm`:
+
+    python benchmarks/serve.py --part vllm --detector comparison/detector --repeats 10
 """
 
 import http.client
@@ -19,12 +22,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
+import scipy.stats
 from tokenizers import Tokenizer
 
 from clew.hallucination.llm.embedded import embedded_model_folder
 from clew.hallucination.questions import load_questions
 
-START_SECONDS = 300
+START_SECONDS = 900
 
 
 def run_rivals(args):
@@ -50,6 +54,47 @@ def run_rivals(args):
                         turns[name].append((*turn, server.cpu_seconds() - busy))
             for name, found in turns.items():
                 report(clients, name, found)
+
+
+def run_vllm(args):
+    """Pairs of turns: `clew serve --engine vllm` and plain vLLM, the same requests, by turns. All
+    answers have the same length and end by themselves, so that all are checked."""
+    model, detector = str(embedded_model_folder()), str(args.detector)
+    sizes = ["--max-model-len", "1024", "--max-num-seqs", "64"]
+    plain = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]
+    plain += [model, "--dtype", "float32", "--enforce-eager", *sizes]
+    inside = [sys.executable, "-m", "clew", "serve", detector, "--engine", "vllm"]
+    inside += ["--prompt", "messages", "--engine-args"]
+    inside += [" ".join(["--served-model-name", model, *sizes])]
+    end = Tokenizer.from_file(str(Path(model) / "tokenizer.json")).token_to_id("<|im_end|>")
+    most = args.max_new_tokens
+    more = {"min_tokens": most - 1, "logit_bias": {str(end): 100}, "max_tokens": most}
+    questions = [question.question for question in load_questions("facts", 256).questions]
+    with ExitStack() as stack:
+        commands = {"plain": plain, "inside": inside}
+        servers = {n: stack.enter_context(serving(c, model)) for n, c in commands.items()}
+        for clients in args.levels:
+            asked, ratios, rates = questions[: max(4, clients)], [], {n: [] for n in servers}
+            for number in range(args.repeats + 1):  # the first pair warms up
+                for name in sorted(servers, reverse=bool(number % 2)):
+                    with servers[name].awake():
+                        port = servers[name].port
+                        tokens, seconds, _ = ask_all(port, model, asked, clients, args, more)
+                    rates[name].append(tokens / seconds)
+                ratios.append(1 - rates["inside"][-1] / rates["plain"][-1])
+            report_pairs(clients, rates, ratios[1:])
+
+
+def report_pairs(clients, rates, overheads):
+    """The mean overhead of the pairs with its 95% interval."""
+    mean, error = statistics.fmean(overheads), scipy.stats.sem(overheads)
+    low, high = scipy.stats.t.interval(0.95, len(overheads) - 1, mean, error)
+    plain, inside = (statistics.median(rates[name][1:]) for name in ("plain", "inside"))
+    print(
+        f"{clients:3} clients: plain {plain:.1f} tokens/s, with the detector {inside:.1f}, overhead"
+        f" {mean:.1%} [{low:.1%}, {high:.1%}] in {len(overheads)} pairs",
+        flush=True,
+    )
 
 
 def report(clients, name, turns):
@@ -79,11 +124,15 @@ class Server:
 
     @contextmanager
     def awake(self):
-        self.process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         try:
             yield
         finally:
-            self.process.send_signal(signal.SIGSTOP)
+            self.signal(signal.SIGSTOP)
+
+    def signal(self, number):
+        for one in [self.process, *psutil.Process(self.process.pid).children(recursive=True)]:
+            one.send_signal(number)
 
 
 @contextmanager
@@ -97,12 +146,13 @@ def serving(command, model):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+    server = Server(process, port)
     try:
         wait_until_up(process, port, model)
-        process.send_signal(signal.SIGSTOP)
-        yield Server(process, port)
+        server.signal(signal.SIGSTOP)
+        yield server
     finally:
-        process.send_signal(signal.SIGCONT)
+        server.signal(signal.SIGCONT)
         process.terminate()
         process.wait()
 
@@ -121,7 +171,7 @@ def wait_until_up(process, port, model):
     raise SystemExit("the server did not start")
 
 
-def ask_all(port, model, questions, clients, args):
+def ask_all(port, model, questions, clients, args, more=None):
     """All questions, by that many clients; returns tokens, seconds and latencies. Tokens are those
     of the answers' texts: servers do not agree on whether the end of an answer counts."""
     waiting, found, errors = iter(questions), [], []
@@ -135,7 +185,7 @@ def ask_all(port, model, questions, clients, args):
                 return
             started = time.perf_counter()
             try:
-                answer = ask(port, model, question, args.max_new_tokens)
+                answer = ask(port, model, question, args.max_new_tokens, more)
             except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
                 errors.append(repr(error))
                 return
@@ -155,13 +205,14 @@ def ask_all(port, model, questions, clients, args):
     return count, seconds, [latency for _, latency in found]
 
 
-def ask(port, model, question, max_tokens):
+def ask(port, model, question, max_tokens, more=None):
     """The text of one answer."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": question}],
         "max_tokens": max_tokens,
         "temperature": 0,
+        **(more or {}),
     }
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     headers = {"Content-Type": "application/json"}

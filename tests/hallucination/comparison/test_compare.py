@@ -203,6 +203,17 @@ def test_method_that_cannot_run_is_excluded_and_the_others_continue(
     assert excluded["method"] == broken.name and reason in excluded["reason"]
 
 
+def test_only_methods_that_vllm_can_feed_are_compared_for_it(data: Path, tmp_path: Path) -> None:
+    methods = ("linear_probe", "lookback", "robust", "gnn_det")
+    compare_methods(compare_config(data, tmp_path, methods=methods, engine="vllm"))
+    assert {*rows_of(tmp_path)} == {"linear_probe", "robust"}
+    reasons = {one["method"]: one["reason"] for one in read(tmp_path)["excluded"]}
+    assert "it also reads lookback" in reasons["lookback"]
+    assert "graphs of attention" in reasons["gnn_det"]
+    with pytest.raises(SettingsMismatchError, match="engine"):  # attention would be read, too
+        compare_methods(compare_config(data, tmp_path, methods=("robust",)))
+
+
 def test_bug_in_a_method_is_not_swallowed(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(Told(name="faulty", breaks=TypeError("oops")), Told(name="perplexity"))
     made = compare_methods(compare_config(data, tmp_path))

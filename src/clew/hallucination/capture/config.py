@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from clew.base.errors import InputError
 from clew.base.settings import check_numbers, check_positive, check_weight
-from clew.hallucination.llm.embedded import EMBEDDED_NAME, DeviceMap, Quantize
+from clew.hallucination.llm.embedded import EMBEDDED_NAME, DeviceMap, Engine, Quantize
 from clew.hallucination.llm.prompts import Cut, check_template
 from clew.hallucination.questions.given import Answers
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
@@ -58,6 +58,7 @@ class ExtractConfig(Generation):
     quantize: Quantize | None = None
     device_map: DeviceMap | None = None
     offload_folder: Path | None = None
+    engine: Engine = "clew"
     self_evaluation: bool = False
     entailment: bool = False
     part: Part = field(default_factory=Part)
@@ -66,6 +67,7 @@ class ExtractConfig(Generation):
 
     def __post_init__(self) -> None:
         self._refuse_generation()
+        self._refuse_for_vllm()
         check_numbers(self)
         check_positive(
             self, "shard_size", "max_new_tokens", "num_beams", "node_dim", "edges_per_token"
@@ -108,6 +110,17 @@ class ExtractConfig(Generation):
     def new_tokens(self) -> int:
         """The most tokens that are generated for an answer."""
         return 0 if self.is_given else self.max_new_tokens
+
+    def _refuse_for_vllm(self) -> None:
+        names = ("num_beams", "draws", "self_evaluation", "entailment", "keep", "quantize")
+        usual = {one.name: one.default for one in fields(self)}
+        for name in (*names, "device_map") if self.engine == "vllm" else ():
+            if (value := getattr(self, name)) != usual[name]:
+                raise InputError(
+                    'vLLM gives states of greedy answers only: omit it, or use `engine="clew"`.',
+                    setting=name,
+                    value=value,
+                )
 
     def _refuse_generation(self) -> None:
         """Raises InputError if answers are given, and a setting is about generating some."""

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -31,6 +32,7 @@ from clew.hallucination.capture.shard import Background, ShardCapture
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.labels.normalize import answer_words
 from clew.hallucination.llm.device_map import explain_spread, is_spread
+from clew.hallucination.llm.embedded import require_vllm
 from clew.hallucination.llm.models import LoadedModel, load_model, settle_threads
 from clew.hallucination.llm.prompts import CHAT_PROMPT, SENTENCES, SHORT_ANSWERS, ends_sentence
 from clew.hallucination.questions import QuestionSet
@@ -75,6 +77,9 @@ def extract(
         if loaded is None:
             with report_work(reporter, StepStarted(name=f"loading {config.model}")):
                 placed = {name: getattr(config, name) for name in _LOADING}
+                if config.engine == "vllm":  # which has the device for itself
+                    require_vllm()
+                    placed["device"] = "cpu"
                 loaded = load_model(config.model, **placed)
             if should_stop():
                 raise StoppedError("stopped; 0 new traces saved.")
@@ -95,7 +100,8 @@ def extract(
                 )
             )
         pending = store.pending_shards()
-        made = _capture_shards(job, pending, reporter, should_stop, threads) if pending else 0
+        with closing(job.decoder):
+            made = _capture_shards(job, pending, reporter, should_stop, threads) if pending else 0
         store.reload()
         store.refuse_damaged_shards()
         return ExtractResult(
@@ -168,7 +174,7 @@ def _capture_shards(
     some = [job.rows.timed(i) for i in ids[:_TIMED_PROMPTS]]
 
     def settle(*, again: bool = False) -> None:
-        if job.decoder.device.type == "cpu":
+        if job.decoder.device.type == "cpu" and config.engine == "clew":
             threads.settle(lambda: job.decoder.time_batch(some), again=again)
 
     with (

@@ -53,7 +53,9 @@ from clew.hallucination.llm.prompts import (
 )
 from clew.hallucination.llm.recording import Recording
 from clew.hallucination.llm.self_evaluation import Entailment, SelfChecks, SelfEvaluation
+from clew.hallucination.llm.vllm_decoder import STATES, VllmDecoder
 from clew.hallucination.questions import QuestionSet
+from clew.hallucination.traces.compact import COLUMNS
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
     ANSWERS_KEY,
@@ -162,10 +164,11 @@ def prepare_job(
     reporter: Reporter,
 ) -> Job:
     """Open the store and check the capture; raises ClewError if it is not possible."""
-    observer = ModelObserver(loaded.model)
-    shape = select(
-        TraceShape, observer, node_dim=config.node_dim, edges_per_token=config.edges_per_token
-    )
+    observer, in_vllm = ModelObserver(loaded.model), config.engine == "vllm"
+    sizes = {"node_dim": config.node_dim, "edges_per_token": config.edges_per_token}
+    shape = select(TraceShape, observer, **sizes)
+    if in_vllm:
+        shape = replace(shape, without_attention=tuple(range(shape.layers)))
     prompt = choose_prompt(
         loaded.tokenizer,
         config.prompt,
@@ -218,14 +221,16 @@ def prepare_job(
         evaluation=checks.shape,
         kinds=observer.kinds,
     )
-    decoder = Decoder(
+    recording = Recording(shape=shape, basis=basis, columns=STATES if in_vllm else COLUMNS)
+    make: type[Decoder] = VllmDecoder if in_vllm else Decoder
+    decoder = make(
         loaded,
-        Recording(shape=shape, basis=basis),
+        recording,
         cut=config.cut,
         max_new_tokens=config.new_tokens or _CHECK_TOKENS,
         max_rows=max(plan.rows, MAX_ROWS),
     )
-    same_length = settle_decoder(
+    same_length = not in_vllm and settle_decoder(
         decoder,
         rows.prompts[:_CHECKED_ROWS],
         reporter,
@@ -277,6 +282,7 @@ def _describe_settings(
             **({"contexts_sha256": sha256} if (sha256 := questions.contexts_sha256) else {}),
         },
         "keep": config.keep,
+        **({} if config.engine == "clew" else {"engine": config.engine}),
         ANSWER_HIDDEN: True,
         EIGENVALUES: MOST_EIGENVALUES,
         "node_dim": config.node_dim,

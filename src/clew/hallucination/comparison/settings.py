@@ -14,6 +14,7 @@ from clew.hallucination.detectors.training.settings import (
     TrainingSettings,
     TrainRunConfig,
 )
+from clew.hallucination.llm.embedded import Engine
 
 KeepDetectors = Literal["best", "all", "none"]
 _FEWEST_FOLDS = 3
@@ -28,7 +29,7 @@ class CompareConfig(TrainingSettings):
     `pairs` adds each folder alone. With `union`, methods are fitted on all folders in `train_on`
     together. `by_set` does the same with the question sets in one folder;
     `folds` tests one folder fold by fold. `methods=None` runs all methods but those of other
-    packages."""
+    packages. With the engine "vllm", those that need more than it gives are excluded."""
 
     train_on: tuple[Path, ...]
     test_on: tuple[Path, ...]
@@ -38,6 +39,7 @@ class CompareConfig(TrainingSettings):
     overwrite: bool = False
     keep_detectors: KeepDetectors = "best"
     keep_at_chance: bool = False
+    engine: Engine = "clew"
     names: tuple[str, ...] = ()
     pairs: bool = True
     folds: int = 0

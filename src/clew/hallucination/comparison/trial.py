@@ -29,6 +29,7 @@ from clew.engine.folders import clear_run, only_one
 from clew.engine.model_files import read_model, write_model
 from clew.hallucination.comparison.methods import (
     AnyMethod,
+    NetworkMethod,
     explain_missing,
     find_kinds,
     reads_nodes,
@@ -40,10 +41,12 @@ from clew.hallucination.comparison.stores import (
     find_shared,
     have_one_basis,
 )
+from clew.hallucination.detectors.data import FED_FIELDS, why_not_fed
 from clew.hallucination.detectors.detector_folder import Packed, pack, unpack
 from clew.hallucination.detectors.probes.method import Features, Outcome, Scorer
 from clew.hallucination.detectors.probes.own import OwnMethod
 from clew.hallucination.detectors.probes.registry import find_scorer_class, kind_of
+from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.mixed import is_of_nodes, number_groups
 from clew.metrics.calibration import PlattScale
 from clew.storage.arrow import ARROW_ERRORS, encode_table, read_table
@@ -376,7 +379,9 @@ class Trial:
         """All fields of `train` if that is also what is tested, else the common ones; and those
         that the method only learns from: of several stores, only those that it is fitted on need
         them."""
-        found = self.train.data if [*tests] == [self.train] else self.features
+        found: Features = self.train.data if [*tests] == [self.train] else self.features
+        if self.config.engine == "vllm":
+            found = CommonFields(self.train.data, found.fields & FED_FIELDS)
         more = frozenset(method.learns_from) - found.fields
         return CommonFields(self.train.data, found.fields | more) if more else found
 
@@ -403,6 +408,8 @@ class Trial:
             identity["training"] = self.config.identify()
         if isinstance(method, OwnMethod):
             identity["method"] = method.identify()
+        if self.config.engine == "vllm" and not {*method.also_reads} <= FED_FIELDS:
+            identity["engine"] = self.config.engine  # it is fitted on other fields
         return identity
 
     def clear(self, method: AnyMethod) -> None:
@@ -417,6 +424,9 @@ class Trial:
         """Why the method cannot run here and what to do about it; None if it can."""
         if reads_nodes(method) and not have_one_basis([self.train]):
             return OTHER_BASIS
+        unfed = why_not_fed(*_read_by(method)) if self.config.engine == "vllm" else None
+        if unfed is not None:
+            return f"vLLM gives states and token probabilities, and {unfed}"
         folders = dict.fromkeys(one for s in (self.train, *self.tests) for one in s.folders)
         for data in folders:
             reason = explain_missing(method, data, is_fitted=data in self.train.fitted_folders)
@@ -430,6 +440,14 @@ class Trial:
                 "the same `draws` and the same version of clew"
             )
         return None
+
+
+def _read_by(method: AnyMethod) -> tuple[tuple[str, ...], SampleKind | None]:
+    """The fields that a method cannot do without, and the samples of a network."""
+    if isinstance(method, NetworkMethod):
+        return (), method.kind.samples
+    is_read = method.family != "baseline"  # which is never kept
+    return (method.needs if is_read else ()), None
 
 
 @dataclass(frozen=True, kw_only=True)

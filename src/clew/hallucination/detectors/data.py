@@ -2,6 +2,7 @@
 a split in a folder of samples; and what it says about each: a calibrated risk, the verdict, and
 whether it could be checked at all."""
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -162,6 +163,24 @@ def unavailable(reason: str, *, method: str) -> Risk:
     return Risk(
         risk=None, verdict=None, threshold=None, state="unavailable", method=method, reason=reason
     )
+
+
+# What an engine other than clew's own gives: states and probabilities of tokens, no attention.
+FED_FIELDS = frozenset(
+    (
+        *("sequence", "state_mean", "node_mean", "node_max", "node_prompt", NODE_TOKENS),
+        *("question", "answer", "stop_reason", "token_logprobs", "token_entropies"),
+    )
+)
+
+
+def why_not_fed(fields: Collection[str], samples: SampleKind | None) -> str | None:
+    """Why states and token probabilities are not all that a detector with these `fields` reads, on
+    this kind of `samples`; None if they are."""
+    more = sorted({*fields} - FED_FIELDS)
+    if samples not in (None, "sequences"):
+        more.append(f"{samples} of attention")
+    return f"it also reads {', '.join(more)}" if more else None
 
 
 LIVE = "live"

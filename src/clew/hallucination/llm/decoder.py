@@ -91,6 +91,9 @@ class Decoder:
             self.packed.stop_packing()
         self.batch = self._make_batch(graphs=False)
 
+    def close(self) -> None:
+        """Free what it has besides the model."""
+
     @contextmanager
     def watched(self, on_passed: Callable[[int], object]) -> Iterator[None]:
         """While open, `on_passed` is called after each pass with its number of tokens."""
@@ -147,7 +150,7 @@ class Decoder:
         wanted = [range(p - 1, len(w) - 1) for p, w in zip(borders, whole, strict=True)]
         for places, logits in rows.fill(wanted):
             tokens = [whole[row][place + 1] for row, place in places]
-            found = zip(places, *_score_tokens(logits, tokens), strict=True)
+            found = zip(places, *score_tokens(logits, tokens), strict=True)
             for (row, _), logprob, entropy in found:
                 scores[row][0].append(logprob)
                 scores[row][1].append(entropy)
@@ -212,7 +215,7 @@ class Decoder:
         return time.perf_counter()
 
 
-def _score_tokens(
+def score_tokens(
     logits: Float[Tensor, "places vocabulary"], tokens: Sequence[int]
 ) -> tuple[list[float], list[float]]:
     """Log-probability and entropy of tokens that follow, a few at a time: all logits in float32

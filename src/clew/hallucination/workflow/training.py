@@ -249,6 +249,8 @@ class CompareSettings(Hardware, OnCluster, Cached, Watched):
         keep_at_chance: Keep a detector even if it is not shown to be better than chance: fewer than
             10 answers of a class, or an interval of the validation AUROC that reaches 0.5. Every
             use of it says so.
+        engine: What will run the detector that is kept: clew's own engine, or vLLM. Methods that
+            need more than it gives, such as attention, are excluded.
         train_on: Folders of samples to train and select on: on each alone, or with `union` on all
             together.
         test_on: Folders of samples to evaluate on. One that is not trained on is evaluated on all
@@ -277,6 +279,7 @@ class CompareSettings(Hardware, OnCluster, Cached, Watched):
     overwrite: bool = False
     keep_detectors: Literal["best", "all", "none"] = "best"
     keep_at_chance: bool = False
+    engine: Literal["clew", "vllm"] = "clew"
     train_on: Sequence[str | Path] = ()
     test_on: Sequence[str | Path] = ()
     union: bool = False

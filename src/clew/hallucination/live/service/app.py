@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clew.base.typed_json import compact_json
+from clew.hallucination.detectors import Detector
 from clew.hallucination.grounded import Reader, load_reader
 from clew.hallucination.live.delivery import LiveAnswer
 from clew.hallucination.live.feedback import Feedback
@@ -29,6 +30,7 @@ from clew.hallucination.live.service.service import (
 )
 from clew.hallucination.live.service.telemetry import Telemetry, Watched, operation
 from clew.hallucination.live.service.upstream import UpstreamSettings, add_upstream
+from clew.hallucination.live.vllm import EngineInspector, VllmServer
 from clew.hallucination.llm.requests import Request as EngineRequest
 from clew.pages.api import ApiError, Lifecycle
 from clew.pages.guard import Receive, Scope, Send
@@ -120,6 +122,26 @@ def _watch(
 ) -> "FastAPI":
     if telemetry is not None:
         app.add_middleware(Watched, telemetry=telemetry, has_upstream=upstream is not None)
+    return app
+
+
+def build_vllm_app(
+    server: VllmServer,
+    detector: Detector,
+    settings: ServiceSettings,
+    lifecycle: Lifecycle,
+    metrics: Metrics,
+    files: PageFiles,
+    upstream: UpstreamSettings,
+) -> "FastAPI":
+    """The application in front of vLLM with a detector in it."""
+    lifecycle.become_ready()
+    service = Serving(settings=settings, lifecycle=lifecycle, metrics=metrics)
+    app = new_app(lifecycle, metrics)
+    inspector = EngineInspector(server.url, detector, service)
+    add_upstream(app, service, upstream, inspector, inspector.prepare)
+    add_state(app, lifecycle, metrics, is_running=lambda: server.is_running, gauges=dict)
+    add_page(app, Page(files=files, has_upstream=True))
     return app
 
 

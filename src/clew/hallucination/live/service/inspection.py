@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from clew.base.errors import InputError
 from clew.hallucination.detectors.data import unavailable
@@ -65,9 +65,13 @@ class PassedAnswer:
         given = self.asked.get("prompt")
         if not isinstance(given, list) or not given or isinstance(given[0], int):
             return given
+        return given[min(self.index // self.siblings, len(given) - 1)]
+
+    @property
+    def siblings(self) -> int:
+        """How many answers every prompt has."""
         n = self.asked.get("n")
-        place = self.index // (n if isinstance(n, int) and n > 0 else 1)
-        return given[min(place, len(given) - 1)]
+        return n if isinstance(n, int) and n > 0 else 1
 
 
 class DetectorInspector:
@@ -218,7 +222,12 @@ def _split_by_headings(text: str) -> tuple[list[str], str]:
     return [source for source in sources if source], "\n".join(rest)
 
 
-Inspector = DetectorInspector | ReaderInspector
+class Inspector(Protocol):
+    """Gives answers their clew objects; `name` is that of the detector or reader."""
+
+    name: str
+
+    def __call__(self, answers: Sequence[PassedAnswer]) -> list[Clew]: ...
 
 
 class Inspection:

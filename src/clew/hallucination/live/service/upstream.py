@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Awaitable,
+    Callable,
     Iterator,
     Mapping,
     Sequence,
@@ -119,12 +120,18 @@ def _is_address(url: str) -> bool:
 
 
 def add_upstream(
-    app: "FastAPI", service: Serving, settings: UpstreamSettings, inspector: Inspector
+    app: "FastAPI",
+    service: Serving,
+    settings: UpstreamSettings,
+    inspector: Inspector,
+    prepare: Callable[[bytes], bytes] = lambda body: body,
 ) -> None:
-    """Add the route for everything below /v1/ that no other route takes."""
+    """Add the route for everything below /v1/ that no other route takes. `prepare` may change the
+    requests for a chat."""
     from fastapi import Request
 
-    upstream = Upstream(service, settings, Inspection(inspector, service, settings.check_seconds))
+    inspection = Inspection(inspector, service, settings.check_seconds)
+    upstream = Upstream(service, settings, inspection, prepare)
 
     @app.api_route("/v1/{path:path}", methods=_METHODS)
     async def relay(request: Request, path: str) -> "Response":
@@ -206,9 +213,14 @@ class Upstream:
     """Passes requests on, and answers back with their risk."""
 
     def __init__(
-        self, service: Serving, settings: UpstreamSettings, inspection: Inspection
+        self,
+        service: Serving,
+        settings: UpstreamSettings,
+        inspection: Inspection,
+        prepare: Callable[[bytes], bytes],
     ) -> None:
         self._service, self._settings, self._inspection = service, settings, inspection
+        self._prepare = prepare
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         # Without a client there are no cookies, redirects or proxies, and no log of addresses.
         self._transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
@@ -221,7 +233,8 @@ class Upstream:
         if is_chat is None and self._withholds and path.partition("/")[0] not in _WITHOUT_ANSWERS:
             text = "This server delivers only answers that it has checked: those of "
             raise ApiError(404, f"{text}/v1/chat/completions and /v1/completions.")
-        sent = self._make_request(request, await request.body())
+        body = await request.body()
+        sent = self._make_request(request, self._prepare(body) if is_chat else body)
         exchange = _Exchange(self._service.settings.request_seconds)
         work = asyncio.ensure_future(self._answer(exchange, sent, is_chat))
         left = asyncio.ensure_future(wait_until_left(request.receive))

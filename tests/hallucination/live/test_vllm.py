@@ -1,0 +1,127 @@
+"""A detector and a capture inside a real vLLM, where it is installed: `make test-vllm`."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clew
+from clew.base.errors import InputError
+from clew.hallucination.capture import ExtractConfig
+from clew.hallucination.live.features import Answer
+from clew.hallucination.live.session import Session
+from tests.hallucination.live.making import preprocess_tiny, read_traces
+
+needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")
+pytestmark = pytest.mark.slow
+FIELDS = ("last_hidden", "answer_hidden", "nodes", "token_logprobs", "token_entropies")
+QUESTIONS = ("What is the capital of Peru?", "Who wrote Emma?", "In which country is Tartu?")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same questions, answered by the built-in model in clew's own engine and in vLLM."""
+    root = tmp_path_factory.mktemp("stores")
+    given: dict[str, Any] = {"questions": "facts", "num_samples": 60, "max_new_tokens": 12}
+    clew.extract(**given, out=root / "clew")
+    clew.extract(**given, out=root / "vllm", basis=root / "clew", engine="vllm")
+    return {name: root / name for name in ("clew", "vllm")}
+
+
+@pytest.fixture(scope="module")
+def detector(stores: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("detector")
+    samples = preprocess_tiny(stores["vllm"], folder / "made").out
+    methods, out = "linear_probe,saplma", folder / "comparison"
+    clew.compare(samples, out=out, methods=methods, engine="vllm", seeds=1, keep_at_chance=True)
+    return out / "detector"
+
+
+@pytest.fixture(scope="module")
+def served(detector: Path) -> Iterator[str]:
+    """The address of `clew serve --engine vllm`."""
+    command = [sys.executable, "-m", "clew", "serve", str(detector), "--engine", "vllm"]
+    more = ["--port", "0", "--engine-args", "--max-model-len 512"]
+    with subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield next(line for line in process.stdout if "page: " in line).split()[1]
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def ask(address: str, question: str, **more: Any) -> str:
+    body = {"messages": [{"role": "user", "content": question}], "temperature": 0, **more}
+    request = urllib.request.Request(
+        f"{address}v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as response:
+        return str(response.read().decode())
+
+
+@needs_vllm
+def test_states_by_vllm_equal_those_of_clews_own_engine(stores: dict[str, Path]) -> None:
+    ours, theirs = read_traces(stores["clew"]), read_traces(stores["vllm"])
+    assert ours.keys() == theirs.keys()
+    for number, trace in ours.items():
+        assert trace["tokens"].tolist() == theirs[number]["tokens"].tolist()
+        for name in FIELDS:
+            both = (np.asarray(one[name], np.float32) for one in (trace, theirs[number]))
+            np.testing.assert_allclose(*both, rtol=1e-2, atol=2e-2, err_msg=name)
+
+
+@needs_vllm
+def test_store_says_that_vllm_made_it_without_attention(stores: dict[str, Path]) -> None:
+    manifest = json.loads((stores["vllm"] / "manifest.json").read_text())
+    assert manifest["settings"]["engine"] == "vllm"
+    assert "edge_weight" not in next(iter(read_traces(stores["vllm"]).values()))
+
+
+@needs_vllm
+def test_risk_inside_vllm_equals_that_of_clews_own_engine(served: str, detector: Path) -> None:
+    with Session.open(detector) as session:
+        for question in QUESTIONS:
+            answer = json.loads(ask(served, question, max_tokens=60))
+            [choice] = answer["choices"]
+            given = Answer(
+                prompt=session.encoder.encode(question),
+                tokens=[one["id"] for one in answer["clew"]["tokens"]],
+                question=question,
+                text=choice["message"]["content"],
+            )
+            [expected] = session.scorer().score_window([given])
+            assert choice["finish_reason"] == "stop"
+            assert answer["clew"]["state"] == expected.risk.state
+            assert answer["clew"]["risk"] == pytest.approx(expected.risk.risk, abs=1e-3)
+            assert answer["clew"]["distance"] == pytest.approx(expected.risk.distance, abs=1e-3)
+
+
+@needs_vllm
+def test_stream_and_several_answers_have_the_risk_of_each(served: str) -> None:
+    events = ask(served, QUESTIONS[0], stream=True, max_tokens=60).split("\n\n")
+    chunks = [json.loads(one.removeprefix("data: ")) for one in events if "{" in one]
+    assert chunks[-1]["clew"]["state"] in ("checked", "out_of_distribution")
+    two = json.loads(ask(served, QUESTIONS[1], n=2, temperature=1.0, seed=1, max_tokens=80))
+    assert [len(one["clew"]["tokens"]) > 0 for one in two["choices"]] == [True, True]
+
+
+@pytest.mark.parametrize("setting", ["num_beams", "draws"])
+def test_capture_by_vllm_refuses_what_it_does_not_do(setting: str) -> None:
+    with pytest.raises(InputError, match="vLLM gives states of greedy answers only"):
+        ExtractConfig(engine="vllm", **{setting: 2})
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
+def test_without_vllm_the_error_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="pip install"):
+        clew.extract(questions="facts", num_samples=2, out=tmp_path / "traces", engine="vllm")

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 # A sentence ends behind its mark, a line at its end; not behind "Dr." or "e.g.".
@@ -81,10 +82,10 @@ class Passages:
     def nearest(self, answer: str, start: int, end: int) -> SourcePassage | None:
         """The passage nearest to the sentences that the span is in: shared words count the more,
         the fewer passages have them, and those of the span twice. None if none is shared."""
-        around = [place for place in split_sentences(answer) if place[0] < end and start < place[1]]
         wanted = Counter(content_words(answer[start:end]))
-        for place in around:
-            wanted.update(content_words(answer[slice(*place)]))
+        for first, last, words in _sentence_words(answer):
+            if first < end and start < last:
+                wanted.update(words)
         scores = [
             sum(wanted[word] / self._counts[word] for word in words if word in wanted)
             / (8 + len(words)) ** 0.5
@@ -94,11 +95,14 @@ class Passages:
         return None if best is None or not scores[best] else self._found[best]
 
 
+@lru_cache(maxsize=1)  # of the answer whose spans are looked up
+def _sentence_words(text: str) -> list[tuple[int, int, set[str]]]:
+    return [(*place, content_words(text[slice(*place)])) for place in split_sentences(text)]
+
+
 def content_words(text: str) -> set[str]:
-    return {*_find_words(text.casefold())}
-
-
-def _find_words(text: str) -> Iterator[str]:
-    for word in _WORDS.findall(text):
-        if len(word) >= _LEAST_LETTERS or not word.isascii() or word.isdigit():
-            yield word
+    return {
+        word
+        for word in _WORDS.findall(text.casefold())
+        if len(word) >= _LEAST_LETTERS or not word.isascii() or word.isdigit()
+    }

@@ -2,9 +2,11 @@
 is a folder: reader.json says which language model it changes and how to use it; adapter.safetensors
 has the changes."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -17,6 +19,7 @@ from clew.base.errors import InputError, StoreError
 from clew.base.texts import shortened
 from clew.base.typed_json import Bounds, read_as
 from clew.engine.model_files import misfit, read_model, write_model
+from clew.engine.plan import look_at_machine
 from clew.hallucination.detectors.data import (
     Promise,
     RiskLevel,
@@ -66,8 +69,9 @@ _FORMAT = 1
 BETWEEN_SOURCES = "\n\n"
 # The tensor of an adapter with the negative log-probability of every token in training sources.
 SURPRISE = "surprise"
-_BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
-_ROWS_AT_ONCE = 4096
+# What a CPU reads at once stays in its cache; a GPU is kept busy.
+_BATCH_TOKENS = {"cpu": 1024, "cuda": 65_536}
+_ROWS_AT_ONCE = {"cpu": 4096, "cuda": 1024}
 # The temperature of the smoothed maximum; chosen on documents of RAGTruth QA that were held out.
 SMOOTHING = 0.5
 # How much lower the logits of neighbors may be that a span extends over; chosen there, too.
@@ -78,6 +82,9 @@ _SHORT_SOURCE = 20
 _UNFAMILIAR = (
     "the sources are unlike those that the reader was trained on, such as text in another language"
 )
+_Sources = list[list[int]]
+# Of every answer, the places of its tokens, and their logits.
+_Logits = list[tuple[list[tuple[int, int]], np.ndarray]]
 _Probability = Annotated[float, Bounds(least=0, most=1)]
 
 
@@ -230,19 +237,37 @@ class Reader:
         return list(self.stream(rows))
 
     def stream(self, rows: Iterable[GroundedAnswer]) -> Iterator[GroundedReading]:
-        """The same, a few thousand answers at a time."""
-        left = iter(rows)
-        while some := list(islice(left, _ROWS_AT_ONCE)):
-            yield from self._read(some)
+        """The same, a few thousand answers at a time. While those are described, a GPU reads
+        more."""
+        kind, left = self.device.type, iter(rows)
+        chunks = iter(lambda: list(islice(left, _ROWS_AT_ONCE[kind])), [])
+        if kind == "cpu":
+            for some in chunks:
+                yield from self._describe_all(some, *self._find(some))
+            return
+        with ThreadPoolExecutor(1) as ahead:
+            found = deque([(some, ahead.submit(self._find, some)) for some in islice(chunks, 1)])
+            while found:
+                found += [(some, ahead.submit(self._find, some)) for some in islice(chunks, 1)]
+                some, future = found.popleft()
+                yield from self._describe_all(some, *future.result())
 
-    def _read(self, rows: Sequence[GroundedAnswer]) -> Iterator[GroundedReading]:
+    def _find(self, rows: Sequence[GroundedAnswer]) -> tuple[list[str | None], _Sources, _Logits]:
+        """Why rows cannot be read; of the others, tokens of the sources, and the logits."""
         reasons = [find_problem(row) for row in rows]
         readable = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
         sources = self._encode_sources(readable)
-        distances = [self._distance(tokens) for tokens in sources]
-        found = self._find_logits(readable, sources)
+        return reasons, sources, self._find_logits(readable, sources)
+
+    def _describe_all(
+        self,
+        rows: Sequence[GroundedAnswer],
+        reasons: list[str | None],
+        sources: _Sources,
+        found: _Logits,
+    ) -> Iterator[GroundedReading]:
         risks = self.settings.risks([logits for _, logits in found])
-        read = zip(found, risks.tolist(), distances, strict=True)
+        read = zip(found, risks.tolist(), map(self._distance, sources), strict=True)
         for row, reason in zip(rows, reasons, strict=True):
             if reason is not None:
                 yield self._without_risk(row, "unavailable", reason)
@@ -250,22 +275,18 @@ class Reader:
             (places, logits), risk, distance = next(read)
             yield self._describe(row, places, logits, risk, distance)
 
-    def token_logits(
-        self, rows: Sequence[GroundedAnswer]
-    ) -> list[tuple[list[tuple[int, int]], np.ndarray]]:
+    def token_logits(self, rows: Sequence[GroundedAnswer]) -> _Logits:
         """Of every answer, the places of its tokens, and the logit of each that no window of the
         sources supports it: the lowest over all windows."""
         return self._find_logits(rows, self._encode_sources(rows))
 
-    def _encode_sources(self, rows: Sequence[GroundedAnswer]) -> list[list[int]]:
+    def _encode_sources(self, rows: Sequence[GroundedAnswer]) -> _Sources:
         texts = [BETWEEN_SOURCES.join(row.sources) for row in rows]
         different = list(dict.fromkeys(texts))
         found = dict(zip(different, encode_all(self.tokenizer, different), strict=True))
         return [found[text] for text in texts]
 
-    def _find_logits(
-        self, rows: Sequence[GroundedAnswer], sources: Sequence[list[int]]
-    ) -> list[tuple[list[tuple[int, int]], np.ndarray]]:
+    def _find_logits(self, rows: Sequence[GroundedAnswer], sources: _Sources) -> _Logits:
         answers = encode_places(self.tokenizer, [row.answer for row in rows])
         questions = encode_all(self.tokenizer, [row.question or "" for row in rows])
         window, overlap = self.settings.window, self.settings.overlap
@@ -276,18 +297,18 @@ class Reader:
             for piece in cut_pieces(self._frame, number, *parts, window=window, overlap=overlap)
         ]
         logits = [np.full(len(places), np.inf, np.float32) for _, places in answers]
-        for batch in batch_pieces(pieces, _BATCH_TOKENS[self.device.type]):
-            for piece, values in zip(batch, self._pass(batch), strict=True):
+        batches = list(batch_pieces(pieces, _BATCH_TOKENS[self.device.type]))
+        # A GPU reads on while the next batch is made: nothing is fetched before all are started.
+        for batch, read in zip(batches, [self._pass(batch) for batch in batches], strict=True):
+            for piece, row in zip(batch, read.cpu().numpy(), strict=True):
+                values = row[piece.place : len(piece.tokens)]
                 part = logits[piece.row][piece.first : piece.first + len(values)]
                 np.minimum(part, values, out=part)
         return [(places, one) for (_, places), one in zip(answers, logits, strict=True)]
 
     @torch.inference_mode()
-    def _pass(self, batch: Sequence[ReaderPiece]) -> Iterator[np.ndarray]:
-        tokens, lengths = stack_pieces(batch, self.device)
-        logits = self.network(tokens, lengths).cpu().numpy()
-        for piece, row in zip(batch, logits, strict=True):
-            yield row[piece.place : len(piece.tokens)]
+    def _pass(self, batch: Sequence[ReaderPiece]) -> Tensor:
+        return self.network(*stack_pieces(batch, self.device))
 
     def mean_surprise(self, tokens: Sequence[int]) -> float:
         """How rare the tokens of a source are in those that the reader was trained on, as their
@@ -347,8 +368,14 @@ class Reader:
         found = cut_at_sentences(row.answer, whole_words(row.answer, spans))
         passages = Passages(row.sources)
         marked = [
-            UnsupportedSpan(**asdict(unit), nearest=passages.nearest(row.answer, *place))
-            for unit, place in zip(reading.units(found), found, strict=True)
+            UnsupportedSpan(
+                start=one.start,
+                end=one.end,
+                text=one.text,
+                risk=one.risk,
+                nearest=passages.nearest(row.answer, one.start, one.end),
+            )
+            for one in reading.units(found)
         ]
         return replace(reading, spans=tuple(marked))
 
@@ -380,7 +407,7 @@ def load_reader(
     _check_adapter(adapter.path, weights, network, settings.rank, len(loaded.tokenizer))
     network.merge(weights)
     title = BUILT_IN_READER if str(name) == BUILT_IN_READER else folder.name
-    return Reader(halve_on_gpu(network), loaded.tokenizer, settings, weights, title)
+    return Reader(fit_to_device(network), loaded.tokenizer, settings, weights, title)
 
 
 def _check_adapter(
@@ -418,11 +445,21 @@ def make_network(loaded: Any, attention: Attention) -> ReaderNetwork:
     return ReaderNetwork(loaded.model.base_model, attention)
 
 
-def halve_on_gpu(network: ReaderNetwork) -> ReaderNetwork:
-    """On a GPU, the model computes in half precision; the head does not."""
-    if network.head.weight.is_cuda:
+def fit_to_device(network: ReaderNetwork, *, trains: bool = False) -> ReaderNetwork:
+    """The model in half precision where that is faster, on a GPU or with AMX; the head is not. To
+    train on a GPU, only linear layers are, and what they give is added up in float32."""
+    if trains and network.head.weight.is_cuda:
+        for _, layer in linear_layers(network.model):
+            layer.to(torch.bfloat16)
+    elif not trains and (network.head.weight.is_cuda or _has_amx()):
         network.model.to(torch.bfloat16)
+    network.pack_rows()
     return network
+
+
+@cache
+def _has_amx() -> bool:
+    return look_at_machine().bf16_instructions == "AMX"
 
 
 def change_reader(reader: str | Path, settings: ReaderSettings, out: Path) -> Path:

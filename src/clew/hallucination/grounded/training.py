@@ -36,7 +36,7 @@ from clew.hallucination.grounded.reader import (
     ReaderSettings,
     find_problem,
     find_spans,
-    halve_on_gpu,
+    fit_to_device,
     make_network,
     pool_logits,
 )
@@ -77,6 +77,7 @@ class ReaderTraining:
     epochs: int = 2
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
+    dropout: float = 0.05
     batch_tokens: int = 16_384
     most_per_set: int | None = None
     synthetic: float = 0.3
@@ -223,7 +224,7 @@ def build_reader(
         calibration=PlattScale(slope=1.0, intercept=0.0, middle=0.0, spread=1.0),
         card={"trained_on": describe(seen), "training": asdict(config), **(card or {})},
     )
-    reader = Reader(halve_on_gpu(network), loaded.tokenizer, settings, adapter)
+    reader = Reader(fit_to_device(network), loaded.tokenizer, settings, adapter)
     alike = [one for one in unseen if one.set in (config.calibrate_on or {one.set})]
     is_enough = len({one.hallucinated for one in alike}) == 2
     return calibrate_reader(reader, seen, alike if is_enough else unseen, config.base_rate)
@@ -254,8 +255,9 @@ def train_adapter(
 ) -> dict[str, Tensor]:
     """Train changes of a network, which itself stays as it is. Raises StoppedError."""
     torch.manual_seed(config.seed)
-    chance, network = random.Random(config.seed), halve_on_gpu(copy.deepcopy(network))
-    changed = network.insert_low_rank(config.rank)
+    chance, network = random.Random(config.seed), copy.deepcopy(network)
+    fit_to_device(network.eval(), trains=True)
+    changed = network.insert_low_rank(config.rank, config.dropout)
     if start is not None:
         network.load_adapter(start)
     heads = list(network.head.parameters())

@@ -51,7 +51,11 @@ LEFT_OUT = (
 TRAIN = (*LEFT_OUT, "ragtruth_summary.train", "wice_tokens.train")
 # Claims and edits are hallucinated in other ways than answers, and scored otherwise.
 CONFIG = ReaderTraining(
-    most_per_set=1200, trainings=3, base_rate=0.2, calibrate_on=(QA, "ragtruth_summary.train")
+    most_per_set=1200,
+    synthetic=0.22,
+    trainings=3,
+    base_rate=0.2,
+    calibrate_on=(QA, "ragtruth_summary.train"),
 )
 SOURCE_TOKENS, ANSWER_TOKENS = 350, 150
 

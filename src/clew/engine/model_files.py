@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -269,3 +270,12 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         apart[name] = value if whole and place not in seen else value.clone()
         seen.add(place)
     return apart
+
+
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A hash over the names, types, shapes and values of weights."""
+    digest = sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

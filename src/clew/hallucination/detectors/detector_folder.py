@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import (
     Annotated,
@@ -28,7 +27,15 @@ from clew.base.texts import for_terminal
 from clew.base.typed_json import Bounds, Count, read_as, to_json, without_nan
 from clew.base.urls import as_path
 from clew.engine.config import BEST
-from clew.engine.model_files import ModelFile, Wanted, check_about, misfit, read_model, write_model
+from clew.engine.model_files import (
+    ModelFile,
+    Wanted,
+    check_about,
+    hash_tensors,
+    misfit,
+    read_model,
+    write_model,
+)
 from clew.engine.state import Threshold
 from clew.hallucination.detectors.adaptation import Adaptation, build_vectors
 from clew.hallucination.detectors.data import LIVE, BlankAnswer
@@ -376,14 +383,6 @@ def hash_method(detector: Detector) -> str:
     packed = _pack_detector(detector)
     method = {name: packed.about["method"][name] for name in ("kind", "fitted")}
     return hash_text(_hash(without_nan(method)), hash_tensors(packed.inside("fitted")))
-
-
-def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
-    digest = sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _write_json(folder: Path, contents: dict[str, Any]) -> None:

@@ -155,9 +155,14 @@ class ReaderNetwork(nn.Module):
 
     @torch.no_grad()
     def pack_rows(self) -> None:
-        """From now on, read rows without padding and masks, if the model reads them alike so."""
+        """From now on, read rows without padding and masks, if the model reads them alike so. On a
+        CPU, models of the Llama family are known to."""
         tokens = torch.arange(8, device=self.head.weight.device).view(2, 4)
         lengths = torch.tensor([4, 3])
+        if not tokens.is_cuda and self.model.config.model_type == "llama":
+            self.model.set_attn_implementation(_PACKED)
+            self.is_packed = True
+            return
         expected = self._read(tokens, lengths)[:, :3].float()
         self.model.set_attn_implementation(_PACKED)
         self.is_packed = True
@@ -207,8 +212,8 @@ class ReaderNetwork(nn.Module):
         device = self.head.weight.device
         for name, layer in linear_layers(self.model):
             if f"{name}.up" in adapter:
-                up, down = (adapter[f"{name}.{side}"].to(device).float() for side in ("up", "down"))
-                layer.weight += (up @ down).to(layer.weight.dtype)
+                sides = (adapter[f"{name}.{side}"] for side in ("up", "down"))
+                layer.weight.addmm_(*(one.to(device, layer.weight.dtype) for one in sides))
         self._load_head(adapter)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from clew.base.errors import InputError, StoreError
 from clew.base.texts import shortened
 from clew.base.typed_json import Bounds, read_as
-from clew.engine.model_files import misfit, read_model, write_model
+from clew.engine.model_files import hash_tensors, misfit, read_model, write_model
 from clew.engine.plan import look_at_machine
 from clew.hallucination.detectors.data import (
     Promise,
@@ -28,7 +28,6 @@ from clew.hallucination.detectors.data import (
     judge,
     level_of,
 )
-from clew.hallucination.detectors.detector_folder import hash_tensors
 from clew.hallucination.grounded.folder import (
     ADAPTER,
     BUILT_IN_READER,

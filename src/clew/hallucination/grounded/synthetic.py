@@ -3,7 +3,7 @@ a sentence of another answer, or a source without what a sentence was taken from
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from clew.hallucination.grounded.passages import content_words, split_sentences
@@ -36,6 +36,10 @@ _WORD = re.compile(rf"\b({'|'.join(sorted(map(re.escape, _SWAPS), key=len, rever
 # A sentence whose own words are in the source to this share is from there; without the sentences
 # that have them, at most to that.
 _FROM_SOURCE, _STILL_THERE = 0.6, 0.25
+# The least of a source that is left.
+_LEFT = 0.4
+# The share of synthetic answers from the sets that are most like those to be read.
+_ALIKE = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +55,24 @@ class GroundedLabel(GroundedAnswer):
 
 
 def make_answers(
-    answers: Sequence[GroundedLabel], count: int, random: random.Random
+    answers: Sequence[GroundedLabel],
+    count: int,
+    random: random.Random,
+    most_like: Collection[str] | None = None,
 ) -> list[GroundedLabel]:
-    """At most this many, from supported answers; fewer if they do not suit. Nearly all of them are
-    unsupported."""
+    """At most this many, from supported answers, if there are any with spans from those; fewer if
+    they do not suit. Nearly all of them are unsupported. Most are made from the sets `most_like`
+    those to be read, and foreign sentences come from there."""
     supported = [one for one in answers if not one.hallucinated]
+    supported = [one for one in supported if one.spans is not None] or supported
+    alike = [one for one in supported if one.set in (most_like or {one.set})] or supported
     made: list[GroundedLabel] = []
     for _ in range(10 * count if supported else 0):
         if len(made) == count:
             break
         change = random.choice(_CHANGES)
-        found = change(random.choice(supported), supported, random)
+        start = random.choice(alike if random.random() < _ALIKE else supported)
+        found = change(start, alike, random)
         if found is not None:
             made.append(found)
     return made
@@ -153,7 +164,8 @@ def _drop_from_source(
         return None
     left = tuple(" ".join(_keep_others(source, own)) for source in answer.sources)
     still = content_words(" ".join(left))
-    if not any(left) or len(own & still) > _STILL_THERE * len(own):
+    is_short = sum(map(len, left)) < _LEFT * sum(map(len, answer.sources))
+    if is_short or len(own & still) > _STILL_THERE * len(own):
         return None
     return replace(_unsupported(answer, (chosen,)), sources=left)
 

@@ -66,9 +66,11 @@ class ReaderTraining:
     """How a reader is trained. Per epoch, at most `most_per_set` answers of a set are drawn, and
     `synthetic` ones are made per answer, most of them unsupported. `base_rate` is the share of
     hallucinated answers to calibrate for, None as in the data. `held_out` is the share of documents
-    to calibrate on; those are not trained on. Of them, `calibrate_on` names the sets that are like
-    the answers to be read, None for all. The changes of several `trainings`, which differ by their
-    seed, are averaged."""
+    to calibrate on; those are not trained on. `calibrate_on` names the sets that are like the
+    answers to be read, None for all: all of their answers are drawn, most synthetic answers are
+    made from them, and risks come from their documents that are held out. `dropout` is that of the
+    trained changes. The changes of several `trainings`, which differ by their seed, are
+    averaged."""
 
     attention: Attention = "both"
     rank: int = 16
@@ -305,8 +307,10 @@ def _draw_epoch(
     rows: list[GroundedLabel] = []
     for name in sorted({one.set for one in answers}):
         inside = [one for one in answers if one.set == name]
-        rows += chance.sample(inside, min(len(inside), config.most_per_set or len(inside)))
-    rows += make_answers(answers, int(config.synthetic * len(rows)), chance)
+        is_whole = config.most_per_set is None or name in (config.calibrate_on or ())
+        most = len(inside) if is_whole else config.most_per_set
+        rows += chance.sample(inside, min(len(inside), most or 0))
+    rows += make_answers(answers, int(config.synthetic * len(rows)), chance, config.calibrate_on)
     examples = _make_examples(tokenizer, rows, config)
     chance.shuffle(examples)
     batches = [

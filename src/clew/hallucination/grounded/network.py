@@ -62,7 +62,7 @@ class LowRank(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _PackedRows:
     """Rows of tokens one behind the other, without padding: where each ends, from 0 on."""
 
     ends: Tensor
@@ -77,7 +77,7 @@ def _attend_within_rows(
     value: Tensor,
     _mask: Tensor | None,
     *,
-    packed: _Rows,
+    packed: _PackedRows,
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
@@ -148,7 +148,7 @@ class ReaderNetwork(nn.Module):
             input_ids=tokens.flatten()[inside][None],
             position_ids=(inside % size)[None],
             use_cache=False,
-            packed=_Rows(ends.to(tokens.device), size, self.attention == "causal"),
+            packed=_PackedRows(ends.to(tokens.device), size, self.attention == "causal"),
         ).last_hidden_state[0]
         empty = states.new_zeros(tokens.numel(), states.shape[1])
         return empty.index_copy(0, inside, states).view(*tokens.shape, -1)

@@ -50,12 +50,40 @@ def test_json_has_the_places_in_the_answer_and_in_the_sources(check: Any, tmp_pa
         assert sources[near["source"]][near["start"] : near["end"]] == near["text"]
 
 
+def test_claims_have_risks_of_their_own(check: Any) -> None:
+    answer = "Items can be returned within 30 days, and refunds take a week; shipping is not paid."
+    found = json.loads(check("--source", SOURCE, "--answer", answer, "--by", "claim", "--json").out)
+    assert [one["text"] for one in found["claims"]] == [
+        "Items can be returned within 30 days",
+        "and refunds take a week",
+        "shipping is not paid.",
+    ]
+    assert all(0 <= one["risk"] <= 1 for one in found["claims"])
+
+
 def test_sentences_have_risks_of_their_own(check: Any) -> None:
     lines = check("--source", SOURCE, "--answer", ANSWER, "--by", "sentence").out.splitlines()
     sentences = [re.sub(r"[\[\]]", "", line[6:]) for line in lines[:2]]
     assert sentences == re.split(r"(?<=\.) ", ANSWER)
     risks = [float(line[:4]) for line in lines[:2]]
     assert lines[2].startswith(("high risk", "low risk")) and f"{max(risks):.2f}" in lines[2]
+
+
+def test_the_page_offers_the_risks_of_sentences(check: Any, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    check("--source", SOURCE, "--answer", ANSWER, "--html", page)
+    text = page.read_text(encoding="utf-8")
+    assert (
+        '<input type="checkbox" id="by-unit">' in text and text.count("risk of the sentence") == 2
+    )
+
+
+def test_inspect_shows_the_card_of_a_reader(run: Any, reader_folder: Path) -> None:
+    ended = run("inspect", reader_folder)
+    assert ended.code == 0 and "calibration: slope 1.0" in ended.out
+    built_in = run("inspect", "grounded").out
+    assert re.search(r"^trained_on\.\S+: answers [\d]+", built_in, re.M) and "limits: " in built_in
+    assert json.loads(run("inspect", "grounded", "--json").out)["threshold"] > 0
 
 
 def test_the_answer_may_come_from_stdin(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,8 +82,8 @@ def _exists(path: Path) -> bool:
 
 def _print_result(console: Console, result: "CheckResult") -> None:
     reading = result.reading
-    if result.by == "sentence" and reading.sentences:
-        for one in reading.sentences:
+    if result.by != "span" and result.units:
+        for one in result.units:
             marked = _marked(console, result, one.start, one.end)
             console.print(Text.assemble(f"{one.risk:.2f}  ", marked), soft_wrap=True)
         console.print(_verdict(result), soft_wrap=True)

@@ -34,8 +34,11 @@ def run(call: Call) -> None:
         _print_samples(console, summary)
     elif isinstance(summary, StoreSummary):
         _print_store(console, summary)
-    else:
-        _print_detector(console, summary.as_dict())
+    elif "warning" in (about := summary.as_dict()):
+        _print_detector(console, about)
+    else:  # a reader
+        for name, text in _each_setting(_round_all(about)):
+            print_line(console, f"{name}: {text}")
 
 
 def _print_detector(console: Console, about: dict[str, Any]) -> None:
@@ -48,6 +51,12 @@ def _print_detector(console: Console, about: dict[str, Any]) -> None:
         print_line(console, f"{name}: {text}")
     if warning:
         print_line(console, f"warning: {warning}", style="yellow")
+
+
+def _round_all(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _round_all(one) for name, one in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def _shorten(value: Any) -> Any:

@@ -15,10 +15,10 @@ from clew.version import __version__
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.data import Promise
-    from clew.hallucination.grounded import GroundedReading, UnsupportedSpan
+    from clew.hallucination.grounded import GroundedReading, UnitRisk, UnsupportedSpan
 
 # What has a risk of its own.
-By = Literal["span", "sentence"]
+By = Literal["span", "sentence", "claim"]
 CHECK_GENERATOR = "clew check"
 Place = tuple[int, int]
 # The variable of the style by which a mark is shaded, and the least of it: what is marked is seen.
@@ -57,12 +57,18 @@ class CheckResult:
     def spans(self) -> "tuple[UnsupportedSpan, ...]":
         return self.reading.spans
 
+    @property
+    def units(self) -> "tuple[UnitRisk, ...]":
+        """The parts of the answer that can be shown with a risk of their own."""
+        return self.reading.claims if self.by == "claim" else self.reading.sentences
+
     def as_dict(self) -> dict[str, Any]:
         """As in JSON: places count characters of the answer, and of the source by its number."""
         about = {"answer": self.answer, "question": self.question, "sources": list(self.names)}
         path = None if self.path is None else str(self.path)
         found = describe_reading(self.reading, self.reader, self.promise)
-        return {**about, **found, "page": path}
+        claims = {"claims": list(map(asdict, self.units))} if self.by == "claim" else {}
+        return {**about, **_rounded({**found, **claims}), "page": path}
 
     def __repr__(self) -> str:
         return f"CheckResult({tell_reading(self.reading)})"
@@ -118,6 +124,7 @@ def render_check(result: CheckResult) -> str:
         "article",
         tag("p", chip, spans, class_="quiet"),
         tag("h2", result.question) if result.question else None,
+        _offer_units(result),
         tag("p", list(_marked_answer(result)), class_="answer"),
         tag("ul", [_list_span(result, n) for n in range(len(reading.spans))], class_="spans"),
         class_=f"card {kind}",
@@ -142,15 +149,24 @@ _LEAD = (
 )
 
 
+def _offer_units(result: CheckResult) -> Html | None:
+    """The box that shows and hides the risks of sentences or claims, without a script."""
+    name = "claim" if result.by == "claim" else "sentence"
+    box = tag("input", type="checkbox", id="by-unit", checked=result.by == name)
+    label = tag("label", f" by {name}", for_="by-unit", class_="quiet")
+    return join(box, label) if result.units else None
+
+
 def _marked_answer(result: CheckResult) -> Iterator[Html | str]:
-    """The text with its marks; by sentence, each with its risk behind it."""
-    risks = {one.end: one.risk for one in result.reading.sentences if result.by == "sentence"}
+    """The text with its marks; behind each sentence or claim its risk."""
+    risks = {one.end: one.risk for one in result.units}
+    name = "claim" if result.by == "claim" else "sentence"
     cuts = [(end, end) for end in risks]
     places = [*((one.start, one.end) for one in result.reading.spans), *cuts]
     for start, text, of in cut_text(result.answer, places):
         yield _mark(result, of[0], text) if of else text
         if start + len(text) in risks:
-            yield tag("small", f" {risks[start + len(text)]:.2f}", title="risk of the sentence")
+            yield tag("small", f" {risks[start + len(text)]:.2f}", title=f"risk of the {name}")
 
 
 def _mark(result: CheckResult, number: int, text: str) -> Html:

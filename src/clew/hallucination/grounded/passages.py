@@ -12,6 +12,11 @@ _ENDS = re.compile(
     r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b(?:Dr|Mr|Ms|St|vs|No|Jr)\.)(?<!\b(?:Mrs|etc|e\.g|i\.e)\.)"
     r"[\"'”’)\]]*\s+(?=[\"'“‘(\[*\-•]*[A-Z0-9])|\s*\n\s*|(?<=[。！？])"
 )
+# Behind a semicolon, or a comma with a word that joins clauses, a sentence says something else.
+_JOINTS = re.compile(
+    r";\s+|,\s+(?=(?:and|but|or|so|while|whereas|although|because|which|who|where|when)\b)"
+)
+_LEAST_WORDS = 3
 _WORDS = re.compile(r"\w+")
 # Words of fewer letters say little of what a sentence is about; numbers do.
 _LEAST_LETTERS = 4
@@ -35,6 +40,21 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
         start = border.end()
     found.append((start, len(text)))
     return [place for place in (_strip(text, *one) for one in found) if place[0] < place[1]]
+
+
+def split_claims(text: str) -> list[tuple[int, int]]:
+    """The places of the clauses of sentences, as far as punctuation shows them: where each part
+    would have three words or more."""
+    found = []
+    for first, last in split_sentences(text):
+        start = first
+        for border in _JOINTS.finditer(text, first, last):
+            parts = (text[start : border.start()], text[border.end() : last])
+            if min(len(part.split()) for part in parts) >= _LEAST_WORDS:
+                found.append((start, border.start()))
+                start = border.end()
+        found.append((start, last))
+    return found
 
 
 def _strip(text: str, start: int, end: int) -> tuple[int, int]:

@@ -53,6 +53,7 @@ from clew.hallucination.grounded.passages import (
     Passages,
     SourcePassage,
     cut_at_sentences,
+    split_claims,
     split_sentences,
     whole_words,
 )
@@ -99,7 +100,7 @@ class GroundedAnswer:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitRisk:
     """The risk that the sources do not support the characters from `start` to `end` of an answer:
-    a token, or a sentence."""
+    a token, a claim or a sentence."""
 
     start: int
     end: int
@@ -150,6 +151,11 @@ class GroundedReading:
     def sentences(self) -> tuple[UnitRisk, ...]:
         """None if the answer was not checked."""
         return self.units(split_sentences(self.answer)) if self.risk is not None else ()
+
+    @property
+    def claims(self) -> tuple[UnitRisk, ...]:
+        """The clauses of sentences; None if the answer was not checked."""
+        return self.units(split_claims(self.answer)) if self.risk is not None else ()
 
     def units(self, places: Iterable[tuple[int, int]]) -> tuple[UnitRisk, ...]:
         """The risk of each part of an answer that was checked, as if it were the whole."""
@@ -203,6 +209,11 @@ class ReaderSettings:
         """The risks of answers, or of parts of them, by their tokens."""
         pooled = pool_logits(logits, self.smoothing)
         return self.calibration.probabilities(pooled) if len(pooled) else pooled
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the reader is and how good, its card first."""
+        about = asdict(self)
+        return {**about.pop("card"), **about}
 
     @property
     def valid_promise(self) -> Promise | None:

@@ -33,7 +33,8 @@ class CheckSettings:
             included; several are read together.
         answer: The answer, claim or summary to check: a text or a file.
         question: The question that was answered, if there is one.
-        by: What is shown with a risk of its own: the unsupported span, or every sentence.
+        by: What is shown with a risk of its own: the unsupported span, every sentence, or every
+            claim, which is a clause of a sentence.
         html: Page to write: the answer beside its sources, which works offline. [default: none]
         reader: Folder of a reader of your own. [default: the built-in one]
         model: The reader's language model, if it is in another place now. [default: as in the
@@ -46,7 +47,7 @@ class CheckSettings:
     source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     answer: str | os.PathLike[str]
     question: str | None = None
-    by: Literal["span", "sentence"] = "span"
+    by: Literal["span", "sentence", "claim"] = "span"
     html: Annotated[str | Path | None, UrlNeverFromFile] = None
     reader: "str | Path | Reader" = "grounded"
     model: str | None = None

@@ -15,6 +15,7 @@ from clew.storage.run_file import UrlNeverFromFile, repeatable
 if TYPE_CHECKING:
     from clew.hallucination.answer_page import ShowResult
     from clew.hallucination.detectors import Detector
+    from clew.hallucination.grounded.reader import ReaderSettings
     from clew.hallucination.legacy import ConvertResult
     from clew.hallucination.samples.summary import SamplesSummary
     from clew.hallucination.traces.summary import StoreSummary
@@ -27,7 +28,7 @@ class InspectSettings:
 
     Args:
         store: Folder or URL of a store, or of samples written by "clew preprocess"; or the folder
-            of a detector.
+            of a detector or a reader. grounded is the built-in reader.
         compare_with: Legacy .pkl or .pkl.gz file to compare its traces with, field by field.
     """
 
@@ -36,23 +37,30 @@ class InspectSettings:
 
 
 @takes(InspectSettings)
-def inspect(given: InspectSettings) -> "SamplesSummary | StoreSummary | Detector":
+def inspect(given: InspectSettings) -> "SamplesSummary | StoreSummary | Detector | ReaderSettings":
     """Show the contents of a store: totals, shards, lengths, sample answers, settings; or what a
-    detector is, and how good.
+    detector or a reader is, and how good.
 
     Returns:
         The summary; `as_dict()` is what the command prints as JSON.
 
     Raises:
         InputError: The file to compare with cannot be read.
-        StoreError: There is no store in this folder, or its detector is damaged.
+        StoreError: There is no store in this folder, or its detector or reader is damaged.
 
     Examples:
         >>> clew.inspect("traces_data").rows
     """
+    from clew.hallucination.grounded.folder import BUILT_IN_READER, READER_JSON, reader_folder
     from clew.hallucination.samples.index import open_samples
     from clew.hallucination.samples.summary import summarize
 
+    place = urls.as_path(given.store)
+    is_built_in = str(given.store) == BUILT_IN_READER and not place.exists()
+    if is_built_in or (place / READER_JSON).exists():
+        from clew.hallucination.grounded.reader import read_settings
+
+        return read_settings(reader_folder(given.store) if is_built_in else place)
     if (urls.as_path(given.store) / "detector.json").exists():
         from clew.hallucination.detectors import load_detector  # loads torch, unlike the others
 

@@ -35,12 +35,31 @@ function draw(source, answer, question, found) {
     for (const event of ["focus", "pointerenter", "click"]) mark.addEventListener(event, show);
     return mark;
   });
+  const shown = element("p", { class: "answer-text" }, drawAnswer(answer, found, marks));
   const text = element("div", { class: "text" },
     question ? element("h2", {}, question) : null,
-    element("p", { class: "answer-text" }, cut(answer, found.spans).map((part) => (part.of.length ? marks[part.of[0]] : part.text))),
-    told, element("p", { class: "quiet" }, words(found)),
+    shown, found.sentences.length ? offerSentences(shown) : null, told, element("p", { class: "quiet" }, words(found)),
     element("h2", {}, "Source"), passages.text);
   return element("article", { class: "card" }, text, gauge(found, false));
+}
+
+// The marked answer, with the risk of each sentence behind it.
+function drawAnswer(answer, found, marks) {
+  const risks = new Map(found.sentences.map((one) => [one.end, one.risk]));
+  const ends = found.sentences.map((one) => ({ start: one.end, end: one.end }));
+  let place = 0;
+  return cut(answer, [...found.spans, ...ends]).flatMap((part) => {
+    place += Array.from(part.text).length;
+    const drawn = part.of.length ? marks[part.of[0]] : part.text;
+    if (!risks.has(place)) return [drawn];
+    return [drawn, element("small", { class: "quiet sentence-risk", hidden: "" }, ` ${percent(risks.get(place))}`)];
+  });
+}
+
+function offerSentences(shown) {
+  const box = element("input", { type: "checkbox", id: "by-sentence" });
+  box.addEventListener("change", () => { for (const one of shown.querySelectorAll(".sentence-risk")) one.hidden = !box.checked; });
+  return element("label", { class: "quiet" }, box, " By sentence");
 }
 
 function describe(span) {

@@ -59,9 +59,10 @@ def signaled(
     [
         (signal.SIGINT, "clew.cli", ("--help",), SAFE),
         (signal.SIGTERM, "typer", ("compare",), SAFE),
-        (signal.SIGTERM, "torch", ("compare",), "To resume: clew compare\n"),
+        (signal.SIGTERM, "clew.hallucination.comparison", ("compare",), "resume: clew compare\n"),
+        (signal.SIGTERM, "torch", ("plan",), OVER),
         (signal.SIGINT, "pyarrow", ("preprocess", "a b"), "To resume: clew preprocess 'a b'\n"),
-        (signal.SIGINT, "numpy", ("convert", "a", "--out", "b"), "clew convert a --out b\n"),
+        (signal.SIGINT, "numpy", ("convert", ".", "--out", "b"), "clew convert . --out b\n"),
         (signal.SIGTERM, "pyarrow", ("inspect", "a"), OVER),
     ],
 )

@@ -117,7 +117,7 @@ def test_train_reports_its_progress_and_result(run: Any, folder: Path) -> None:
     )
     ended = run(*line.split(), *QUICK)
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("LSTM (1 of 1)\nchoice ")
+    assert re.match(r"LSTM \(1 of 1\)\n.* finding the fastest settings\nchoice ", ended.out)
     assert re.search(
         r"^max_cache_batches +2 +requested with --max-cache-batches 2 *$", ended.out, re.M
     )

@@ -154,7 +154,7 @@ patterns create colours --library library | colours
 patterns import colours missing --library library | missing
 patterns info nope --library library | nope
 patterns clean missing | there is no folder "
-patterns similar missing.jpg --data photos | there is no such file
+patterns similar missing.jpg --data photos | there is no photo
 patterns similar photos/red/0.png --data missing | there is no folder "
 patterns train --data missing | there is no folder "
 patterns train --data photos --batch-size 0 | --batch-size is 0

@@ -149,7 +149,11 @@ def test_doubtful_photos_are_reviewed_at_the_terminal(
         ({"data": "photos", "split": "90/10"}, 'split is "90/10": use TRAIN/VALIDATION/TEST'),
     ],
 )
-def test_wrong_settings_are_named_as_in_python(settings: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_named_as_in_python(
+    settings: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
     with pytest.raises(InputError, match=message):
         patterns.train(**settings)
 

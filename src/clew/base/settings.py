@@ -46,15 +46,19 @@ def read_size(setting: str, value: int | str) -> int:
 def check_exists(setting: str, value: object) -> None:
     """Check a path before the work that needs it starts; what is not a path, or is a URL, is
     fine."""
-    if isinstance(value, str | Path) and not urls.is_url(value) and not Path(value).exists():
+    if isinstance(value, str | Path) and not urls.is_url(value) and not _is_there(value):
         raise InputError("there is no such file or folder.", setting=setting, value=value)
+
+
+def _is_there(path: str | Path) -> bool:
+    return Path(path).expanduser().exists()
 
 
 def check_folders(*folders: object) -> None:
     """Check that folders to read from exist, before anything slow is imported; what is not a path,
     or is a URL, is fine."""
     for folder in folders:
-        if isinstance(folder, str | Path) and not (urls.is_url(folder) or Path(folder).exists()):
+        if isinstance(folder, str | Path) and not (urls.is_url(folder) or _is_there(folder)):
             meant = suggest_path(str(folder))
             raise InputError(f'there is no folder "{folder}"{meant}: check the path.')
 
@@ -81,6 +85,8 @@ def check_numbers(config: Any) -> None:
         kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
         value = getattr(config, field.name)
         if not {int, float} & {*kinds} or (value is None and type(None) in kinds):
+            continue
+        if str in kinds and isinstance(value, str):  # such as "4GB"
             continue
         number, wanted = (Real, "a number") if float in kinds else (Integral, "an integer")
         if not isinstance(value, number) or isinstance(value, bool):

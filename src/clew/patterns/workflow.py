@@ -431,7 +431,8 @@ def find_similar(given: SimilarSettings) -> "tuple[SimilarPhoto, ...]":
     Examples:
         >>> [(photo.name, photo.similarity) for photo in find_similar("cat.jpg", data="photos")]
     """
-    check_exists("image", given.image)
+    if not Path(given.image).expanduser().is_file():
+        raise InputError(f'there is no photo "{given.image}": check the path.')
     check_folders(given.data)
     from clew.patterns.cleaning.findings import CleanPlace
     from clew.patterns.cleaning.search import find_similar_photos

@@ -15,10 +15,11 @@ def test_page_without_its_packages_is_refused_before_any_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    (tmp_path / "photos").mkdir()
     ended = run("patterns", *command.split(), "--web")
     assert ended.code == 2
     assert package in ended.err and "pip install 'clew[web]'" in ended.err
-    assert not any(tmp_path.iterdir())
+    assert [*tmp_path.rglob("*")] == [tmp_path / "photos"]
 
 
 @pytest.mark.parametrize("package", ["wandb", "mlflow"])

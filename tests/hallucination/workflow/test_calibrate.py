@@ -178,6 +178,7 @@ def test_risks_from_before_a_calibration_are_refused(
     [
         ("a.csv", "risk,hallucinated,state,method,threshold\n0.5,maybe,checked,x,0.5\n", "maybe"),
         ("a.jsonl", "[1]\n", r"a line is \[1\]"),
+        ("a.jsonl", '{"hallucinated": 0}\n', "in row 1, hallucinated is 0, not true or false"),
     ],
 )
 def test_an_edited_file_of_risks_is_refused(

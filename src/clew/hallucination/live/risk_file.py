@@ -338,6 +338,14 @@ def name_kept(column: str) -> str:
     return f"{column} (file)" if column in _OWN else column
 
 
+_WANTED = {
+    pa.bool_(): "true or false",
+    pa.string(): "a text",
+    pa.float32(): "a number",
+    pa.float64(): "a number",
+}
+
+
 def _schema(further: Iterable[str]) -> pa.Schema:
     """The columns of every file and further ones: kept columns are text."""
     return pa.schema([*SCHEMA, *((name, _OPTIONAL.get(name, pa.string())) for name in further)])
@@ -397,6 +405,25 @@ def read_settings(path: Path) -> dict[str, Any] | None:
 
 
 def to_table(rows: Sequence[Rows]) -> pa.Table:
+    """Raises ValueError for a row that was edited into something else."""
     first = rows[0] if rows else {}
     schema = _schema(name for name in first if name not in SCHEMA.names)
-    return pa.Table.from_pylist([_text_kept(row, schema) for row in rows], schema=schema)
+    rows = [_text_kept(row, schema) for row in rows]
+    try:
+        return pa.Table.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, TypeError):
+        for number, row in enumerate(rows, start=1):
+            _refuse_other_kinds(row, schema, number)
+        raise
+
+
+def _refuse_other_kinds(row: Rows, schema: pa.Schema, number: int) -> None:
+    for field in schema:
+        try:
+            pa.scalar(row.get(field.name), type=field.type)
+        except (pa.ArrowException, TypeError):
+            value = to_json(row[field.name])
+            wanted = next((text for kind, text in _WANTED.items() if field.type == kind), "")
+            raise ValueError(
+                f"in row {number}, {field.name} is {value:.60}{wanted and f', not {wanted}'}"
+            ) from None

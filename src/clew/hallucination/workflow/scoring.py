@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from clew.base.commands import Cached, Watched, select, takes
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, WorkStarted, report_work
-from clew.base.settings import check_writable
+from clew.base.settings import check_exists, check_writable
 from clew.base.tables import Tabular
 from clew.base.texts import counted, list_some
 from clew.base.urls import is_url, local_path
@@ -153,8 +153,7 @@ def score(given: ScoreSettings) -> ScoreResult:
 
     report = given.reporter or log_event
     # Before the imports, which take seconds.
-    if not is_reader(given.detector):
-        check_detector(given.detector)
+    check_exists("detector", None if is_reader(given.detector) else given.detector)
     for name, value in (("num_samples", given.num_samples), ("rows", given.rows)):
         if value is not None and value < 1:
             raise InputError("it must be 1 or more.", setting=name, value=value)
@@ -163,6 +162,8 @@ def score(given: ScoreSettings) -> ScoreResult:
         questions = list(questions)
     use = describe_rows(questions, given.row_format, report)
     columns = () if use is None else use.kept(given.row_format)
+    if not is_reader(given.detector):
+        check_detector(given.detector)
     if given.out is not None:
         choose_format(local_path(given.out))
         check_writable("out", given.out, is_file=True)

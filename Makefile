@@ -52,10 +52,14 @@ test-all: test  # also kills at many moments, hostile files, browsers, clusters,
 test-fast: $(READY)  # under a minute, for while you work
 	$(PYTEST) -m "not slow and not sweep and not benchmark"
 
-test-integrations: $(READY)  # LiteLLM's proxy, which wants other versions than clew, in an environment of its own
+test-integrations: $(READY)  # LiteLLM's proxy, which wants other versions than clew, and inspect_ai, in environments of their own
 	$(PYTHON) -m venv $(VENV)-litellm
 	$(VENV)-litellm/bin/pip install --quiet --disable-pip-version-check "litellm[proxy]==1.106.2"
 	CLEW_TEST_LITELLM=$(VENV)-litellm/bin/litellm $(BIN)/python -m pytest tests/hallucination/live/service/test_guardrail.py
+	$(PYTHON) -m venv $(VENV)-inspect
+	$(VENV)-inspect/bin/pip install --quiet --disable-pip-version-check "inspect-ai==0.3.285"
+	PYTHONPATH=$$($(VENV)-inspect/bin/python -c "import site; print(site.getsitepackages()[0])") \
+	    $(BIN)/python -m pytest tests/hallucination/workflow/test_scorer.py
 
 test-vllm:  # in an environment of its own, as vLLM needs other versions; VLLM=vllm where there is a GPU
 	$(PYTHON) -m venv $(VENV)-vllm
@@ -88,4 +92,4 @@ wheel: $(READY)  # builds a wheel and runs both main jobs from it, outside the s
 	.ci/check-wheel $(PYTHON)
 
 clean:
-	rm -rf $(VENV) $(VENV)-audit $(VENV)-litellm $(VENV)-vllm $(DEMO) site
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-litellm $(VENV)-inspect $(VENV)-vllm $(DEMO) site

@@ -12,6 +12,7 @@ from clew.base.lazy import lazy_names
 if TYPE_CHECKING:  # the names of `_HOMES`
     from clew.hallucination.workflow.adapting import adapt
     from clew.hallucination.workflow.asking import ask, serve
+    from clew.hallucination.workflow.batch_scorer import scorer
     from clew.hallucination.workflow.calibrating import calibrate
     from clew.hallucination.workflow.checking import check
     from clew.hallucination.workflow.preparing import extract, label, load_model, preprocess
@@ -26,6 +27,7 @@ _HOMES = {
     "check": "checking",
     **dict.fromkeys(("extract", "label", "load_model", "preprocess"), "preparing"),
     "score": "scoring",
+    "scorer": "batch_scorer",
     **dict.fromkeys(("convert", "inspect", "show", "verify"), "stores"),
     **dict.fromkeys(("compare", "plan", "train"), "training"),
 }

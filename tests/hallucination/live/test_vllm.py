@@ -21,7 +21,12 @@ from clew.hallucination.live.session import Session
 from tests.hallucination.live.making import preprocess_tiny, read_traces
 
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # vLLM leaves sockets of its own open.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 FIELDS = ("last_hidden", "answer_hidden", "nodes", "token_logprobs", "token_entropies")
 QUESTIONS = ("What is the capital of Peru?", "Who wrote Emma?", "In which country is Tartu?")
 

@@ -18,7 +18,7 @@ from clew.base.errors import InputError
 from clew.hallucination.capture import ExtractConfig
 from clew.hallucination.live.features import Answer
 from clew.hallucination.live.session import Session
-from tests.hallucination.live.making import preprocess_tiny, read_traces
+from tests.hallucination.live.making import read_traces
 
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")
 pytestmark = [
@@ -44,9 +44,11 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def detector(stores: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("detector")
-    samples = preprocess_tiny(stores["vllm"], folder / "made").out
-    methods, out = "linear_probe,saplma", folder / "comparison"
-    clew.compare(samples, out=out, methods=methods, engine="vllm", seeds=1, keep_at_chance=True)
+    scores, samples, out = folder / "scores.csv", folder / "samples", folder / "comparison"
+    clew.label(stores["vllm"], out=scores)
+    clew.preprocess(stores["vllm"], scores_file=scores, out=samples)
+    given: dict[str, Any] = {"methods": "linear_probe,saplma", "seeds": 1, "keep_at_chance": True}
+    clew.compare(preprocessed_dir=samples, out=out, engine="vllm", **given)
     return out / "detector"
 
 

@@ -86,7 +86,10 @@ def scorer(
 
     Returns:
         A function of a batch, a dict of columns. It returns the columns risk (NaN if there is
-        none), risk_level, state and reason ("" if there is none), and raises what `score` does.
+        none), risk_level, state and reason ("" if there is none).
+
+    Raises:
+        InputError: With a batch, as `score` does: columns, detector or model cannot be used.
 
     Examples:
         >>> dataset = dataset.map(clew.scorer("grounded"), batched=True)

@@ -240,6 +240,7 @@ def test_public_surface_is_exactly_what_is_documented() -> None:
         "merge_batches",
         "plan",
         "preprocess",
+        "push",
         "register_method",
         "score",
         "scorer",

@@ -16,7 +16,7 @@ SUMMARY = "Detect LLM hallucinations from hidden states and attention."
 # In the order in which people need them.
 _COMMANDS = (
     *("extract", "inspect", "label", "preprocess", "plan", "train", "compare", "ask", "score"),
-    *("check", "calibrate", "adapt", "show", "serve", "verify", "convert"),
+    *("check", "calibrate", "adapt", "show", "serve", "push", "verify", "convert"),
 )
 _PHOTOS = "patterns"
 _OUT_OF_MEMORY = (

@@ -61,6 +61,7 @@ from clew.hallucination.detectors.probes.registry import find_scorer_class, kind
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.similar_answers import KNOWN_FILE, KnownAnswers, write_known
 from clew.hallucination.detectors.tokens import TokenProbe
+from clew.hallucination.hub import fetch_detector
 from clew.hallucination.llm.prompts import Prompt, check_template
 from clew.hallucination.samples.source import SampleShape
 from clew.hallucination.traces.compact import Basis
@@ -109,7 +110,7 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
     Args:
         path: The folder "detector" that "clew compare" or "clew train" wrote (or a comparison that
             contains it), or a best.safetensors of "clew train" or its folder: a network alone,
-            without calibration. Also at a URL.
+            without calibration. Also at a URL, or on the Hub: "hf://owner/name[@revision]".
         device: Where to put it, such as "cuda".
 
     Returns:
@@ -117,8 +118,9 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
 
     Raises:
         StoreError: The folder or file is missing, damaged, or not a detector.
+        InputError: It cannot be fetched from the Hub.
     """
-    with working_copy(as_path(path)) as here:
+    with working_copy(as_path(fetch_detector(path))) as here:
         kept = find_folder(here)
         if kept is not None:
             return read_detector(kept, device)

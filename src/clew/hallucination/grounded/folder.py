@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.base.errors import StoreError
+from clew.hallucination.hub import fetch_detector
 
 BUILT_IN_READER = "grounded"
 READER_JSON, ADAPTER = "reader.json", "adapter.safetensors"
@@ -11,8 +12,8 @@ _BUILT_IN = Path(__file__).parent / "built_in"
 
 
 def reader_folder(name: str | Path) -> Path:
-    """The folder of a reader: the built-in one comes with the package."""
-    return _BUILT_IN if str(name) == BUILT_IN_READER else Path(name).expanduser()
+    """The folder of a reader: the built-in one comes with the package, others may be on the Hub."""
+    return _BUILT_IN if str(name) == BUILT_IN_READER else Path(fetch_detector(name)).expanduser()
 
 
 def check_reader(name: Any) -> None:

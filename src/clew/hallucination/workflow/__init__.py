@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the names of `_HOMES`
     from clew.hallucination.workflow.calibrating import calibrate
     from clew.hallucination.workflow.checking import check
     from clew.hallucination.workflow.preparing import extract, label, load_model, preprocess
+    from clew.hallucination.workflow.pushing import push
     from clew.hallucination.workflow.scoring import score
     from clew.hallucination.workflow.stores import convert, inspect, show, verify
     from clew.hallucination.workflow.training import compare, plan, train
@@ -26,6 +27,7 @@ _HOMES = {
     "calibrate": "calibrating",
     "check": "checking",
     **dict.fromkeys(("extract", "label", "load_model", "preprocess"), "preparing"),
+    "push": "pushing",
     "score": "scoring",
     "scorer": "batch_scorer",
     **dict.fromkeys(("convert", "inspect", "show", "verify"), "stores"),

@@ -1,7 +1,7 @@
 """Adapt a detector to one's own answers with few labels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeGuard
 
@@ -11,6 +11,7 @@ from clew.base.progress import Note, Reporter, WorkStarted, log_event, report_wo
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
 from clew.hallucination.grounded import READER_JSON, is_reader
+from clew.hallucination.hub import fetch_detector
 from clew.hallucination.workflow.calibrating import choose_out, find_kept
 from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings, load_libraries
 from clew.hallucination.workflow.scoring import describe_rows
@@ -139,6 +140,7 @@ def adapt(given: AdaptSettings) -> AdaptResult:
         >>> result.auroc_before, result.auroc_after
     """
     report = given.reporter or log_event
+    given = replace(given, detector=fetch_detector(given.detector, report))
     if is_reader(given.detector):
         return _adapt_reader(given, report)
     folder = find_kept(given.detector)

@@ -20,6 +20,7 @@ from clew.base.settings import (
 )
 from clew.base.urls import local_path
 from clew.hallucination.grounded import is_reader
+from clew.hallucination.hub import fetch_detector, find_origin
 from clew.hallucination.workflow.preparing import (
     ModelPlacement,
     OnRisk,
@@ -53,8 +54,8 @@ class AskSettings(ModelPlacement, RowSettings, Watched):
             Hugging Face dataset as name:config:split, or a built-in set such as facts or culture.
         context: Text to answer from; for all questions that do not have their own.
         num_samples: Use only the first N questions of `questions`. [default: all]
-        detector: Folder of a detector, such as the one that "clew compare" keeps. [default: the
-            ready one for the built-in model]
+        detector: Folder of a detector, such as the one that "clew compare" keeps, or
+            hf://owner/name[@revision] on the Hub. [default: the ready one for the built-in model]
         model: The model that the detector was trained for, if it is now elsewhere: a Hugging Face
             model ID, a local folder or a .gguf file. [default: the one that the detector names]
         max_new_tokens: Maximum length of an answer, in tokens. [default: as in training]
@@ -149,6 +150,7 @@ def open_asker(given: AskSettings) -> "Asker":
         raise InputError(
             "it must be 1 or more.", setting="max_new_tokens", value=given.max_new_tokens
         )
+    given = replace(given, detector=fetch_detector(given.detector, reporter))
     if is_reader(given.detector):
         raise InputError(
             "a reader compares answers that exist with their sources, and cannot be asked: use "
@@ -195,9 +197,10 @@ class ServeSettings(ModelPlacement, OnRisk):
     """What `serve` takes.
 
     Args:
-        detector: Folder of a detector, such as the one that "clew compare" keeps; or grounded, the
-            ready reader, or the folder of a reader: answers are then only checked against their
-            sources. [default: the ready one for the built-in model, built on first use]
+        detector: Folder of a detector, such as the one that "clew compare" keeps, or
+            hf://owner/name[@revision] on the Hub; or grounded, the ready reader, or the folder of a
+            reader: answers are then only checked against their sources. [default: the ready one for
+            the built-in model, built on first use]
         model: The model that the detector was trained for, if it is now elsewhere: a Hugging Face
             model ID, a local folder or a .gguf file. [default: the one that the detector names]
         model_name: Name of the model in the API. [default: its own]
@@ -308,6 +311,11 @@ def serve(given: ServeSettings) -> None:
 
     require_web()
     report = given.reporter or log_event
+    given = replace(
+        given,
+        detector=fetch_detector(given.detector, report),
+        reader=fetch_detector(given.reader, report, "reader"),
+    )
     keys, address = _check_serving(given)
     load_libraries(report)
     from clew.hallucination.grounded import load_reader
@@ -528,12 +536,13 @@ def _open_feedback(
     from clew.hallucination.live.feedback import FEEDBACK_FILE, Feedback
 
     path, folder = given.feedback_file, detector.folder
-    if path is None and folder is not None and os.access(folder, os.W_OK):
+    is_ours = folder is not None and find_origin(folder) is None and os.access(folder, os.W_OK)
+    if path is None and folder is not None and is_ours:
         path = folder / FEEDBACK_FILE
     if given.max_recent == 0:
         return None
     if path is None:
-        where = "the detector's folder cannot be written to, and no `feedback_file` was given"
+        where = "nothing is written into the detector's folder, and no `feedback_file` was given"
         report(Note(f"no feedback is taken: {where}"))
         return None
     return Feedback(

@@ -12,6 +12,7 @@ from clew.base.settings import check_exists, check_folders, check_writable
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
 from clew.hallucination.grounded import BUILT_IN_READER, is_reader
+from clew.hallucination.hub import fetch_detector, refuse_change
 from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings, load_libraries
 from clew.storage.run_file import UrlNeverFromFile
 
@@ -171,6 +172,9 @@ def calibrate(given: CalibrateSettings) -> CalibrationResult | PromiseResult:
         raise InputError("the report is that of a promise: give `max_wrong_shown`, too.")
     if share is not None and given.max_wrong_shown is not None:
         raise InputError("give either `target_fpr` or `max_wrong_shown`: both choose a threshold.")
+    given = replace(given, detector=fetch_detector(given.detector, given.reporter))
+    if given.out is None:
+        refuse_change(Path(given.detector))
     if is_reader(given.detector):
         return _calibrate_reader(given)
     folder = find_kept(given.detector)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +13,7 @@ from clew.base.settings import check_writable
 from clew.base.texts import bytes_text
 from clew.base.urls import local_path
 from clew.hallucination.grounded.folder import check_reader
+from clew.hallucination.hub import fetch_detector
 from clew.hallucination.workflow.preparing import load_libraries
 from clew.storage.run_file import UrlNeverFromFile
 
@@ -88,6 +89,7 @@ def check(given: CheckSettings) -> "CheckResult":
     answer = _read_text("answer", given.answer).rstrip("\r\n")
     page = None if given.html is None else local_path(given.html)
     report = given.reporter or log_event
+    given = replace(given, reader=fetch_detector(given.reader, given.reporter, "reader"))
     check_reader(given.reader)
     check_device(given.device)
     check_writable("html", page, is_file=True)

@@ -482,6 +482,7 @@ def label(given: LabelSettings) -> "LabelResult":
         >>> scores.to_pandas().score.mean()
     """
     from clew.hallucination.detectors.folder import check_detector
+    from clew.hallucination.hub import fetch_detector
     from clew.hallucination.labels.label import apply_corrections, label_store
     from clew.hallucination.labels.review import run_review
     from clew.pages.server import require_web
@@ -489,6 +490,7 @@ def label(given: LabelSettings) -> "LabelResult":
 
     if given.review:
         require_web()
+    given = replace(given, detector=fetch_detector(given.detector, given.reporter))
     check_detector(given.detector)
     check_writable("out", given.out, is_file=True)
     if given.next != (given.detector is not None):

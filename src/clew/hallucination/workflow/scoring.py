@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -15,6 +15,7 @@ from clew.base.tables import Tabular
 from clew.base.texts import counted, list_some
 from clew.base.urls import is_url, local_path
 from clew.hallucination.grounded import is_reader
+from clew.hallucination.hub import fetch_detector, find_origin
 from clew.hallucination.workflow.preparing import (
     ModelPlacement,
     OnCluster,
@@ -153,6 +154,7 @@ def score(given: ScoreSettings) -> ScoreResult:
 
     report = given.reporter or log_event
     # Before the imports, which take seconds.
+    given = replace(given, detector=fetch_detector(given.detector, report))
     check_exists("detector", None if is_reader(given.detector) else given.detector)
     for name, value in (("num_samples", given.num_samples), ("rows", given.rows)):
         if value is not None and value < 1:
@@ -207,7 +209,7 @@ def score(given: ScoreSettings) -> ScoreResult:
                 given,
                 answers=_full_path(questions) if isinstance(questions, str | Path) else questions,
                 count=count,
-                detector=_full_path(detector),
+                detector=find_origin(str(detector)) or _full_path(detector),
                 model=None if model is None else _full_path(model),
                 rows=choose_rows(given.rows, given.device),
                 format=given.row_format,

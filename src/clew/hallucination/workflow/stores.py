@@ -10,6 +10,7 @@ from clew.base.commands import Cached, select, takes
 from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, log_event
 from clew.base.settings import as_path
+from clew.hallucination.hub import fetch_detector
 from clew.storage.run_file import UrlNeverFromFile, repeatable
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class InspectSettings:
 
     Args:
         store: Folder or URL of a store, or of samples written by "clew preprocess"; or the folder
-            of a detector or a reader. grounded is the built-in reader.
+            of a detector or a reader, or hf://owner/name of one on the Hub. grounded is the
+            built-in reader.
         compare_with: Legacy .pkl or .pkl.gz file to compare its traces with, field by field.
     """
 
@@ -55,6 +57,7 @@ def inspect(given: InspectSettings) -> "SamplesSummary | StoreSummary | Detector
     from clew.hallucination.samples.index import open_samples
     from clew.hallucination.samples.summary import summarize
 
+    given = replace(given, store=fetch_detector(given.store, setting=None))
     place = urls.as_path(given.store)
     is_built_in = str(given.store) == BUILT_IN_READER and not place.exists()
     if is_built_in or (place / READER_JSON).exists():

@@ -439,7 +439,7 @@ def batching_error(
         reporter(WorkAdvanced(count=len(tokens)))
         last = reduced.last_hidden[row].float()
         worst = max(worst, _difference(torch.stack(plain.last), last))
-        if plain.diagonal:
+        if plain.diagonal and decoder.shape.attention_layers:
             diagonal = reduced.attention_log_diagonal[row, ..., : len(tokens)].exp()
             worst = max(worst, _difference(torch.stack(plain.diagonal), diagonal))
     return worst

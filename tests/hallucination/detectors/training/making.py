@@ -62,7 +62,8 @@ class SmallActViTConfig(ActViTConfig):
 @contextmanager
 def small_act_vit() -> Iterator[None]:
     """ACT-ViT has no setting for its size; a run within it trains a small one."""
-    small = replace(NETWORKS["act_vit"], config=SmallActViTConfig)
+    small = replace(NETWORKS["act_vit"])
+    vars(small)["config"] = SmallActViTConfig  # in place of the class that would be imported
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(NETWORKS, "act_vit", small)
         yield

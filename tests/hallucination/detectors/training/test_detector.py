@@ -56,7 +56,7 @@ def test_detector_of_earlier_version_can_be_loaded() -> None:
 
 
 def test_folder_of_several_networks_names_them(trained: Path) -> None:
-    with pytest.raises(StoreError, match="give the folder of one network: .*lstm, .*gvae"):
+    with pytest.raises(StoreError, match="give the folder of one network: .*gvae, .*lstm"):
         load_detector(trained)
 
 

@@ -22,7 +22,7 @@ def hallucination_risk(
     """The risk of every answer, from 0 to 1: the mean is the expected share of hallucinated ones.
 
     Args:
-        detector: Folder of a detector; or grounded, the ready reader, or the folder of a reader.
+        detector: Folder of a detector; or grounded, the built-in reader, or the folder of a reader.
         source: Where the sample's metadata has what the answer is to be supported by: a text, or a
             list of texts.
         model: The detector's model, if it is in another place now.

@@ -52,6 +52,7 @@ for line in sys.stdin:
 CASES = """
 extract --num-samples -3 | --num-samples is -3: it must be 1 or more
 extract --questions fatcs | did you mean "facts"?
+extract --engine vllm --dry-run | --engine is "vllm": a dry run and a cluster use clew's own engine
 extract --questions missing.jsonl | no such file or folder
 extract --questions table.csv --columns question=Nope | has no column "Nope"
 extract --questions table.csv --answers given | no column with answers
@@ -96,7 +97,7 @@ train --preprocessed-dir samples --device cudaa | choose from: cpu, cuda
 train --preprocessed-dir samples --output-dir table.csv | is not a folder
 train --preprocessed-dir samples --dropout 3 | --dropout is 3
 train --preprocessed-dir samples --label-smoothing 2 | --label-smoothing is 2
-train --data-pattern missing --scores-file scores.csv | nothing matches it
+train --data-pattern missing --scores-file scores.csv | nothing matches it: give a store
 train --data-pattern traces --scores-file missing.csv | there is no such file
 train --data-pattern traces | traces have no labels
 compare --preprocessed-dir missing | there is no folder "

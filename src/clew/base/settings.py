@@ -75,7 +75,8 @@ def check_writable(setting: str, out: str | Path | None, *, is_file: bool = Fals
         wrong = f'"{above}" cannot be written to'
     else:
         return
-    raise InputError(f"it cannot be created: {wrong}.", setting=setting, value=out)
+    text = f"it cannot be created ({wrong}): choose another path."
+    raise InputError(text, setting=setting, value=out)
 
 
 def check_numbers(config: Any) -> None:

@@ -32,7 +32,6 @@ from clew.hallucination.capture.shard import Background, ShardCapture
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.labels.normalize import answer_words
 from clew.hallucination.llm.device_map import explain_spread, is_spread
-from clew.hallucination.llm.embedded import require_vllm
 from clew.hallucination.llm.models import LoadedModel, load_model, settle_threads
 from clew.hallucination.llm.prompts import CHAT_PROMPT, SENTENCES, SHORT_ANSWERS, ends_sentence
 from clew.hallucination.questions import QuestionSet
@@ -78,7 +77,6 @@ def extract(
             with report_work(reporter, StepStarted(name=f"loading {config.model}")):
                 placed = {name: getattr(config, name) for name in _LOADING}
                 if config.engine == "vllm":  # which has the device for itself
-                    require_vllm()
                     placed["device"] = "cpu"
                 loaded = load_model(config.model, **placed)
             if should_stop():

@@ -149,12 +149,12 @@ class GroundedReading:
 
     @property
     def sentences(self) -> tuple[UnitRisk, ...]:
-        """None if the answer was not checked."""
+        """Empty if the answer was not checked."""
         return self.units(split_sentences(self.answer)) if self.risk is not None else ()
 
     @property
     def claims(self) -> tuple[UnitRisk, ...]:
-        """The clauses of sentences; None if the answer was not checked."""
+        """The clauses of sentences; empty if the answer was not checked."""
         return self.units(split_claims(self.answer)) if self.risk is not None else ()
 
     def units(self, places: Iterable[tuple[int, int]]) -> tuple[UnitRisk, ...]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from clew.hallucination.live.feedback import Feedback
     from clew.hallucination.live.page.stored import PageFiles
     from clew.hallucination.live.service.service import Metrics, ServiceSettings
+    from clew.hallucination.live.service.telemetry import Telemetry
     from clew.hallucination.live.service.upstream import UpstreamSettings
     from clew.hallucination.live.session import Asker, AskResult, Session
     from clew.hallucination.questions import Question
@@ -55,7 +56,8 @@ class AskSettings(ModelPlacement, RowSettings, Watched):
         context: Text to answer from; for all questions that do not have their own.
         num_samples: Use only the first N questions of `questions`. [default: all]
         detector: Folder of a detector, such as the one that "clew compare" keeps, or
-            hf://owner/name[@revision] on the Hub. [default: the ready one for the built-in model]
+            hf://owner/name[@revision] on the Hub. [default: one for the built-in model, built on
+            first use]
         model: The model that the detector was trained for, if it is now elsewhere: a Hugging Face
             model ID, a local folder or a .gguf file. [default: the one that the detector names]
         max_new_tokens: Maximum length of an answer, in tokens. [default: as in training]
@@ -198,9 +200,9 @@ class ServeSettings(ModelPlacement, OnRisk):
 
     Args:
         detector: Folder of a detector, such as the one that "clew compare" keeps, or
-            hf://owner/name[@revision] on the Hub; or grounded, the ready reader, or the folder of a
-            reader: answers are then only checked against their sources. [default: the ready one for
-            the built-in model, built on first use]
+            hf://owner/name[@revision] on the Hub; or grounded, the built-in reader, or the folder
+            of a reader: answers are then only checked against their sources. [default: one for the
+            built-in model, built on first use]
         model: The model that the detector was trained for, if it is now elsewhere: a Hugging Face
             model ID, a local folder or a .gguf file. [default: the one that the detector names]
         model_name: Name of the model in the API. [default: its own]
@@ -216,7 +218,7 @@ class ServeSettings(ModelPlacement, OnRisk):
         allow_anonymous: Accept requests without an API key at any address.
         allowed_hosts: Further names of this server that clients may use, such as a proxy's.
         reader: Folder of a reader of your own, for /v1/check. It is loaded with the first answer to
-            check. [default: the ready one]
+            check. [default: the built-in one]
         upstream: URL of another server's API, such as http://host:8000/v1. It generates the
             answers: every request below /v1/ goes to it, and its answers come back with their risk.
             The detector may then be a reader, such as grounded, which needs no model's states.
@@ -345,7 +347,7 @@ def serve(given: ServeSettings) -> None:
     def load() -> "Loaded":
         report(Note("loading the model"))
         if given.engine == "vllm":
-            return _open_vllm(given, settings, lifecycle, metrics, files)
+            return _open_vllm(given, settings, lifecycle, metrics, files, telemetry)
         if is_alone:
             reader = open_reader(model=given.model)
             return Loaded(
@@ -428,6 +430,7 @@ def _open_vllm(
     lifecycle: "Lifecycle",
     metrics: "Metrics",
     files: "PageFiles",
+    telemetry: "Telemetry | None",
 ) -> "Loaded":
     from clew.hallucination.detectors import load_detector
     from clew.hallucination.live.service.app import build_vllm_app
@@ -441,7 +444,9 @@ def _open_vllm(
     try:
         server.wait(lambda: lifecycle.phase == "draining")
         upstream = UpstreamSettings(url=f"{server.url}/v1", check_seconds=given.check_seconds)
-        app = build_vllm_app(server, detector, settings, lifecycle, metrics, files, upstream)
+        app = build_vllm_app(
+            server, detector, settings, lifecycle, metrics, files, upstream, telemetry
+        )
     except BaseException:
         server.close()
         raise

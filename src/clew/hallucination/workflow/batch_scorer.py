@@ -79,7 +79,7 @@ def scorer(
     The detector and its model are loaded with the first batch, and stay loaded.
 
     Args:
-        detector: Folder of a detector; or grounded, the ready reader, or the folder of a reader.
+        detector: Folder of a detector; or grounded, the built-in reader, or the folder of a reader.
         model: The detector's model, if it is in another place now.
         device: auto, cpu, cuda or cuda:1.
         columns: What the columns are, if their names do not say it, as in `score`.

@@ -391,6 +391,8 @@ def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
         find_gpu(given.gpu)
     if not given.dry_run and given.gpu is not None:
         raise InputError("it is for a dry run: add `dry_run=True`.", setting="gpu", value=given.gpu)
+    if given.engine == "vllm":
+        _check_vllm(given)
     check_folders(given.basis)
     check_writable("out", given.out)
     if given.cluster is None or given.dry_run:
@@ -414,6 +416,20 @@ def extract(given: ExtractSettings) -> "TraceBatchLoader | Any":
     if not result.finished:
         raise StoppedError(f"stopped; {counted(result.traces_made, 'new trace')} saved.")
     return TraceBatchLoader(given.out)
+
+
+def _check_vllm(given: ExtractSettings) -> None:
+    """Raises InputError if vLLM is not installed, or cannot do this."""
+    from clew.hallucination.llm.embedded import require_vllm
+
+    if given.dry_run or given.cluster is not None:
+        raise InputError(
+            "a dry run and a cluster use clew's own engine: omit `dry_run` and `cluster`, or use "
+            '`engine="clew"`.',
+            setting="engine",
+            value=given.engine,
+        )
+    require_vllm()
 
 
 @dataclass(frozen=True, kw_only=True)

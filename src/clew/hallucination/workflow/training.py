@@ -217,8 +217,12 @@ def train(given: TrainSettings) -> TrainingResult:
     check_writable("out", config.out)
     if config.data_pattern is None:
         check_folders(config.preprocessed_dir or SAMPLES_FOLDER)
-    elif not glob(str(config.data_pattern)):
-        raise InputError("nothing matches it.", setting="data_pattern", value=config.data_pattern)
+    elif not (Path(config.data_pattern).exists() or glob(str(config.data_pattern))):
+        raise InputError(
+            "nothing matches it: give a store, or legacy files such as traces_data/*.pkl.",
+            setting="data_pattern",
+            value=config.data_pattern,
+        )
     report = given.reporter or log_event
     load_libraries(report)
     from clew.base.cpu import watch_cores

@@ -133,6 +133,7 @@ def build_vllm_app(
     metrics: Metrics,
     files: PageFiles,
     upstream: UpstreamSettings,
+    telemetry: Telemetry | None = None,
 ) -> "FastAPI":
     """The application in front of vLLM with a detector in it."""
     lifecycle.become_ready()
@@ -142,7 +143,7 @@ def build_vllm_app(
     add_upstream(app, service, upstream, inspector, inspector.prepare)
     add_state(app, lifecycle, metrics, is_running=lambda: server.is_running, gauges=dict)
     add_page(app, Page(files=files, has_upstream=True))
-    return app
+    return _watch(app, telemetry, upstream)
 
 
 def _add_answers(app: "FastAPI", service: Service) -> None:

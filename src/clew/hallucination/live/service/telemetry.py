@@ -4,7 +4,7 @@ sends them from threads of its own: answers never wait for a collector."""
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -78,6 +78,14 @@ class Operation:
     def pass_on(self, headers: Headers) -> Headers:
         """The headers of a request to another server, which continues the trace."""
         return headers
+
+
+def worst(found: Sequence[Mapping[str, Any]]) -> tuple[float | None, str | None]:
+    """Of several answers, the highest risk, and the state of one that was not checked, if any."""
+    risks = [clew["risk"] for clew in found if clew["risk"] is not None]
+    states = [clew["state"] for clew in found]
+    unchecked = (one for one in states if one != "checked")
+    return max(risks, default=None), next(unchecked, "checked" if states else None)
 
 
 _NONE = Operation()
@@ -213,12 +221,11 @@ class _Traced(Operation):
         """Called once, after the response."""
         from opentelemetry.trace import StatusCode
 
-        risks = [clew["risk"] for clew in self._clews if clew["risk"] is not None]
-        states = [clew["state"] for clew in self._clews]
-        if risks:
-            self._set("clew.risk", max(risks))
-        if states:
-            self._set("clew.state", next((one for one in states if one != "checked"), "checked"))
+        risk, state = worst(self._clews)
+        if risk is not None:
+            self._set("clew.risk", risk)
+        if state is not None:
+            self._set("clew.state", state)
         reasons = [_encodable(reason or "") for _, (_, reason) in sorted(self._answers.items())]
         if reasons:
             self._set("gen_ai.response.finish_reasons", reasons)

@@ -36,7 +36,7 @@ from clew.hallucination.live.service.relay import (
 )
 from clew.hallucination.live.service.requests import out_of_time
 from clew.hallucination.live.service.service import Serving
-from clew.hallucination.live.service.telemetry import operation
+from clew.hallucination.live.service.telemetry import operation, worst
 from clew.pages.api import OTHER_KEY, ApiError, of_status
 from clew.pages.guard import Receive, Scope, Send
 from clew.pages.service import LEFT, reply, wait_until_left
@@ -453,13 +453,10 @@ def _read_fields(sent: httpx.Request) -> dict[str, Any]:
 
 
 def _clew_headers(found: Sequence[Clew]) -> Iterator[tuple[bytes, bytes]]:
-    """Of several answers, the highest risk, and why one of them was not checked."""
-    risks = [clew["risk"] for clew in found if clew["risk"] is not None]
-    states = [clew["state"] for clew in found]
-    if risks:
-        yield b"x-clew-risk", f"{max(risks):.6f}".encode()
-    if states:
-        state = next((one for one in states if one != "checked"), "checked")
+    risk, state = worst(found)
+    if risk is not None:
+        yield b"x-clew-risk", f"{risk:.6f}".encode()
+    if state is not None:
         yield b"x-clew-state", state.encode()
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
@@ -23,6 +24,8 @@ _HEAD = ("head.weight", "head.bias")
 _PADDED, _PACKED = "sdpa", "clew_packed_rows"
 # By how much the states may differ between both, relative to their norm.
 _SAME = 0.02
+# Of every character up to the last one that is white space, and one behind it.
+_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])
 Frame = Sequence[Sequence[int]]
 
 
@@ -90,7 +93,9 @@ def _attend_within_rows(
         sizes: Any = (packed.ends, packed.ends, packed.longest, packed.longest)
         window = (-1, 0 if packed.is_causal else -1)
         q, k, v = (one[0].transpose(0, 1) for one in (query, key, value))
-        read: Any = varlen_attn(q, k, v, *sizes, scale=scaling, window_size=window, enable_gqa=True)
+        # Before PyTorch 2.12, heads that share keys and values are not supported.
+        k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], 1) for one in (k, v))
+        read: Any = varlen_attn(q, k, v, *sizes, scale=scaling, window_size=window)
         return read[None], None
     places = [slice(start, end) for start, end in pairwise(packed.ends.tolist())]
     found = [
@@ -259,28 +264,29 @@ def attention_mask(size: int, lengths: Tensor, attention: Attention, dtype: torc
 
 def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """The tokens of each text."""
-    return tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+    encode = tokenizer.backend_tokenizer.encode_batch_fast
+    return [found.ids for found in encode(list(texts), add_special_tokens=False)]
 
 
 def encode_places(
     tokenizer: Any, texts: Sequence[str]
 ) -> list[tuple[list[int], list[tuple[int, int]]]]:
     """The tokens of each text and their places in it, without the white space before them."""
-    if not texts:
-        return []
-    found = tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)
-    places = [
-        [_without_blank(text, *place) for place in all_places]
-        for text, all_places in zip(texts, found["offset_mapping"], strict=True)
+    encode = tokenizer.backend_tokenizer.encode_batch
+    found = encode(list(texts), add_special_tokens=False)
+    return [
+        (one.ids, _without_blanks(text, np.array(one.offsets, np.int64).reshape(-1, 2)))
+        for text, one in zip(texts, found, strict=True)
     ]
-    return list(zip(found["input_ids"], places, strict=True))
 
 
-def _without_blank(text: str, start: int, end: int) -> tuple[int, int]:
-    if not text[start : start + 1].isspace():
-        return start, end
-    blank = end - start - len(text[start:end].lstrip())
-    return (start + blank, end) if start + blank < end else (start, end)
+def _without_blanks(text: str, places: np.ndarray) -> list[tuple[int, int]]:
+    """The places of tokens without the white space before them; a token of nothing else stays."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    ink = np.flatnonzero(~_IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)])
+    starts = np.append(ink, len(text))[np.searchsorted(ink, places[:, 0])]
+    starts = np.where(starts < places[:, 1], starts, places[:, 0])
+    return list(zip(starts.tolist(), places[:, 1].tolist(), strict=True))
 
 
 def cut_pieces(

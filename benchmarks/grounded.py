@@ -57,6 +57,14 @@ CONFIG = ReaderTraining(
     base_rate=0.2,
     calibrate_on=(QA, "ragtruth_summary.train"),
 )
+CARD = {
+    "limits": "English only. Trained on claims, edits of summaries, and answers from retrieved "
+    "passages; long summaries and texts from records were hardly among them. It compares with the "
+    "source and nothing else.",
+    "licenses": "labels: RAGTruth, FactCG and BUMP MIT, SummEdits, Factcheck-GPT and "
+    "AttributionBench Apache-2.0, WiCE ODC-BY. The source texts are not part of clew.",
+}
+MEASURED = ("f1", "span_f1", "auroc", "ece", "answers")
 SOURCE_TOKENS, ANSWER_TOKENS = 350, 150
 
 
@@ -168,9 +176,13 @@ def train(args):
     averaged = average_adapters(adapters, config.rank)
     for name, adapter in (*enumerate(adapters), ("average", averaged)):
         loaded = load_model(args.model, dtype="float32", device=args.device)
-        reader = build_reader(loaded, adapter, seen, unseen, config)
-        yield {"reader": f"seed {name}", **measure(reader, tests)}
+        reader = build_reader(loaded, adapter, seen, unseen, config, CARD)
+        found = measure(reader, tests)
+        yield {"reader": f"seed {name}", **found}
     if args.out:
+        tested = {one: found[one] for one in MEASURED}
+        card = {**reader.settings.card, args.test: tested}
+        reader.settings = replace(reader.settings, card=card)
         reader.save(args.out)
     for name in args.sets:
         rows = [one for one in unseen if one.set == name]

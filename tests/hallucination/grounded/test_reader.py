@@ -27,8 +27,10 @@ from clew.hallucination.grounded.passages import (
 from clew.hallucination.grounded.reader import (
     MOST_SOURCE_CHARACTERS,
     ReaderSettings,
+    UnitRisk,
     find_spans,
     make_network,
+    without_minor,
 )
 from clew.hallucination.llm.models import fingerprint, load_model
 from clew.metrics.calibration import PlattScale
@@ -100,6 +102,13 @@ def test_tokens_sentences_and_spans_are_places_in_the_answer(reader: Reader) -> 
     for unit in (*reading.tokens, *reading.sentences, *reading.spans):
         assert ROW.answer[unit.start : unit.end] == unit.text
     assert [one.text for one in reading.sentences] == [ROW.answer]
+
+
+def test_spans_of_little_risk_are_marked_only_where_there_is_no_other() -> None:
+    low, high = (UnitRisk(start=0, end=3, text="You", risk=risk) for risk in (0.1, 0.8))
+    assert without_minor([low, high], 0.3) == [high]
+    assert without_minor([low], 0.3) == [low]
+    assert without_minor([], 0.3) == []
 
 
 def test_token_is_supported_if_any_window_supports_it(model_folder: Path) -> None:

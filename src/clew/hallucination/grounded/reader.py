@@ -77,6 +77,8 @@ SMOOTHING = 0.5
 # How much lower the logits of neighbors may be that a span extends over; chosen there, too.
 _EXTENT = 1.0
 _LEAST_LOGIT = -30.0
+# Spans whose own risk is below this share of the threshold are not marked beside others.
+_LEAST_SHARE = 0.5
 # A source of this many tokens is believed half to be like the others.
 _SHORT_SOURCE = 20
 _UNFAMILIAR = (
@@ -385,7 +387,7 @@ class Reader:
                 risk=one.risk,
                 nearest=passages.nearest(row.answer, one.start, one.end),
             )
-            for one in reading.units(found)
+            for one in without_minor(reading.units(found), self.settings.threshold)
         ]
         return replace(reading, spans=tuple(marked))
 
@@ -549,6 +551,12 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def without_minor(units: Sequence[UnitRisk], threshold: float) -> list[UnitRisk]:
+    """Without those of a risk far below the threshold, beside a higher one."""
+    least = min(_LEAST_SHARE * threshold, max((one.risk for one in units), default=0.0))
+    return [one for one in units if one.risk >= least]
 
 
 def find_spans(

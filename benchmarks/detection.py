@@ -55,9 +55,7 @@ def run(*words):
 
 def describe(results):
     """What is published of a comparison."""
-    rows = {
-        row["method"]: {name: row.get(name) for name in FIGURES} for row in results["methods"]
-    }
+    rows = {row["method"]: {name: row.get(name) for name in FIGURES} for row in results["methods"]}
     return {"data": results["data"], "best": results["best"]["method"], "methods": rows}
 
 

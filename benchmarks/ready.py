@@ -46,6 +46,7 @@ from clew.loading.splits import SPLIT_NAMES
 from clew.metrics.calibration import PlattScale, expected_calibration_error
 from clew.metrics.ranking import auroc, bootstrap_auroc
 from clew.storage.lock import Part
+from clew.storage.ownership import OWN_FILE
 
 READY = Path(__file__).parent.parent / "src/clew/hallucination/detectors/ready"
 RECIPE = {
@@ -79,6 +80,7 @@ def main():
     parser.add_argument("--fits", type=int, default=1, help="detectors to fit at once")
     parser.add_argument("--sealed", action="store_true", help="take the last look")
     args = parser.parse_args()
+    args.out = args.out.resolve()  # "ready" alone would be the name of the one in the package
     questions = collect(args.sets, args.num_samples)
     print(f"{len(questions.questions):,} questions of {len(args.sets)} sets", flush=True)
     samples = make_samples(args, questions, "open")
@@ -89,7 +91,8 @@ def main():
         risks = assess(detector, AnswerFeatures(samples), ("test",))
         figures = {"familiar": measure(risks), "sets": measure_sets(risks)}
         found = [one for future in unseen for one in future.result()]
-        figures["unseen"] = measure(found)
+        figures |= {"unseen": measure(found), "unseen_sets": measure_sets(found)}
+        (args.work / "unseen.json").write_text(json.dumps(found), encoding="utf-8")
     if args.sealed:
         last = make_samples(args, collect(built_in_names("sealed"), args.num_samples), "sealed")
         figures["sealed"] = measure(assess(detector, AnswerFeatures(last), SPLIT_NAMES))
@@ -174,6 +177,7 @@ def make_detector(args, samples):
     kept = load_detector(done.folder / "detectors" / RECIPE["kept"])
     args.out.mkdir(parents=True, exist_ok=True)
     save_detector(kept, args.out, gather_known(AnswerFeatures(samples)))
+    (args.out / OWN_FILE).unlink()
     shutil.copy(done.folder / TABLE, args.out / TABLE)
     return load_detector(args.out)
 
@@ -222,11 +226,11 @@ def measure(rows):
         "hallucinated": float(np.mean([label for _, label, _ in rows])),
         "not_checked": len(rows) - len(risks),
         "not_familiar": float(far.mean()),
-        "auroc": auroc(labels, risks),
-        "auroc_ci": bootstrap_auroc(labels, risks),
+        "auroc": rank(labels, risks),
+        "auroc_ci": rank(labels, risks, bootstrap_auroc),
         "mean_auroc_of_sets": float(np.mean(areas)) if areas else None,
         "sets_with_auroc": len(areas),
-        "ece": expected_calibration_error(labels[checked], risks[checked]),
+        "ece": rank(labels[checked], risks[checked], expected_calibration_error),
     }
 
 
@@ -239,13 +243,18 @@ def measure_sets(rows):
 
 def measure_set(rows):
     risks, labels, far, _ = split_rows(rows)
-    is_enough = min(labels.sum(), (1 - labels).sum()) >= FEWEST
     return {
         "answers": len(rows),
         "hallucinated": float(np.mean([label for _, label, _ in rows])),
         "not_familiar": float(far.mean()),
-        "auroc": auroc(labels, risks) if is_enough else None,
+        "auroc": rank(labels, risks),
     }
+
+
+def rank(labels, risks, measured=auroc):
+    """None with too few answers of a class."""
+    is_enough = min(labels.sum(), (1 - labels).sum()) >= FEWEST
+    return measured(labels, risks) if is_enough else None
 
 
 def split_rows(rows):
@@ -322,18 +331,18 @@ def describe(about, out):
     )
     for name, title in KINDS.items():
         if one := figures.get(name):
-            low, high = one["auroc_ci"]
-            mean = one["mean_auroc_of_sets"]
+            low, high = one["auroc_ci"] or (None, None)
             text += (
                 f"| {title} | {one['answers']:,} | {one['hallucinated']:.1%} | "
-                f"{one['not_familiar']:.1%} | {one['auroc']:.3f} [{low:.3f}, {high:.3f}] | "
-                f"{'-' if mean is None else f'{mean:.3f}'} | {one['ece']:.3f} |\n"
+                f"{one['not_familiar']:.1%} | {three(one['auroc'])} [{three(low)}, {three(high)}] "
+                f"| {three(one['mean_auroc_of_sets'])} | {three(one['ece'])} |\n"
             )
     text += "\nBy set, on the test split (no AUROC with fewer than five answers of a class):\n\n"
     text += "| set | answers | hallucinated | AUROC |\n|---|---|---|---|\n"
     for name, one in figures["sets"].items():
-        area = "-" if one["auroc"] is None else f"{one['auroc']:.3f}"
-        text += f"| {name} | {one['answers']} | {one['hallucinated']:.0%} | {area} |\n"
+        text += (
+            f"| {name} | {one['answers']} | {one['hallucinated']:.0%} | {three(one['auroc'])} |\n"
+        )
     text += "\nThe comparison that it is from, on the same test split:\n\n"
     text += "| method | validation AUROC | test AUROC [95%] | ECE |\n|---|---|---|---|\n"
     with (out / TABLE).open(encoding="utf-8", newline="") as file:
@@ -343,11 +352,13 @@ def describe(about, out):
 
 
 def describe_row(row):
-    return (
-        f"| {row['title']} | {float(row['val_auroc']):.3f} | {float(row['test_auroc']):.3f} "
-        f"[{float(row['test_auroc_low']):.3f}, {float(row['test_auroc_high']):.3f}] | "
-        f"{float(row['test_ece']):.3f} |\n"
-    )
+    names = ("val_auroc", "test_auroc", "test_auroc_low", "test_auroc_high", "test_ece")
+    val, test, low, high, ece = (three(float(row[name])) for name in names)
+    return f"| {row['title']} | {val} | {test} [{low}, {high}] | {ece} |\n"
+
+
+def three(value):
+    return "-" if value is None else f"{value:.3f}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from datetime import date
 from pathlib import Path
 
 FIGURES = ("title", "val_auroc", "test_auroc", "test_auroc_ci", "test_ece", "versus_perplexity")
-FIGURES += ("parameters", "ms_per_answer", "bytes_per_answer")
+FIGURES += ("test_auprc", "test_f1", "test_accuracy", "test_aurc", "parameters", "ms_per_answer")
+FIGURES += ("bytes_per_answer",)
 
 
 def main():

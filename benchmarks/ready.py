@@ -25,6 +25,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
+from detection import name_machine
 from sets import OPEN, UNSEEN
 
 from clew.hallucination.capture import ExtractConfig, extract
@@ -295,10 +296,12 @@ def write_examples(args, samples):
 def write_card(args, questions, figures):
     sizes = {name: (args.out / name).stat().st_size for name in FILES if (args.out / name).exists()}
     about = {
+        "command": "python benchmarks/ready.py --work DIR --sealed",
+        "machine": name_machine(),
+        "date": date.today().isoformat(),
         "recipe": RECIPE,
         "questions_sha256": questions.sha256,
         "questions": len(questions.questions),
-        "made": date.today().isoformat(),
         "bytes": sizes,
         "figures": figures,
     }

@@ -152,7 +152,7 @@ def learn_fusion(data: Features) -> Fitted:
     """Fit the fusion probe; kernel width and cost are chosen on validation."""
     signals = [signal for signal in SIGNALS if signal in data.fields]
     rows = draw_answers(len(data.labels["train"]))
-    projections, training = find_components(data, signals, rows)
+    projections, training = find_components(data, signals, rows, _COMPONENTS)
     labels = data.labels["train"][rows]
     validation = project(projections, data, "validation")
 
@@ -196,7 +196,7 @@ def read_confidence(data: Features, split: str) -> Matrix:
 
 
 def find_components(
-    data: Features, signals: Sequence[str], rows: np.ndarray
+    data: Features, signals: Sequence[str], rows: np.ndarray, most: int
 ) -> tuple[list[Projection], Matrix]:
     """Two passes over the blocks: the Gram matrix for the components, then the directions."""
     products = Products(len(rows))
@@ -204,7 +204,7 @@ def find_components(
     for signal in every:
         for _, values in _scaled_layers(signal, data, rows):
             products.add(values)
-    components = products.find_components(_COMPONENTS)
+    components = products.find_components(most)
     projections = [_project_signal(signal, data, rows, components) for signal in every]
     return projections, components.values
 

@@ -5,7 +5,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from clew.hallucination.detectors.detector import Detector
+from clew.hallucination.detectors.detector import Detector, on_host
 from clew.hallucination.detectors.detector_folder import load_detector
 from clew.hallucination.detectors.probes.fusion import CONFIDENCE, SIGNALS
 from clew.hallucination.detectors.probes.method import Features, Fitted, Method
@@ -17,9 +17,7 @@ from clew.loading.splits import SPLIT_NAMES
 
 def learn_ready(_: Features) -> Fitted:
     """Nothing is fitted but, as for every method, the calibration."""
-    scorer = _load().scorer
-    assert scorer is not None
-    return Fitted(scorer=scorer)
+    return Fitted(scorer=on_host(_load().scorer))
 
 
 def explain_known(data: AnswerData) -> str | None:

@@ -23,7 +23,7 @@ demo: $(READY)
 	$(BIN)/clew label $(DEMO)/traces_data --out $(DEMO)/ground_truth_scores.csv --overwrite
 	$(BIN)/clew preprocess $(DEMO)/traces_data --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/preprocessed_data
 	$(BIN)/clew inspect $(DEMO)/preprocessed_data
-	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --seeds 1 --epochs 5 --out $(DEMO)/comparison
+	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --folds 5 --seeds 1 --methods baselines,untrained,probes,ready --out $(DEMO)/comparison
 	$(BIN)/clew show $(DEMO)/traces_data --id 4 --scores-file $(DEMO)/ground_truth_scores.csv --comparison $(DEMO)/comparison --out $(DEMO)/answer-4.html
 	$(BIN)/clew ask --detector $(DEMO)/comparison/detector "What is the capital of France?" \
 	    "In which country is the city of Tartu?" "On which continent is Kenya?"

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from clew.hallucination.samples.mixed import AnswerData
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
+# Names for all methods of a family.
+_GROUPS = dict(zip(("baselines", "untrained", "probes", "networks"), _FAMILIES, strict=True))
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
 # What further answers of the model give, and given ones never have.
 _DRAWN = ("samples", ENTAILMENT)
@@ -84,20 +86,20 @@ def list_methods(names: Collection[str] = ()) -> dict[str, AnyMethod]:
 
 
 def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
-    """The methods with these names, in the order of `list_methods`; None selects all but those of
-    installed packages. Raises InputError for an unknown name."""
+    """The methods with these names, or of families with these, in the order of `list_methods`; None
+    selects all but those of installed packages. Raises InputError for an unknown name."""
     if names is None:
         return list(list_methods().values())
     wanted = set(names)
-    known = list_methods(wanted)
-    unknown = sorted(wanted - known.keys())
+    known, families = list_methods(wanted), {_GROUPS[name] for name in wanted & _GROUPS.keys()}
+    unknown = sorted(wanted - known.keys() - _GROUPS.keys())
     if unknown or not wanted:
-        every = dict.fromkeys((*known, _READER, READY, *list_package_methods()))
+        every = dict.fromkeys((*known, _READER, READY, *_GROUPS, *list_package_methods()))
         named = ", ".join(f'"{name}"' for name in unknown)
         meant = suggest(unknown[0], every) if unknown else ""
         which = f"unknown method {named}{meant}" if unknown else "no methods given"
         raise InputError(f"{which}: choose `methods` from: {', '.join(every)}.")
-    return [method for name, method in known.items() if name in wanted]
+    return [one for name, one in known.items() if name in wanted or one.family in families]
 
 
 def choose_names(networks: Sequence[str]) -> tuple[str, ...]:

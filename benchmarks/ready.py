@@ -1,8 +1,8 @@
 """The ready detector, which `clew ask` and `clew serve` use for the built-in model: made from the
 open question sets, in one run.
 
-    python benchmarks/ready.py --work DIR --captures 8 --fits 6 --sealed
     make ready
+    python benchmarks/ready.py --work DIR --captures 8 --fits 5 --sealed
 
 The answers to all open sets are captured, labeled and compared; `gated` is kept, whatever the table
 says, since it is nearly the best both on sets like those it was trained on and on others. --out
@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import os
 import shutil
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import date
@@ -52,6 +53,7 @@ from clew.storage.ownership import OWN_FILE
 READY = Path(__file__).parent.parent / "src/clew/hallucination/detectors/ready"
 RECIPE = {
     "sets": [*OPEN, *UNSEEN],
+    "questions": 2000,  # of all sets in turn; None for all, about 12,000, on a GPU
     "asked_by_demo": 400,  # of facts, in its order
     "instructions": "every second question",
     "methods": [
@@ -76,7 +78,7 @@ def main():
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--sets", nargs="+", default=RECIPE["sets"])
-    parser.add_argument("--num-samples", type=int, help="of each set [default: all]")
+    parser.add_argument("--num-samples", type=int, default=RECIPE["questions"], help="of all sets")
     parser.add_argument("--captures", type=int, default=1, help="processes that capture")
     parser.add_argument("--fits", type=int, default=1, help="detectors to fit at once")
     parser.add_argument("--sealed", action="store_true", help="take the last look")
@@ -95,23 +97,24 @@ def main():
         figures |= {"unseen": measure(found), "unseen_sets": measure_sets(found)}
         (args.work / "unseen.json").write_text(json.dumps(found), encoding="utf-8")
     if args.sealed:
-        last = make_samples(args, collect(built_in_names("sealed"), args.num_samples), "sealed")
+        last = make_samples(args, collect(built_in_names("sealed")), "sealed")
         figures["sealed"] = measure(assess(detector, AnswerFeatures(last), SPLIT_NAMES))
     write_examples(args, samples)
     write_card(args, questions, figures)
 
 
 def collect(names, most=None):
-    """The questions of all sets in turn, as one set whose prompt is the question alone."""
-    sets = [ask_both_ways(name, most) for name in names]
-    collector = Collector("ready", None)
+    """The first questions of all sets in turn, as one set whose prompt is the question alone. More
+    of them continue a capture."""
+    sets = [ask_both_ways(name) for name in names]
+    collector = Collector("ready", most)
     for row in zip_longest(*sets):
         for question in filter(None, row):
             collector.add(question)
     return replace(collector.finish("ready"), instruction="")
 
 
-def ask_both_ways(name, most):
+def ask_both_ways(name):
     found = load_questions(name)
     first = RECIPE["asked_by_demo"] if name == "facts" else 0
     stem = Path(name).stem
@@ -122,7 +125,7 @@ def ask_both_ways(name, most):
             category=f"{stem}/{one.category}",
             question=f"{one.question} {(found.instruction or '') if place % 2 else ''}".strip(),
         )
-        for place, one in enumerate(found.questions[first:][:most])
+        for place, one in enumerate(found.questions[first:])
     ]
 
 
@@ -302,6 +305,7 @@ def write_card(args, questions, figures):
         "recipe": RECIPE,
         "questions_sha256": questions.sha256,
         "questions": len(questions.questions),
+        "asked": Counter(one.id.partition("/")[0] for one in questions.questions),
         "bytes": sizes,
         "figures": figures,
     }

@@ -54,7 +54,7 @@ def test_decimals_of_the_readme_are_in_a_file_of_figures(name: str, published: s
 
 @pytest.mark.parametrize("name", READMES)
 def test_rows_of_the_detection_table_are_those_of_its_benchmark(name: str) -> None:
-    found = json.loads((ROOT / "benchmarks/figures/detection.json").read_text("utf-8"))["methods"]
+    found = json.loads((ROOT / "benchmarks/figures/demo.json").read_text("utf-8"))["methods"]
     rows = {describe_row(row).partition("|")[2]: row["title"] for row in found.values()}
     table = [
         line.removeprefix("| ").partition("|")[2]

@@ -43,13 +43,12 @@ def _load() -> Detector:
 @cache
 def _trained_on() -> frozenset[str]:
     """The questions, with and without the instruction of their set."""
-    folder = _load().folder or Path()
-    recipe = json.loads((folder / "made.json").read_text(encoding="utf-8"))["recipe"]
+    made = json.loads(((_load().folder or Path()) / "made.json").read_text(encoding="utf-8"))
     known: set[str] = set()
-    for name in recipe["sets"]:
+    for name, count in made["asked"].items():
         found = load_questions(name)
-        first = recipe["asked_by_demo"] if name == "facts" else 0
-        texts = [one.question for one in found.questions[first:]]
+        first = made["recipe"]["asked_by_demo"] if name == "facts" else 0
+        texts = [one.question for one in found.questions[first:][:count]]
         known.update(texts, (f"{text} {found.instruction}" for text in texts))
     return frozenset(known)
 

@@ -57,7 +57,15 @@ def run(*words):
 def describe(results):
     """What is published of a comparison."""
     rows = {row["method"]: {name: row.get(name) for name in FIGURES} for row in results["methods"]}
-    return {"data": results["data"], "best": results["best"]["method"], "methods": rows}
+    test = results["data"]["test"]
+    tested = {"answers": sum(test.values()), "hallucinated": test["hallucinated"]}
+    tested["share"] = tested["hallucinated"] / tested["answers"]
+    return {
+        "data": results["data"],
+        "tested": tested,
+        "best": results["best"]["method"],
+        "methods": rows,
+    }
 
 
 def write_figures(path, figures):

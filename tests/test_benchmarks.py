@@ -29,6 +29,8 @@ RUNS = {
     "cloud": "--quick --rounds 1 --only clew",
     "cluster": "--workers 2 --questions 2000",
     "compact": "--traces 12 --layers 1 --columns",
+    "detection": "--work facts --model my-model --questions my_questions.csv --epochs 1 "
+    "--methods perplexity,linear_probe --out detection.json",
     "detector": "preprocessed_data --quick --methods robust",
     "device_map": "",
     "dry_run": "--model my-model --set my_questions.csv --questions 60 --threads 1",
@@ -47,6 +49,8 @@ RUNS = {
     "promise": "--work promise --model my-model --sets my_questions.csv "
     "--train-on more_questions.csv my_questions.csv --method linear_probe --draws 20",
     "ray_overhead": "--questions 8 --turns 1 --variants 1 --model my-model",
+    "ready": "--work ready_work --out my_ready --model my-model --sets my_questions.csv "
+    "more_questions.csv",
     "score": f"{_DETECTOR} --answers 8 --repeats 1 --read-back traces_data",
     "serve": f"{_DETECTOR} --rows 2 --requests 4 --max-new-tokens 4 --repeats 1",
     "sets": "--work sets --model my-model --sets my_questions.csv --questions more_questions.csv "

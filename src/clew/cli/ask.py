@@ -41,9 +41,7 @@ def run(call: Call) -> None:
     with Renderer(progress) as reporter:
         given = replace(given, reporter=reporter)
         questions = [] if is_dialogue else read_questions(given)
-        with long_run(progress, "finishing the current step") as stop:
-            asker = open_asker(replace(given, should_stop=stop))
-        with asker:
+        with open_asker(given) as asker:
             if is_dialogue:
                 _talk(call.console, asker, given.context)
                 return

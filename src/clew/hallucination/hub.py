@@ -30,6 +30,9 @@ _LIMITS = {
 HUB_FILES = tuple(_LIMITS)
 # A detector or a reader is complete with both of its files.
 _PAIRS = (("detector.json", "detector.safetensors"), ("reader.json", "adapter.safetensors"))
+# The detector for the built-in model that comes with the package: its name, and where it is.
+READY = "ready"
+_READY_FOLDER = Path(__file__).parent / "detectors" / READY
 _LOG_IN = 'log in with "hf auth login", or set HF_TOKEN'
 Given = TypeVar("Given")
 
@@ -59,8 +62,10 @@ def fetch_detector(
     given: Given, report: Reporter | None = None, setting: str | None = "detector"
 ) -> Any:
     """The folder of a detector or reader that is given as "hf://owner/name[@revision]", in the
-    cache of the Hub; anything else is returned as it is. What has been fetched is used again
-    offline. Raises InputError if it cannot be fetched."""
+    cache of the Hub, or as "ready"; anything else is returned as it is. What has been fetched is
+    used again offline. Raises InputError if it cannot be fetched."""
+    if isinstance(given, str | Path) and str(given) == READY:
+        return _READY_FOLDER
     if not isinstance(given, str | Path) or not _PREFIX.match(str(given)):
         return given
     name, report = parse_name(str(given), setting), report or log_event
@@ -79,11 +84,13 @@ def fetch_detector(
 
 
 def find_origin(folder: str | Path) -> str | None:
-    """The name with which a folder in the cache was fetched, pinned to its commit; None for any
-    other folder."""
+    """The name with which a folder in the cache was fetched, pinned to its commit, or that of the
+    ready detector; None for any other folder."""
     from huggingface_hub import constants
 
     path, cache = Path(folder).absolute(), Path(constants.HF_HUB_CACHE).absolute()
+    if path == _READY_FOLDER:
+        return READY
     found = path.relative_to(cache).parts if cache in path.parents else ()
     if len(found) < 3 or found[1] != "snapshots":
         return None
@@ -91,7 +98,8 @@ def find_origin(folder: str | Path) -> str | None:
 
 
 def refuse_change(folder: Path) -> None:
-    """Raise InputError for a folder in the cache, which every later use of that commit reads."""
+    """Raise InputError for a folder in the cache, which every later use of that commit reads, or in
+    the package."""
     if (name := find_origin(folder)) is not None:
         raise InputError(f"{name} stays as it is: give a folder for yours with `out`.")
 

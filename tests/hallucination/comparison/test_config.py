@@ -6,6 +6,7 @@ import pytest
 
 from clew.base.errors import InputError
 from clew.hallucination.comparison import CompareConfig, choose_folders
+from clew.hallucination.comparison.methods import find_methods
 from clew.hallucination.detectors.training.settings import TrainRunConfig
 
 A, B = Path("a"), Path("b")
@@ -51,3 +52,9 @@ def test_comparison_cannot_follow_a_training_on_traces_or_by_torchrun(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="one process, but torchrun started 2"):
         CompareConfig.after_training(TrainRunConfig(preprocessed_dir=A))
+
+
+def test_family_of_methods_has_a_name() -> None:
+    found = {one.name: one.family for one in find_methods(["networks", "baselines", "perplexity"])}
+    assert {*found.values()} == {"network", "baseline", "no training"}
+    assert [name for name, family in found.items() if family == "no training"] == ["perplexity"]

@@ -17,6 +17,7 @@ from clew.hallucination.detectors.probes.registry import (
     list_package_methods,
 )
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
+from clew.hallucination.hub import READY
 from clew.hallucination.samples.source import NODE_TOKENS
 from clew.hallucination.traces.schema import ANSWERS_KEY, CONTEXT, ENTAILMENT, GIVEN
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from clew.hallucination.samples.mixed import AnswerData
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
+# Names for all methods of a family.
+_GROUPS = dict(zip(("baselines", "untrained", "probes", "networks"), _FAMILIES, strict=True))
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
 # What further answers of the model give, and given ones never have.
 _DRAWN = ("samples", ENTAILMENT)
@@ -66,32 +69,37 @@ def list_methods(names: Collection[str] = ()) -> dict[str, AnyMethod]:
     """All methods of clew and those that were registered, the cheap ones first, so that results
     appear early; those from outside clew come last in their family. A method of an installed
     package is among them if it is among `names`: other packages are not imported. So is the reader
-    of grounded answers, which passes every answer through a model of its own."""
+    of grounded answers, which passes every answer through a model of its own, and so is the ready
+    detector."""
     own = find_own_methods(names).values()
     every: list[AnyMethod] = [*PROBES.values(), *own, *NETWORK_METHODS]
     if _READER in names:
         from clew.hallucination.grounded.method import READER_METHOD  # loads transformers
 
         every.append(READER_METHOD)
+    if READY in names:
+        from clew.hallucination.comparison.ready import READY_METHOD
+
+        every.append(READY_METHOD)
     ordered = sorted(every, key=lambda one: (_FAMILIES.index(one.family), one.is_seeded))
     return {one.name: one for one in ordered}
 
 
 def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
-    """The methods with these names, in the order of `list_methods`; None selects all but those of
-    installed packages. Raises InputError for an unknown name."""
+    """The methods with these names, or of families with these, in the order of `list_methods`; None
+    selects all but those of installed packages. Raises InputError for an unknown name."""
     if names is None:
         return list(list_methods().values())
     wanted = set(names)
-    known = list_methods(wanted)
-    unknown = sorted(wanted - known.keys())
+    known, families = list_methods(wanted), {_GROUPS[name] for name in wanted & _GROUPS.keys()}
+    unknown = sorted(wanted - known.keys() - _GROUPS.keys())
     if unknown or not wanted:
-        every = dict.fromkeys((*known, _READER, *list_package_methods()))
+        every = dict.fromkeys((*known, _READER, READY, *_GROUPS, *list_package_methods()))
         named = ", ".join(f'"{name}"' for name in unknown)
         meant = suggest(unknown[0], every) if unknown else ""
         which = f"unknown method {named}{meant}" if unknown else "no methods given"
         raise InputError(f"{which}: choose `methods` from: {', '.join(every)}.")
-    return [method for name, method in known.items() if name in wanted]
+    return [one for name, one in known.items() if name in wanted or one.family in families]
 
 
 def choose_names(networks: Sequence[str]) -> tuple[str, ...]:
@@ -115,7 +123,8 @@ def explain_missing(method: AnyMethod, data: "AnswerData", *, is_fitted: bool = 
     ):
         return _read_fixes()["attention"]
     if not missing:
-        return None
+        refuses = getattr(method, "refuses", None)
+        return refuses(data) if refuses else None
     need = missing[0]
     if need in _DRAWN and data.settings["capture"].get(ANSWERS_KEY) == GIVEN:
         need = GIVEN

@@ -82,7 +82,8 @@ class AdaptSettings(ModelPlacement, RowSettings, Watched):
 
     Args:
         detector: Folder of a detector that "clew compare", "clew train" or "clew adapt" wrote; or
-            "grounded", the built-in reader of answers with sources, or the folder of a reader.
+            ready, the detector that comes with clew; or grounded, the built-in reader of answers
+            with sources, or the folder of a reader.
         labeled: Your answers: a file (.jsonl, .json, .csv, .tsv, .parquet, .arrow) with the columns
             question, answer and label, optionally context; a Hugging Face dataset as
             name:config:split; a trace store; or a folder of samples of "clew preprocess". At least

@@ -1,7 +1,7 @@
 """Ask a model, or serve it over OpenAI's API, and see how far each answer can be trusted."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from clew.base.settings import (
 )
 from clew.base.urls import local_path
 from clew.hallucination.grounded import is_reader
-from clew.hallucination.hub import fetch_detector, find_origin
+from clew.hallucination.hub import READY, fetch_detector, find_origin
 from clew.hallucination.workflow.preparing import (
     ModelPlacement,
     OnRisk,
@@ -56,8 +56,8 @@ class AskSettings(ModelPlacement, RowSettings, Watched):
         context: Text to answer from; for all questions that do not have their own.
         num_samples: Use only the first N questions of `questions`. [default: all]
         detector: Folder of a detector, such as the one that "clew compare" keeps, or
-            hf://owner/name[@revision] on the Hub. [default: one for the built-in model, built on
-            first use]
+            hf://owner/name[@revision] on the Hub. [default: ready, which comes with clew, for the
+            built-in model]
         model: The model that the detector was trained for, if it is now elsewhere: a Hugging Face
             model ID, a local folder or a .gguf file. [default: the one that the detector names]
         max_new_tokens: Maximum length of an answer, in tokens. [default: as in training]
@@ -66,8 +66,7 @@ class AskSettings(ModelPlacement, RowSettings, Watched):
         seed: Seed of the sampling. [default: a random one]
         threads: CPU threads to use. [default: all cores, or fewer if that is faster while other
             processes use them]
-        should_stop: Called between answers, and while a detector is built; when it returns True,
-            the call stops.
+        should_stop: Called between answers; when it returns True, the call stops.
     """
 
     question: str | Sequence[str] = field(default=(), kw_only=False)
@@ -87,8 +86,7 @@ class AskSettings(ModelPlacement, RowSettings, Watched):
 def ask(given: AskSettings) -> "AskResult":
     """Ask a language model, and estimate for each answer the probability that it is hallucinated.
 
-    Without a detector, the built-in model is asked. A detector for it is built on first use, which
-    takes a few minutes, and is kept in the user's cache.
+    Without a detector, the built-in model is asked, with the detector that comes with clew.
 
     Returns:
         The answers: a sequence, in which each has `text`, `risk`, `risk_level`, `state` and
@@ -152,7 +150,7 @@ def open_asker(given: AskSettings) -> "Asker":
         raise InputError(
             "it must be 1 or more.", setting="max_new_tokens", value=given.max_new_tokens
         )
-    given = replace(given, detector=fetch_detector(given.detector, reporter))
+    given = replace(given, detector=fetch_detector(_choose_detector(given), reporter))
     if is_reader(given.detector):
         raise InputError(
             "a reader compares answers that exist with their sources, and cannot be asked: use "
@@ -166,32 +164,39 @@ def open_asker(given: AskSettings) -> "Asker":
     with report_work(reporter, StepStarted(name="loading the model and its detector")):
         from clew.hallucination.live.session import Asker
 
-        session = _open_session(given, reporter, given.should_stop, given.threads, {})
+        session = _open_session(given, reporter, {})
         return Asker(session=session, max_new_tokens=given.max_new_tokens, sampling=sampling)
 
 
-def _open_session(
-    given: "AskSettings | ServeSettings",
-    reporter: Reporter,
-    should_stop: Callable[[], bool],
-    threads: int | None,
-    sizes: Mapping[str, Any],
-) -> "Session":
-    """The detector with its model: without one, the ready detector for the built-in model, which it
-    is built with if there is none yet."""
-    from clew.base.cpu import Threads
-    from clew.hallucination.capture import LoadedModel, load_model
-    from clew.hallucination.live.built_in_detector import built_in_detector
-    from clew.hallucination.live.session import Session
+def _choose_detector(given: "AskSettings | ServeSettings") -> "str | Path | Detector":
+    """The given one, or the ready one, which is for the built-in model alone. Raises InputError."""
     from clew.hallucination.llm.embedded import EMBEDDED_NAME
 
-    chosen, detector, placed = Threads(threads, reporter), given.detector, given.placement
+    if given.detector is not None:
+        return given.detector
+    name = getattr(given.model, "name", given.model)
+    if name not in (None, EMBEDDED_NAME):
+        raise InputError(
+            f"there is a ready detector for {EMBEDDED_NAME} only. Give the `detector` of this "
+            'model, which "clew compare" keeps.',
+            setting="model",
+            value=name,
+        )
+    return READY
+
+
+def _open_session(
+    given: "AskSettings | ServeSettings", reporter: Reporter, sizes: Mapping[str, Any]
+) -> "Session":
+    """The detector with its model."""
+    from clew.base.cpu import Threads
+    from clew.hallucination.live.session import Session
+
+    assert given.detector is not None  # chosen before
     model = str(given.model) if isinstance(given.model, Path) else given.model
-    if detector is None:
-        if not isinstance(model, LoadedModel):
-            model = load_model(model or EMBEDDED_NAME, **placed)
-        detector = built_in_detector(model, reporter, should_stop)
-    return Session.open(detector, model=model, **placed, **sizes, reporter=reporter, threads=chosen)
+    chosen = Threads(given.threads, reporter)
+    placed = {**given.placement, **sizes}
+    return Session.open(given.detector, model=model, **placed, reporter=reporter, threads=chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,8 +206,8 @@ class ServeSettings(ModelPlacement, OnRisk):
     Args:
         detector: Folder of a detector, such as the one that "clew compare" keeps, or
             hf://owner/name[@revision] on the Hub; or grounded, the built-in reader, or the folder
-            of a reader: answers are then only checked against their sources. [default: one for the
-            built-in model, built on first use]
+            of a reader: answers are then only checked against their sources. [default: ready, which
+            comes with clew, for the built-in model]
         model: The model that the detector was trained for, if it is now elsewhere: a Hugging Face
             model ID, a local folder or a .gguf file. [default: the one that the detector names]
         model_name: Name of the model in the API. [default: its own]
@@ -313,9 +318,10 @@ def serve(given: ServeSettings) -> None:
 
     require_web()
     report = given.reporter or log_event
+    chosen = given.detector if given.engine == "vllm" else _choose_detector(given)
     given = replace(
         given,
-        detector=fetch_detector(given.detector, report),
+        detector=fetch_detector(chosen, report),
         reader=fetch_detector(given.reader, report, "reader"),
     )
     keys, address = _check_serving(given)
@@ -357,17 +363,8 @@ def serve(given: ServeSettings) -> None:
                 served=f"{behind}the reader {reader.name}",
                 path="v1",
             )
-        session = _open_session(
-            given,
-            report,
-            lambda: lifecycle.phase == "draining",
-            given.threads,
-            {
-                "max_rows": given.max_rows,
-                "max_waiting": given.max_waiting,
-                "vectors": given.max_recent > 0,
-            },
-        )
+        sizes = {"max_rows": given.max_rows, "max_waiting": given.max_waiting}
+        session = _open_session(given, report, {**sizes, "vectors": given.max_recent > 0})
         if upstream is None:
             session.start()
         kept = session.detector

@@ -104,8 +104,9 @@ class CalibrateSettings(ModelPlacement, RowSettings):
     """What `calibrate` takes.
 
     Args:
-        detector: Folder of a detector that "clew compare" or "clew train" kept; or grounded, the
-            built-in reader of answers with sources, or the folder of a reader.
+        detector: Folder of a detector that "clew compare" or "clew train" kept; or ready, the one
+            that comes with clew; or grounded, the built-in reader of answers with sources, or the
+            folder of a reader.
         labeled: A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow) of answers with labels or
             accepted answers, which are scored first.
         risks: A file that "clew score" wrote with this detector, for answers with labels.

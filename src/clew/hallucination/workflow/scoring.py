@@ -94,9 +94,10 @@ class ScoreSettings(ModelPlacement, OnCluster, RowSettings, OnRisk, Cached, Watc
             tokens are scored.
         keep_columns: Further columns of the file to keep in the result: names between commas, or
             all that are not used. [default: none]
-        detector: Folder of a detector that "clew compare" or "clew train" kept; or grounded, the
-            built-in reader, which finds what the source of each answer does not support, whichever
-            LLM wrote it; or the folder of a reader of your own.
+        detector: Folder of a detector that "clew compare" or "clew train" kept; or ready, the one
+            that comes with clew for the built-in model; or grounded, the built-in reader, which
+            finds what the source of each answer does not support, whichever LLM wrote it; or the
+            folder of a reader of your own.
         out: File to write: .jsonl, .csv or .arrow. [default: print a table]
         tokens: Also give the risk of every token, if the detector has a token probe. Without span
             labels in training it does not point at the error.

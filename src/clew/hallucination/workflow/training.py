@@ -244,8 +244,8 @@ class CompareSettings(Hardware, OnCluster, Cached, Watched):
         preprocessed_dir: Folder of samples that "clew preprocess" wrote, or its URL. [default:
             preprocessed_data]
         out: Folder for the table, the scores, the networks and the report.
-        methods: Methods to compare, such as "perplexity,linear_probe,lstm". [default: all, except
-            those of other packages]
+        methods: Methods to compare, such as "perplexity,linear_probe,lstm"; baselines, untrained,
+            probes and networks name a family. [default: all, except those of other packages]
         seeds: Number of seeds for methods with randomness.
         overwrite: Rerun the selected methods instead of resuming.
         keep_detectors: Keep the best method on validation as a detector in OUT/detector, keep all

@@ -4,6 +4,9 @@ import json
 import resource
 import shutil
 import signal
+import socket
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import openai
@@ -93,11 +96,23 @@ def test_a_damaged_detector_is_refused(detector_folder: Path, tmp_path: Path) ->
 def test_a_signal_while_the_model_loads_ends_the_process_with_exit_code_0(
     embedded_folder: Path, tmp_path: Path
 ) -> None:
-    """Without a detector, one is built first, which takes minutes."""
+    """That of the ready detector; the server answers before."""
     (tmp_path / "clew/models").mkdir(parents=True)
     (tmp_path / "clew/models" / embedded_folder.name).symlink_to(embedded_folder)
-    words, cache = ["serve", "--port", "0"], {"XDG_CACHE_HOME": str(tmp_path)}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words, cache = ["serve", "--port", str(port)], {"XDG_CACHE_HOME": str(tmp_path)}
     with ClewProcess(words, tmp_path / "log", **cache) as process:
-        assert process.wait_until(lambda: "building a detector" in process.output)
+        assert process.wait_until(lambda: is_serving(port))
         process.send(signal.SIGTERM)
         assert process.wait() == 0, process.output
+
+
+def is_serving(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5).close()
+    except urllib.error.HTTPError:  # not ready yet
+        return True
+    except OSError:
+        return False
+    return True

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clew.hallucination.detectors.networks.contrastive import ContrastiveAutoencoder
 
 STATES = ("sequence", "state_mean")
+_COMPONENTS = 256
 _EPOCHS, _PATIENCE, _BATCH, _RATE = 40, 10, 128, 2e-3
 # How fast the weight of a training answer falls with its distance.
 _WIDTHS = (0.05, 0.1, 0.2)
@@ -120,7 +121,7 @@ def _read_inputs(data: Features) -> _Inputs:
     """Every seed has the same ones."""
     rows = draw_answers(len(data.labels["train"]))
     signals = [name for name in STATES if name in data.fields]
-    projections, training = find_components(data, signals, rows)
+    projections, training = find_components(data, signals, rows, _COMPONENTS)
     scale = 1 / max(float(training.std()), 1e-12)
     return _Inputs(
         projections=projections,

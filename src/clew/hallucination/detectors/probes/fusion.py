@@ -58,8 +58,8 @@ _EVERY = {"sequence": 3, "state_mean": 3}
 _WIDTHS = (0.25, 0.5, 1.0)
 _COSTS = (3.0, 1.0, 10.0)  # the first with every width, the others with the best width
 _CONFIDENCE, CONFIDENCE = "confidence", ("token_logprobs", "token_entropies")
-# More do not help, and take longer for every answer.
-_COMPONENTS = 256
+# More do not help, take longer for every answer, and make detectors larger.
+_COMPONENTS = 128
 _ROWS = 1024  # answers scored at a time: their distances to all support vectors are in memory
 
 
@@ -102,8 +102,9 @@ class KernelMachine:
 
     @classmethod
     def of(cls, machine: "SVC") -> Self:
+        """The vectors are rounded to half precision, as directions are."""
         return cls(
-            vectors=machine.support_vectors_.astype(np.float32),
+            vectors=machine.support_vectors_.astype(np.float16).astype(np.float32),
             weights=machine.dual_coef_[0].astype(np.float32),
             bias=float(machine.intercept_[0]),
             gamma=float(machine.gamma),
@@ -151,7 +152,7 @@ def learn_fusion(data: Features) -> Fitted:
     """Fit the fusion probe; kernel width and cost are chosen on validation."""
     signals = [signal for signal in SIGNALS if signal in data.fields]
     rows = draw_answers(len(data.labels["train"]))
-    projections, training = find_components(data, signals, rows)
+    projections, training = find_components(data, signals, rows, _COMPONENTS)
     labels = data.labels["train"][rows]
     validation = project(projections, data, "validation")
 
@@ -195,7 +196,7 @@ def read_confidence(data: Features, split: str) -> Matrix:
 
 
 def find_components(
-    data: Features, signals: Sequence[str], rows: np.ndarray
+    data: Features, signals: Sequence[str], rows: np.ndarray, most: int
 ) -> tuple[list[Projection], Matrix]:
     """Two passes over the blocks: the Gram matrix for the components, then the directions."""
     products = Products(len(rows))
@@ -203,7 +204,7 @@ def find_components(
     for signal in every:
         for _, values in _scaled_layers(signal, data, rows):
             products.add(values)
-    components = products.find_components(_COMPONENTS)
+    components = products.find_components(most)
     projections = [_project_signal(signal, data, rows, components) for signal in every]
     return projections, components.values
 

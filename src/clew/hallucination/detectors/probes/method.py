@@ -152,7 +152,8 @@ class Outcome:
 class Method:
     """A method is one function, `learn`, from the features to the fitted scorer; only a seeded one
     (scores depend on the seed) gets the seed. `needs` are the required fields, `also_reads` the
-    optional ones, `learns_from` those that are required to fit it but not to score."""
+    optional ones, `learns_from` those that are required to fit it but not to score. `refuses` says
+    why it cannot run on some answers that have all of them."""
 
     name: str
     title: str
@@ -163,6 +164,7 @@ class Method:
     is_seeded: bool = False
     also_reads: tuple[str, ...] = ()
     learns_from: tuple[str, ...] = ()
+    refuses: Callable[[Any], str | None] | None = None
 
     def fit(self, data: Features, *, seed: int) -> Fitted:
         """Fit the method. Raises InputError for a missing field, or a split with a single class."""

@@ -270,13 +270,14 @@ def encode_places(
         return []
     found = tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)
     places = [
-        [_without_blank(text, *place) for place in all_places]
+        [without_blank(text, *place) for place in all_places]
         for text, all_places in zip(texts, found["offset_mapping"], strict=True)
     ]
     return list(zip(found["input_ids"], places, strict=True))
 
 
-def _without_blank(text: str, start: int, end: int) -> tuple[int, int]:
+def without_blank(text: str, start: int, end: int) -> tuple[int, int]:
+    """The place of a token without the white space before it, if it has anything else."""
     if not text[start : start + 1].isspace():
         return start, end
     blank = end - start - len(text[start:end].lstrip())

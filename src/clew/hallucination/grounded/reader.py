@@ -59,6 +59,7 @@ from clew.hallucination.grounded.passages import (
 )
 from clew.hallucination.llm.models import fingerprint, load_model
 from clew.metrics.calibration import PlattScale
+from clew.metrics.spans import join_tokens
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file, replace_json
 
@@ -552,7 +553,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def find_spans(
-    places: Sequence[tuple[int, int]], logits: np.ndarray, threshold: float
+    places: Sequence[tuple[int, int]] | np.ndarray, logits: np.ndarray, threshold: float
 ) -> list[tuple[int, int]]:
     """The unsupported spans of an answer that is flagged, as places in the text: runs of tokens
     around those above the threshold, or around the highest if there are none. They extend over
@@ -562,13 +563,4 @@ def find_spans(
     for order in (range(1, len(chosen)), range(len(chosen) - 2, -1, -1)):
         for number in order:
             chosen[number] |= is_near[number] and chosen[number - order.step]
-    spans: list[tuple[int, int]] = []
-    last = -3
-    for number in np.flatnonzero(chosen).tolist():
-        start, end = places[number]
-        if number - last <= 2:
-            spans[-1] = (spans[-1][0], end)
-        else:
-            spans.append((start, end))
-        last = number
-    return spans
+    return join_tokens(np.asarray(places, np.int64).reshape(-1, 2), chosen)

@@ -98,6 +98,7 @@ _VERSUS = "vs ppl"
 _OWN = {
     "fusion": "Fusion: one classifier on hidden states, token probabilities and attention",
     "robust": "Robust: a sum of linear scores, for questions unlike the training ones",
+    "reader": "Grounded reader: a model of clew's own, trained on other answers and their sources",
     "gated": "Gated: fusion for answers like the training ones, robust for others",
 }
 # The columns in the order in which they are dropped from a narrow table, the last first; then in

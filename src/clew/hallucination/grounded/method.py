@@ -8,13 +8,8 @@ from time import perf_counter
 import numpy as np
 
 from clew.hallucination.detectors.probes.method import Features, Fitted, Method, Scorer, Scores
-from clew.hallucination.grounded.reader import (
-    GroundedAnswer,
-    Reader,
-    find_problem,
-    load_reader,
-    pool_logits,
-)
+from clew.hallucination.grounded.passages import GroundedAnswer, find_problem
+from clew.hallucination.grounded.reader import Reader, load_reader, pool_logits
 from clew.hallucination.traces.schema import CONTEXT
 
 _NEEDS = ("question", CONTEXT, "answer")

@@ -50,9 +50,11 @@ from clew.hallucination.grounded.network import (
     stack_pieces,
 )
 from clew.hallucination.grounded.passages import (
+    GroundedAnswer,
     Passages,
     SourcePassage,
     cut_at_sentences,
+    find_problem,
     split_claims,
     split_sentences,
     whole_words,
@@ -63,9 +65,6 @@ from clew.metrics.spans import join_tokens
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file, replace_json
 
-# Of all sources together: about 60 windows, a minute or two on a CPU.
-MOST_SOURCE_CHARACTERS = 200_000
-MOST_ANSWER_CHARACTERS = 40_000
 _FORMAT = 1
 BETWEEN_SOURCES = "\n\n"
 # The tensor of an adapter with the negative log-probability of every token in training sources.
@@ -87,15 +86,6 @@ _Sources = list[list[int]]
 # Of every answer, the places of its tokens, and their logits.
 _Logits = list[tuple[list[tuple[int, int]], np.ndarray]]
 _Probability = Annotated[float, Bounds(least=0, most=1)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroundedAnswer:
-    """An answer, the sources that it is to be supported by, and the question, if there is one."""
-
-    answer: str
-    sources: tuple[str, ...]
-    question: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -520,36 +510,6 @@ def pool_logits(logits: Sequence[np.ndarray], smoothing: float) -> np.ndarray:
         for one in (one if len(one) else lowest for one in logits)
     ]
     return np.array(found, float)
-
-
-def find_problem(row: GroundedAnswer) -> str | None:
-    """Why an answer cannot be read, None if it can."""
-    length = sum(map(len, row.sources))
-    if not any(source.strip() for source in row.sources):
-        return "there is no source to compare the answer with"
-    if not row.answer.strip():
-        return "the answer is empty"
-    if not all(map(_is_unicode, (row.answer, *row.sources, row.question or ""))):
-        return "its text contains an invalid character (a lone surrogate)"
-    if length > MOST_SOURCE_CHARACTERS:
-        return (
-            f"the sources have {length:,} characters, and at most {MOST_SOURCE_CHARACTERS:,} are "
-            "read: give only the passages that the answer was written from"
-        )
-    if len(row.answer) > MOST_ANSWER_CHARACTERS:
-        return (
-            f"the answer has {len(row.answer):,} characters, and at most "
-            f"{MOST_ANSWER_CHARACTERS:,} are read: give it in parts"
-        )
-    return None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def find_spans(

@@ -84,8 +84,9 @@ def check(given: CheckSettings) -> "CheckResult":
     from clew.hallucination.grounded import GroundedAnswer, find_problem
     from clew.hallucination.llm.placement import check_device
 
-    is_one = isinstance(given.source, str | bytes) or not isinstance(given.source, Sequence)
-    given_sources = [given.source] if is_one else given.source
+    given_sources: list[object] = [given.source]
+    if isinstance(given.source, Sequence) and not isinstance(given.source, str | bytes):
+        given_sources = list(given.source)
     sources = [_read_text("source", one) for one in given_sources]
     answer = _read_text("answer", given.answer).rstrip("\r\n")
     row = GroundedAnswer(answer=answer, sources=tuple(sources), question=given.question)

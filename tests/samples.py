@@ -36,6 +36,7 @@ class SampleSizes:
     max_tokens: int
     signal: float = 0.0
     spans: bool = False
+    places: bool = False
     draws: int = 3
     eigenvalues: int = 25
 
@@ -76,13 +77,15 @@ def write_samples(
     attention_heads: int = 2,
     signal: float = 0.0,
     spans: bool = False,
+    places: bool = True,
     draws: int = 3,
     eigenvalues: int = 25,
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
     """A folder as `clew preprocess` writes it: sequences, graphs, splits.csv; answers and heads
     on request. `signal` is added to the values of answers and heads that are hallucinated; with
-    `spans`, every token but the first of an answer has the label of the answer."""
+    `spans`, every token but the first of an answer has the label of the answer, and with `places`,
+    both are known in characters."""
     write_sequences(folder / "sequences", shards, rows, layers, dim, batch_rows)
     if graphs:
         write_graphs(folder / "graphs", shards, rows, layers, features, max_tokens, batch_rows)
@@ -94,6 +97,7 @@ def write_samples(
         max_tokens=max_tokens,
         signal=signal,
         spans=spans,
+        places=places and spans,
         draws=draws,
         eigenvalues=eigenvalues,
     )
@@ -175,8 +179,11 @@ def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
         return random.standard_normal(shape) + sizes.signal * label(number)
 
     labels = [-1, *[int(label(number))] * (tokens - 1)][:tokens]
+    ends = [len(f"It is {number}.") * count // tokens for count in range(1, tokens + 1)]
+    spans = list(zip([0, *ends], ends, labels, strict=False))
     return {
         **({"token_labels": labels} if sizes.spans else {}),
+        **({"answer_spans": spans, "token_ends": ends} if sizes.places else {}),
         "question": f"What is {number}?",
         "category": ("capital", "currency", "river", None)[number % 4],
         "accepted_answers": [f"answer {number}", str(number)],
@@ -229,6 +236,10 @@ def write_answers(store: Path, shards: int, rows: int, batch_rows: int, sizes: S
         return shaped(name, kind, *shape)
 
     by_head, by_node = (sizes.layers, sizes.heads), (sizes.layers, sizes.features)
+    places = [
+        shaped("answer_spans", pa.list_(pa.list_(pa.int32(), 3)), "spans", 3),
+        shaped("token_ends", pa.list_(pa.int32()), "answer"),
+    ]
     fields = [
         *(pa.field(name, pa.string()) for name in ("question", "category")),
         pa.field("accepted_answers", pa.list_(pa.string())),
@@ -239,6 +250,7 @@ def write_answers(store: Path, shards: int, rows: int, batch_rows: int, sizes: S
             for name in ("logprobs", "entropies")
         ),
         *([shaped("token_labels", pa.list_(pa.int8()), "answer")] if sizes.spans else []),
+        *(places if sizes.places else []),
         *(
             fixed(name, *by_head)
             for name in ("lookback", "log_diagonal_all", "log_diagonal_answer")

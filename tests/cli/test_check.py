@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import clew
-from clew.hallucination.grounded.reader import MOST_SOURCE_CHARACTERS
+from clew.hallucination.grounded.passages import MOST_SOURCE_CHARACTERS
 from tests.hallucination.grounded.test_reader import make_reader
 from tests.pages.driving import Browser, needs_chromium
 
@@ -97,7 +97,10 @@ def test_the_answer_may_come_from_stdin(check: Any, monkeypatch: pytest.MonkeyPa
     [
         (("--answer", "Yes."), "Missing option '--source'"),
         (("--source", " ", "--answer", "Yes."), "there is no source"),
+        (("--source", "", "--answer", "Yes."), "there is no source"),
         (("--source", SOURCE, "--answer", " "), "the answer is empty"),
+        (("--source", SOURCE, "--answer", ""), "the answer is empty"),
+        (("--source", "https://a.org/b", "--answer", "Yes."), "clew loads no page"),
         (("--source", "hand.txt", "--answer", "Yes."), '--source is "hand.txt": there is no such'),
         (("--source", ".", "--answer", "Yes."), '--source is ".":'),
         (("--source", "-", "--answer", "-"), "stdin can be read once only"),
@@ -119,6 +122,7 @@ def test_wrong_input_is_one_sentence_and_no_risk(
     [
         (b"word " * 2_000_000, f"at most {MOST_SOURCE_CHARACTERS:,} are read"),
         (b"\x00\x81\xff\x01" * 99, "the file is not text"),
+        (b"%PDF-1.4 \x00\x01", "the file is not text"),
         (b"", "there is no source"),
     ],
 )
@@ -143,6 +147,11 @@ def test_a_source_that_is_not_familiar_gets_no_verdict(
     assert "clew adapt grounded" in ended.out and " risk " not in ended.out
     found = json.loads(run("check", *words, "--json").out)
     assert (found["state"], found["risk"], found["spans"]) == ("out_of_distribution", None, [])
+
+
+def test_bytes_are_not_a_list_of_sources(reader_folder: Path) -> None:
+    with pytest.raises(clew.InputError, match=r"source is b'Yes.': give a text"):
+        clew.check(source=b"Yes.", answer=ANSWER, reader=reader_folder)  # type: ignore[arg-type]
 
 
 def test_a_number_of_threads_is_checked(reader_folder: Path) -> None:

@@ -124,6 +124,7 @@ score --questions given.csv --detector DETECTOR --out risks.foo | its format is 
 score --questions given.csv --detector DETECTOR --out table.csv/risks.csv | is not a folder
 score --questions given.csv --detector DETECTOR --columns answer=Nope | has no column "Nope"
 check --source missing.txt --answer x | missing.txt
+check --source empty.txt --answer x | there is no source
 check --source table.csv --answer x --reader missing | reader.json
 check --source table.csv --answer x --device cudaa | unknown device
 calibrate missing --labeled given.csv | there is no such file or folder
@@ -185,6 +186,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "table.csv").write_text("Frage,thing\na,b\nc,d\n")
     (tmp_path / "given.csv").write_text("question,answer,label\nq,a,correct\nr,b,hallucinated\n")
     (tmp_path / "scores.csv").write_text("question_id,score\nx,1\n")
+    (tmp_path / "empty.txt").touch()
     (tmp_path / "DETECTOR").mkdir()
     (tmp_path / "DETECTOR" / "detector.json").write_text("{}")
     return tmp_path

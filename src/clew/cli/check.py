@@ -10,6 +10,7 @@ from rich.text import Text
 from clew.base.errors import InputError
 from clew.base.terminal import TextConsole
 from clew.base.texts import for_terminal, looks_like_path, suggest_path
+from clew.base.urls import is_url
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
 from clew.cli.printing import (
@@ -61,8 +62,12 @@ def _read_word(setting: str, word: str) -> str | Path:
         except UnicodeDecodeError:
             raise InputError("stdin is not UTF-8 text.") from None
     path = Path(word).expanduser()
-    if _exists(path):
+    if word and _exists(path):
         return path
+    if len(word.split()) == 1 and is_url(word):
+        raise InputError(
+            "clew loads no page: save it as text, and give the file.", setting=setting, value=word
+        )
     if len(word.split()) == 1 and looks_like_path(word):
         raise InputError(
             f"there is no such file{suggest_path(word)}. To check this text itself, give it on "

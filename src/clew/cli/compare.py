@@ -98,6 +98,7 @@ _VERSUS = "vs ppl"
 _OWN = {
     "fusion": "Fusion: one classifier on hidden states, token probabilities and attention",
     "robust": "Robust: a sum of linear scores, for questions unlike the training ones",
+    "reader": "Grounded reader: a model of clew's own, trained on other answers and their sources",
     "gated": "Gated: fusion for answers like the training ones, robust for others",
 }
 # The columns in the order in which they are dropped from a narrow table, the last first; then in
@@ -271,16 +272,31 @@ def _print_tokens(console: Console, tokens: dict[str, Any]) -> None:
         "AUROC [95%]": [_with_interval(row["auroc"], row["auroc_ci"]) for row in rows],
         f"recall, {rate} FPR": [_with_interval(row["recall"], row["recall_ci"]) for row in rows],
     }
+    # Results of earlier versions have no such column, samples of earlier ones no places.
+    if "characters" in tokens:
+        columns["span F1"] = [_with_interval(row["span_f1"], row["span_f1_ci"]) for row in rows]
     _print_columns(console, "  per token", [row["title"] for row in rows], columns)
     text = (
         f"{tokens['tokens']:,} tokens of {tokens['answers']:,} test answers have a span label, "
         f"{tokens['hallucinated']:,} of them hallucinated; intervals resample "
         f"{tokens.get('resampled', 'answers')}"
     )
+    if tokens.get("characters"):
+        text += (
+            f"; span F1: by characters, {tokens['hallucinated_characters']:,} of "
+            f"{tokens['characters']:,} hallucinated, threshold from validation"
+        )
+    elif "characters" in tokens:
+        text += (
+            "; no span F1: these samples do not say where spans and tokens are in the answer. Run "
+            '"clew preprocess" again into a new folder to have it'
+        )
     console.print(text, style="dim", soft_wrap=False)
 
 
-def _with_interval(value: float, interval: Sequence[float]) -> str:
+def _with_interval(value: float | None, interval: Sequence[float] | None) -> str:
+    if value is None or interval is None:
+        return "-"
     low, high = interval
     if low == high:  # too few answers for the bootstrap
         return f"{value:.3f} [-]"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Float64, Shaped
+from jaxtyping import Bool, Float64, Shaped
 
 from clew.metrics.ranking import RESAMPLES
 
@@ -16,6 +16,18 @@ def count_overlap(found: Iterable[Place], labeled: Iterable[Place]) -> tuple[int
         {place for start, end in spans for place in range(start, end)} for spans in (found, labeled)
     )
     return len(mine), len(theirs), len(mine & theirs)
+
+
+def join_tokens(
+    places: Shaped[np.ndarray, "tokens 2"], chosen: Bool[np.ndarray, " tokens"]
+) -> list[Place]:
+    """The chosen tokens as spans, which join over a gap of one token."""
+    numbers = np.flatnonzero(chosen)
+    if not len(numbers):
+        return []
+    breaks = np.flatnonzero(np.diff(numbers) > 2)
+    firsts, lasts = numbers[[0, *(breaks + 1)]], numbers[[*breaks, -1]]
+    return list(zip(places[firsts, 0].tolist(), places[lasts, 1].tolist(), strict=True))
 
 
 def span_f1(

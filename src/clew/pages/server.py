@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
+from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +47,13 @@ _SHARE_FOR_OTHERS = 8
 
 def require_web() -> None:
     """Raise InputError if the packages for serving pages (the extra "web") are not installed."""
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
+    # Not imported: that takes half a second, and other input may be wrong.
+    missing = next((name for name in ("fastapi", "uvicorn") if find_spec(name) is None), None)
+    if missing is not None:
         raise InputError(
-            f"serving a page requires {error.name}, which is not installed: install it with "
+            f"serving a page requires {missing}, which is not installed: install it with "
             f"pip install 'clew[web]'."
-        ) from None
+        )
 
 
 class LocalServer:

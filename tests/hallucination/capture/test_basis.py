@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from clew.base.errors import InputError, SettingsMismatchError
-from clew.hallucination.traces.compact import BASIS_NAME
+from clew.hallucination.traces.compact import BASIS_NAME, fit_basis
 from clew.storage.manifest import read_manifest
 from clew.storage.verify import verify_store
 from tests.builders import write_lines
@@ -30,6 +31,17 @@ def test_capture_takes_the_basis_of_another_store(
     capture("second", questions=others, basis=compact_store)  # resumes
     with pytest.raises(SettingsMismatchError, match="basis"):
         capture("second", questions=others)
+
+
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40), (5, 12)])
+def test_basis_has_the_principal_components(shape: tuple[int, int]) -> None:
+    spread = torch.logspace(1, -1, shape[1])
+    states = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * spread + 3
+    basis = fit_basis([states], 8)
+    count = min(8, shape[0] - 1)
+    _, _, rows = torch.linalg.svd(states - states.mean(0), full_matrices=False)
+    same = (basis.components[0].T[:count] * rows[:count]).sum(1).abs()
+    assert same.tolist() == pytest.approx([1.0] * count, abs=1e-5)
 
 
 def test_basis_of_another_shape_is_rejected_with_both_values(

@@ -72,3 +72,7 @@ def test_span_labels_become_labels_of_tokens(capture: Any, asked: Path, tmp_path
         starts = np.concatenate([[0], ends])[: len(ends)]
         expected = np.where((starts < 3) & (ends > 0), number % 2, -2)
         np.testing.assert_array_equal(labels, expected)
+    places = zip(data.ids["train"], data.read("answer_spans", "train"), strict=True)
+    assert all(spans.tolist() == [[0, 3, number % 2]] for number, spans in places)
+    for number, ends in zip(data.ids["train"], data.read("token_ends", "train"), strict=True):
+        assert ends.tolist() == list(traces[number]["token_ends"])

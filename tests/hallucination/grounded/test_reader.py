@@ -19,13 +19,13 @@ from clew.hallucination.grounded.network import (
     linear_layers,
 )
 from clew.hallucination.grounded.passages import (
+    MOST_SOURCE_CHARACTERS,
     Passages,
     cut_at_sentences,
     split_sentences,
     whole_words,
 )
 from clew.hallucination.grounded.reader import (
-    MOST_SOURCE_CHARACTERS,
     ReaderSettings,
     UnitRisk,
     find_spans,

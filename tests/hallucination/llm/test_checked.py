@@ -8,6 +8,7 @@ import clew
 from clew.hallucination.llm import checked
 from clew.hallucination.llm.checked import Checked, CheckMemory
 from clew.hallucination.llm.models import LoadedModel
+from clew.hallucination.traces.compact import BASIS_NAME
 
 
 def test_small_models_are_checked_each_time(loaded: LoadedModel) -> None:
@@ -45,3 +46,7 @@ def test_second_capture_does_not_check_again(
     about = [text for text in told if "single-prompt passes" in text]
     assert ["check passed" in text for text in about if text.startswith("check")] == [True]
     assert "on this machine before" in about[-1]
+    bases = [text for text in told if "basis" in text]
+    assert "fitting" in bases[0] and "was fitted on this machine before" in bases[-1]
+    first, second = ((tmp_path / name / BASIS_NAME).read_bytes() for name in ("first", "second"))
+    assert first == second

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,6 +14,7 @@ from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors.calibration import measure_chance
 from clew.hallucination.detectors.training import train as train_module
 from clew.hallucination.grounded import load_reader
+from clew.hallucination.grounded.method import ReaderScore, read_tokens
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.splits import read_splits
 
@@ -84,7 +86,10 @@ def test_labels_spans_and_groups_of_the_file_arrive_in_the_samples(samples: Path
 def test_methods_run_on_given_answers_and_others_say_why(comparison: Path, samples: Path) -> None:
     results = json.loads((comparison / "results.json").read_text())
     assert {row["method"] for row in results["methods"]} == {*METHODS}
-    assert results["tokens"]["rows"][0]["title"] == "Token probe, from span labels"
+    rows = {row["title"]: row for row in results["tokens"]["rows"]}
+    assert "Token probe, from span labels" in rows
+    # The file's spans are of single words, which the source does not have.
+    assert rows["Words not in the source"]["span_f1"] > 0.5
     again = clew.compare(
         preprocessed_dir=samples,
         out=comparison.parent / "folds",
@@ -94,7 +99,7 @@ def test_methods_run_on_given_answers_and_others_say_why(comparison: Path, sampl
     )
     [excluded] = again.results["excluded"]
     assert "these answers were given" in excluded["reason"]
-    assert len(again.results["tokens"]["rows"]) == 2
+    assert len(again.results["tokens"]["rows"]) == 3
 
 
 def test_the_interval_of_a_trained_network_draws_groups(
@@ -138,9 +143,22 @@ def test_reader_is_compared_with_other_methods(
         preprocessed_dir=samples,
         out=tmp_path / "compared",
         methods=("length", "source_words", "reader"),
+        folds=3,
         reporter=ignore_event,
         keep_detectors="none",
     )
     rows = {row["method"]: row for row in compared.results["methods"]}
     assert rows.keys() == {"length", "source_words", "reader"}
     assert rows["reader"]["family"] == "no training"
+    # Its spans are those of `clew check`, in flagged answers, with thresholds from validation.
+    tokens = {row["method"]: row for row in compared.results["tokens"]["rows"]}
+    low, high = tokens["reader"]["span_f1_ci"]
+    assert 0 <= low <= tokens["reader"]["span_f1"] <= high <= 1
+    assert len(tokens["reader"]["span_thresholds"]) == 3
+    data = AnswerFeatures(samples)
+    for places, logits in read_tokens(data, "test"):
+        assert len(places) == len(logits) > 0 and np.isfinite(logits).all()
+    # What was read for the folds is not read again.
+    again = ReaderScore()
+    again.score(data, "test")
+    assert again.spared_seconds > 0

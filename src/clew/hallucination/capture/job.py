@@ -197,6 +197,7 @@ def prepare_job(
     if config.generation_batch is None:
         plan = _stored_plan(store.manifest, plan)
     _report_excluded(skipped, reporter)
+    memory = CheckMemory.of_model(loaded.model)
     basis = store.open_basis(
         lambda: fit_on_questions(
             loaded,
@@ -205,6 +206,8 @@ def prepare_job(
             rows.shared_tokens,
             shape.node_dim,
             reporter,
+            planned=len(rows.lengths),
+            memory=memory,
         ),
         other,
     )
@@ -235,7 +238,7 @@ def prepare_job(
         rows.prompts[:_CHECKED_ROWS],
         reporter,
         name=config.model,
-        memory=CheckMemory.of_model(loaded.model),
+        memory=memory,
     )
     return Job(
         config=config,

@@ -2,8 +2,9 @@
 fitted on the first questions or taken from another store, so that the nodes of both compare."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -23,11 +24,21 @@ from clew.base.progress import (
 )
 from clew.base.texts import counted
 from clew.base.urls import UrlPath
+from clew.hallucination.llm.checked import CheckMemory
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import ModelObserver, listen_to_whole
 from clew.hallucination.llm.prompts import CHAT_TEMPLATE
-from clew.hallucination.traces.compact import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
+from clew.hallucination.traces.compact import (
+    BASIS_NAME,
+    Basis,
+    decode_basis,
+    encode_basis,
+    fit_basis,
+    load_basis,
+    save_basis,
+)
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES, TraceShape
+from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.leases import WORK_FOLDER, Claim, Claims, Heartbeat, Leases, take_all
 from clew.storage.lock import Part, joined_lock, writer_lock
 from clew.storage.manifest import (
@@ -44,10 +55,11 @@ from clew.storage.manifest import (
 )
 from clew.storage.places import open_place
 from clew.storage.reader import open_shard, refuse_damaged_shards
-from clew.storage.reading import read_bounded
+from clew.storage.reading import hash_text, read_bounded
 from clew.storage.uploading import remove_leftovers, write_side_file
 from clew.storage.verify import expected_rows
 from clew.storage.working_copy import fetched
+from clew.storage.writing import replace_file
 from clew.version import __version__
 
 # Describes the machine, not the traces: a resumed run may differ.
@@ -55,8 +67,9 @@ MACHINE_KEY = "machine"
 # A model's fingerprint shows whether it is the same, whatever name it was loaded as.
 # A store started before the answers' mean states were recorded continues without them.
 _MAY_DIFFER = (f"{MACHINE_KEY}.", "model.id", "model.revision", ANSWER_HIDDEN)
-# The basis is fitted on this many questions, unless fewer have enough tokens.
-_BASIS_QUESTIONS = 64
+# The basis is fitted on this many questions, unless fewer have enough tokens; for short runs, on a
+# third of the questions, but not on less than these.
+_BASIS_QUESTIONS, _LEAST_BASIS_QUESTIONS, _BASIS_SHARE = 64, 16, 3
 _BASIS_TOKENS_PER_COMPONENT = 16
 _BASIS_ROWS = 16
 # Tokens of a sequence, where several are passed at once.
@@ -357,14 +370,19 @@ def fit_on_questions(
     shared_tokens: int,
     node_dim: int,
     reporter: Reporter,
+    *,
+    planned: int,
+    memory: CheckMemory | None = None,
 ) -> Basis:
     """Fit on the first prompts with their answers (token ids), each from a place on; their
-    `shared_tokens` count once."""
+    `shared_tokens` count once. `planned` is the number of answers to capture. What `memory` has of
+    the same texts is not fitted again."""
     skip = max(1, shared_tokens)
     sequences: list[list[int]] = []
     firsts: list[int] = []
     tokens = 0
-    for sequence, first in islice(answered, _BASIS_QUESTIONS):
+    most = max(_LEAST_BASIS_QUESTIONS, min(_BASIS_QUESTIONS, planned // _BASIS_SHARE))
+    for sequence, first in islice(answered, most):
         sequences.append(sequence)
         firsts.append(max(skip, first))
         tokens += len(sequence) - firsts[-1]
@@ -373,6 +391,10 @@ def fit_on_questions(
     # The prefix once, without its first token: in most models that one's state is much larger than
     # all others and would dominate the basis.
     firsts[0] = 1 if firsts[0] == skip else firsts[0]
+    key = hash_text(json.dumps([sequences, firsts, node_dim]))
+    if memory is not None and (known := _recall_basis(memory, key)) is not None:
+        reporter(Note("the basis of these questions was fitted on this machine before"))
+        return known
     sample = _StateSample(observer.layers, reporter)
     rows = _BASIS_ROWS if max(map(len, sequences)) <= BASIS_LENGTH else 1
     starts = range(0, len(sequences), rows)
@@ -383,7 +405,21 @@ def fit_on_questions(
             part = sequences[start : start + rows]
             sample.keep = _tokens_to_fit(part, firsts[start : start + rows]).to(loaded.device)
             listen_to_whole(loaded.model, observer, part, sample)
-        return fit_basis(sample.each_layer(), node_dim)
+        basis = fit_basis(sample.each_layer(), node_dim)
+    if memory is not None:
+        with suppress(OSError):  # a cache that cannot be written to only costs time
+            memory.basis.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(memory.basis, encode_basis(basis, texts=key))
+    return basis
+
+
+def _recall_basis(memory: CheckMemory, key: str) -> Basis | None:
+    try:
+        table = read_table(memory.basis)
+        is_same = (table.schema.metadata or {}).get(b"texts") == key.encode()
+        return decode_basis(table) if is_same else None
+    except (*ARROW_ERRORS, KeyError, TypeError):  # none yet, or not readable: fit it again
+        return None
 
 
 def _tokens_to_fit(sequences: Sequence[Sequence[int]], firsts: Sequence[int]) -> Tensor:

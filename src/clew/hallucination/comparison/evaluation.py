@@ -2,7 +2,7 @@
 Nothing reads a test label before everything is chosen. The row of several trials is the mean over
 question sets, or that of all answers, each tested in the fold that does not train on it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -23,21 +23,11 @@ from clew.hallucination.comparison.trial import (
     count_rarer,
 )
 from clew.hallucination.detectors.probes.method import Outcome
-from clew.hallucination.detectors.probes.tokens import (
-    NEEDS,
-    SPANS,
-    PooledTokens,
-    fit_token_probe,
-    has_spans,
-    learn_token_probe,
-    read_inputs,
-)
-from clew.hallucination.detectors.tokens import TokenProbe
-from clew.hallucination.samples.mixed import AnswerData, MixedAnswers
+from clew.hallucination.samples.mixed import MixedAnswers
 from clew.hallucination.samples.splits import Balance
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics.calibration import PlattScale
-from clew.metrics.measures import best_threshold, measure_groups, measure_scores
+from clew.metrics.measures import best_threshold, measure_scores
 from clew.metrics.ranking import auroc, bootstrap_auroc, compare_paired
 
 SIGNIFICANT = 0.05
@@ -271,11 +261,11 @@ def _join_labels(parts: Sequence[Part], *, of_sets: bool) -> Labels:
         test=test,
         kept=np.arange(len(test)),
         groups=groups if of_sets else None,
-        clusters=_join_clusters(parts),
+        clusters=join_clusters(parts),
     )
 
 
-def _join_clusters(parts: Sequence[Part]) -> np.ndarray | None:
+def join_clusters(parts: Sequence[Part]) -> np.ndarray | None:
     """Those of each part are numbered after those of the parts before it."""
     known = [part.labels.clusters for part in parts]
     if any(one is None for one in known):
@@ -309,11 +299,11 @@ def _mean_over_sets(
 def _join_folds(_: Sequence[Part], measured: Sequence[Measured], labels: Labels) -> Measured:
     """Answers are ranked within their fold: the scores of two detectors have different scales."""
     row = _join_rows(measured)
-    ranks = np.concatenate([_ranks(one.test_scores) for one in measured])
+    ranks = np.concatenate([rank_scores(one.test_scores) for one in measured])
     row["val_auroc"] = float(np.mean([one.row["val_auroc"] for one in measured]))
     row["test_auroc"] = auroc(labels.test, ranks)
     row["test_auroc_ci"] = list(bootstrap_auroc(labels.test, ranks, **labels.dependence))
-    seeds = [tuple(_ranks(scores) for scores in one.seed_scores) for one in measured]
+    seeds = [tuple(rank_scores(scores) for scores in one.seed_scores) for one in measured]
     return _finish(row, measured, ranks, labels, seeds)
 
 
@@ -330,7 +320,7 @@ def _mean_on(
     return float(np.mean(found)) if found else None
 
 
-def _ranks(scores: np.ndarray) -> np.ndarray:
+def rank_scores(scores: np.ndarray) -> np.ndarray:
     """Between 0 and 1; ties get the mean of their ranks."""
     _, group, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
@@ -384,95 +374,3 @@ def _finish(
         test_probabilities=np.concatenate([one.test_probabilities for one in measured]),
         plan=measured[0].plan,
     )
-
-
-_METHOD = "token_probe"
-_FALSE_POSITIVE_RATE = 0.05
-_TITLES = {
-    "spans": "Token probe, from span labels",
-    "answers": "Token probe, from answer labels",
-}
-
-
-def measure_tokens(evaluation: Evaluation) -> dict[str, Any] | None:
-    """The "tokens" of results.json; None for a table over question sets, if the test answers have
-    no span labels of both classes, or if their probabilities were not captured. The token probe is
-    measured if it is one of the methods."""
-    parts = evaluation.parts
-    needs = {SPANS, *NEEDS[1:]}
-    if evaluation.plan.kind == "sets" or not all(needs <= p.store.data.fields for p in parts):
-        return None
-    labels = _TokenLabels(parts)
-    if len(np.unique(labels.known)) < 2:
-        return None
-    found = [_score_tokens(part) for part in parts]
-    whole = [key for key in found[0] if all(key in one for one in found)]
-    rows = [labels.measure(*key, [one[key] for one in found]) for key in whole]
-    return {
-        "answers": int(len(np.unique(labels.answers))),
-        "tokens": int(len(labels.known)),
-        "hallucinated": int(labels.known.sum()),
-        "false_positive_rate": _FALSE_POSITIVE_RATE,
-        "resampled": "answers" if parts[0].labels.clusters is None else "groups of answers",
-        "rows": rows,
-    }
-
-
-def _score_tokens(part: Part) -> dict[tuple[str, str], list[np.ndarray]]:
-    """The scores of the tokens of each test answer, by method and title."""
-    data, kept, train = part.store.data, part.labels.kept, part.trial.train
-    probes = _fit_probes(train.data) if _METHOD in part.measured and part.store is train else ()
-    found = {(_METHOD, _TITLES[one.trained_on]): _logits(one, data, kept) for one in probes}
-    for name, title, sign in (
-        ("token_logprob", "Token log-probability", -1),
-        ("token_entropy", "Token entropy", 1),
-    ):
-        values = data.read(NEEDS[1] if sign < 0 else NEEDS[2], "test")
-        found[name, title] = [sign * values[row] for row in kept.tolist()]
-    return found
-
-
-class _TokenLabels:
-    """The tokens of the test answers whose label is known, the answers that they are in, and what
-    intervals draw: these, or the groups of given answers."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        every = [part.store.data.read(SPANS, "test") for part in parts]
-        kept = [part.labels.kept.tolist() for part in parts]
-        spans = [of[row] for of, rows in zip(every, kept, strict=True) for row in rows]
-        flat = np.concatenate(spans)
-        self._places = np.flatnonzero(flat >= 0)
-        self.known = flat[self._places].astype(np.int8)
-        self.answers = np.repeat(np.arange(len(spans)), [len(one) for one in spans])[self._places]
-        clusters = _join_clusters(parts)
-        self._drawn = self.answers if clusters is None else clusters[self.answers]
-
-    def measure(
-        self, method: str, title: str, scores: Sequence[Sequence[np.ndarray]]
-    ) -> dict[str, Any]:
-        """`scores` are those of the tokens of each answer, by part; tokens are ranked within their
-        fold, as answers are."""
-        flat = [np.concatenate(one) for one in scores]
-        ranked = flat if len(flat) == 1 else [_ranks(one) for one in flat]
-        found = measure_groups(
-            self.known,
-            np.concatenate(ranked)[self._places],
-            self._drawn,
-            false_positive_rate=_FALSE_POSITIVE_RATE,
-        )
-        return {"method": method, "title": title, **asdict(found)}
-
-
-def _fit_probes(data: AnswerData) -> Iterator[TokenProbe]:
-    """From span labels if there are enough, and from answer labels: what the others would gain."""
-    fitted = [learn_token_probe(data)]
-    if has_spans(data):
-        fitted.append(fit_token_probe(data, spans=False))
-    for one in fitted:
-        assert isinstance(one.scorer, PooledTokens)
-        yield one.scorer.probe
-
-
-def _logits(probe: TokenProbe, data: AnswerData, kept: np.ndarray) -> list[np.ndarray]:
-    every = [probe.logits(inputs) for inputs in read_inputs(probe, data, "test")]
-    return [every[row] for row in kept.tolist()]

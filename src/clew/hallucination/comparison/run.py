@@ -122,8 +122,7 @@ def compare_methods(
             evaluation = evaluate(plan, results)
         kept, told = _keep(config, evaluation, run, methods)
         settings = _describe_settings(config, methods, evaluation.trial)
-        with report_work(reporter, StepStarted(name="measuring tokens, and writing the tables")):
-            content = write_comparison(config.out, methods, evaluation, kept, told, settings)
+        content = write_comparison(config.out, methods, evaluation, kept, told, settings, reporter)
     faults = tuple(one for one in excluded if one.is_fault)
     return ComparisonResult(folder=config.out, results=content, faults=faults)
 

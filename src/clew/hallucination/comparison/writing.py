@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from clew.base.progress import Reporter, StepStarted, ignore_event, report_work
 from clew.base.texts import for_terminal
 from clew.engine.checkpoint import read_versions
 from clew.hallucination.comparison.evaluation import (
     Evaluation,
     is_significant,
-    measure_tokens,
     pick_best,
 )
 from clew.hallucination.comparison.findings import (
@@ -25,6 +25,7 @@ from clew.hallucination.comparison.findings import (
 )
 from clew.hallucination.comparison.methods import AnyMethod, names_of_graph_methods
 from clew.hallucination.comparison.stores import Store
+from clew.hallucination.comparison.tokens import measure_tokens
 from clew.hallucination.comparison.trial import Row, Trial
 from clew.hallucination.detectors.folder import KEPT
 from clew.hallucination.detectors.training.train import LIBRARY, RESULTS_FILE
@@ -53,6 +54,7 @@ def write_comparison(
     kept: Mapping[str, str],
     told: str | None,
     settings: Mapping[str, Any],
+    reporter: Reporter = ignore_event,
 ) -> dict[str, Any]:
     """Write the files of a comparison. Returns the contents of results.json, which is written last;
     `kept` are the folders of the detectors, by method, and `told` is a sentence about them."""
@@ -93,9 +95,10 @@ def write_comparison(
         "leave_one_out": sets,
         "folds": _describe_folds(evaluation),
         "transfer": _write_transfer(out, evaluation) if plan.pairs else None,
-        "tokens": measure_tokens(evaluation),
+        "tokens": measure_tokens(evaluation, reporter),
     }
-    _write_tables(out, evaluation, content)
+    with report_work(reporter, StepStarted(name="writing the tables")):
+        _write_tables(out, evaluation, content)
     # Non-finite values become null, since JSON has no NaN.
     replace_json(out / RESULTS_FILE, content)
     return content

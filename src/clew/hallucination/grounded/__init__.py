@@ -7,24 +7,22 @@ from clew.base.lazy import lazy_names
 from clew.hallucination.grounded.folder import BUILT_IN_READER, READER_JSON, is_reader
 
 if TYPE_CHECKING:  # the names of `_HOMES`
-    from clew.hallucination.grounded.passages import SourcePassage
+    from clew.hallucination.grounded.passages import GroundedAnswer, SourcePassage, find_problem
     from clew.hallucination.grounded.reader import (
-        GroundedAnswer,
         GroundedReading,
         Reader,
         UnitRisk,
         UnsupportedSpan,
         describe_reader,
-        find_problem,
         load_reader,
     )
 
 _HOMES = {
-    "SourcePassage": "passages",
+    **dict.fromkeys(("GroundedAnswer", "SourcePassage", "find_problem"), "passages"),
     **dict.fromkeys(
         (
-            *("GroundedAnswer", "GroundedReading", "Reader", "UnitRisk", "UnsupportedSpan"),
-            *("describe_reader", "find_problem", "load_reader"),
+            *("GroundedReading", "Reader", "UnitRisk", "UnsupportedSpan"),
+            *("describe_reader", "load_reader"),
         ),
         "reader",
     ),

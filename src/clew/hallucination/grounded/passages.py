@@ -1,4 +1,5 @@
-"""Sentences of a text, and the passage of a source that is nearest to a span of an answer."""
+"""Answers and sources as texts: what can be read, sentences, and the passage of a source that is
+nearest to a span of an answer."""
 
 import re
 from collections import Counter
@@ -20,6 +21,48 @@ _LEAST_WORDS = 3
 _WORDS = re.compile(r"\w+")
 # Words of fewer letters say little of what a sentence is about; numbers do.
 _LEAST_LETTERS = 4
+# Of all sources together: about 60 windows, a minute or two on a CPU.
+MOST_SOURCE_CHARACTERS = 200_000
+MOST_ANSWER_CHARACTERS = 40_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundedAnswer:
+    """An answer, the sources that it is to be supported by, and the question, if there is one."""
+
+    answer: str
+    sources: tuple[str, ...]
+    question: str | None = None
+
+
+def find_problem(row: GroundedAnswer) -> str | None:
+    """Why an answer cannot be read, None if it can."""
+    length = sum(map(len, row.sources))
+    if not any(source.strip() for source in row.sources):
+        return "there is no source to compare the answer with"
+    if not row.answer.strip():
+        return "the answer is empty"
+    if not all(map(_is_unicode, (row.answer, *row.sources, row.question or ""))):
+        return "its text contains an invalid character (a lone surrogate)"
+    if length > MOST_SOURCE_CHARACTERS:
+        return (
+            f"the sources have {length:,} characters, and at most {MOST_SOURCE_CHARACTERS:,} are "
+            "read: give only the passages that the answer was written from"
+        )
+    if len(row.answer) > MOST_ANSWER_CHARACTERS:
+        return (
+            f"the answer has {len(row.answer):,} characters, and at most "
+            f"{MOST_ANSWER_CHARACTERS:,} are read: give it in parts"
+        )
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,21 +50,21 @@ from clew.hallucination.grounded.network import (
     stack_pieces,
 )
 from clew.hallucination.grounded.passages import (
+    GroundedAnswer,
     Passages,
     SourcePassage,
     cut_at_sentences,
+    find_problem,
     split_claims,
     split_sentences,
     whole_words,
 )
 from clew.hallucination.llm.models import fingerprint, load_model
 from clew.metrics.calibration import PlattScale
+from clew.metrics.spans import join_tokens
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file, replace_json
 
-# Of all sources together: about 60 windows, a minute or two on a CPU.
-MOST_SOURCE_CHARACTERS = 200_000
-MOST_ANSWER_CHARACTERS = 40_000
 _FORMAT = 1
 BETWEEN_SOURCES = "\n\n"
 # The tensor of an adapter with the negative log-probability of every token in training sources.
@@ -88,15 +88,6 @@ _Sources = list[list[int]]
 # Of every answer, the places of its tokens, and their logits.
 _Logits = list[tuple[list[tuple[int, int]], np.ndarray]]
 _Probability = Annotated[float, Bounds(least=0, most=1)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroundedAnswer:
-    """An answer, the sources that it is to be supported by, and the question, if there is one."""
-
-    answer: str
-    sources: tuple[str, ...]
-    question: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -523,36 +514,6 @@ def pool_logits(logits: Sequence[np.ndarray], smoothing: float) -> np.ndarray:
     return np.array(found, float)
 
 
-def find_problem(row: GroundedAnswer) -> str | None:
-    """Why an answer cannot be read, None if it can."""
-    length = sum(map(len, row.sources))
-    if not any(source.strip() for source in row.sources):
-        return "there is no source to compare the answer with"
-    if not row.answer.strip():
-        return "the answer is empty"
-    if not all(map(_is_unicode, (row.answer, *row.sources, row.question or ""))):
-        return "its text contains an invalid character (a lone surrogate)"
-    if length > MOST_SOURCE_CHARACTERS:
-        return (
-            f"the sources have {length:,} characters, and at most {MOST_SOURCE_CHARACTERS:,} are "
-            "read: give only the passages that the answer was written from"
-        )
-    if len(row.answer) > MOST_ANSWER_CHARACTERS:
-        return (
-            f"the answer has {len(row.answer):,} characters, and at most "
-            f"{MOST_ANSWER_CHARACTERS:,} are read: give it in parts"
-        )
-    return None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def without_minor(units: Sequence[UnitRisk], threshold: float) -> list[UnitRisk]:
     """Without those of a risk far below the threshold, beside a higher one."""
     least = min(_LEAST_SHARE * threshold, max((one.risk for one in units), default=0.0))
@@ -560,7 +521,7 @@ def without_minor(units: Sequence[UnitRisk], threshold: float) -> list[UnitRisk]
 
 
 def find_spans(
-    places: Sequence[tuple[int, int]], logits: np.ndarray, threshold: float
+    places: Sequence[tuple[int, int]] | np.ndarray, logits: np.ndarray, threshold: float
 ) -> list[tuple[int, int]]:
     """The unsupported spans of an answer that is flagged, as places in the text: runs of tokens
     around those above the threshold, or around the highest if there are none. They extend over
@@ -570,13 +531,4 @@ def find_spans(
     for order in (range(1, len(chosen)), range(len(chosen) - 2, -1, -1)):
         for number in order:
             chosen[number] |= is_near[number] and chosen[number - order.step]
-    spans: list[tuple[int, int]] = []
-    last = -3
-    for number in np.flatnonzero(chosen).tolist():
-        start, end = places[number]
-        if number - last <= 2:
-            spans[-1] = (spans[-1][0], end)
-        else:
-            spans.append((start, end))
-        last = number
-    return spans
+    return join_tokens(np.asarray(places, np.int64).reshape(-1, 2), chosen)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from clew.hallucination.grounded.passages import content_words, split_sentences
-from clew.hallucination.grounded.reader import GroundedAnswer
+from clew.hallucination.grounded.passages import GroundedAnswer, content_words, split_sentences
 
 Spans = tuple[tuple[int, int], ...]
 _NUMBER = re.compile(r"\b\d+(?:[.,]\d+)*\b")

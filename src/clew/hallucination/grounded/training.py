@@ -28,13 +28,13 @@ from clew.hallucination.grounded.network import (
     encode_places,
     stack_pieces,
 )
+from clew.hallucination.grounded.passages import find_problem
 from clew.hallucination.grounded.reader import (
     BETWEEN_SOURCES,
     SURPRISE,
     BaseModel,
     Reader,
     ReaderSettings,
-    find_problem,
     find_spans,
     fit_to_device,
     make_network,

@@ -254,7 +254,7 @@ class SpanLabels:
         labels = np.full(len(ends), OUTSIDE, np.int8)
         stops = np.asarray(ends, np.int64)
         starts = np.concatenate([[0], stops])[:-1]
-        for start, end, label in self._of(question_id, number):
+        for start, end, label in self.of(question_id, number):
             inside = (starts < end) & (stops > start)
             labels[inside] = np.maximum(labels[inside], label)
         return labels
@@ -262,10 +262,11 @@ class SpanLabels:
     def digest(self, question_ids: Sequence[str], numbers: Sequence[int]) -> str:
         """A hash of the spans of these answers, in any order."""
         answers = zip(question_ids, numbers, strict=True)
-        found = sorted((number, self._of(name, number)) for name, number in answers)
+        found = sorted((number, self.of(name, number)) for name, number in answers)
         return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
-    def _of(self, question_id: str, number: int) -> list[tuple[int, int, int]]:
+    def of(self, question_id: str, number: int) -> list[tuple[int, int, int]]:
+        """(start, end, label) of the spans of an answer."""
         name = question_id.strip()
         return self.spans.get((name, number)) or self.spans.get((name, None), [])
 

@@ -54,6 +54,11 @@ class CheckMemory:
         folder = folder or Path(platformdirs.user_cache_dir("clew"), "checks")
         return cls(folder / f"{hash_text(' '.join(about))[:32]}.json")
 
+    @property
+    def basis(self) -> Path:
+        """The file with the basis that was fitted last."""
+        return self.path.with_suffix(".basis.arrow")
+
     def recall(self) -> Checked | None:
         try:
             return read_as(Checked, read_json(self.path))

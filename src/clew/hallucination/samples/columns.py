@@ -24,11 +24,13 @@ from clew.hallucination.samples.attention_graphs import (
     strongest_edges,
 )
 from clew.hallucination.samples.source import (
+    ANSWER_SPANS,
     EDGES,
     KINDS,
     LAPLACIAN_TOP,
     MAPS,
     NUMBERS,
+    PLACES,
     TEXTS,
     TOKEN_LABELS,
     Kind,
@@ -50,6 +52,7 @@ from clew.hallucination.traces.schema import (
     CONTRAST_TRUE,
     EVALUATION,
     GROUP,
+    TOKEN_ENDS,
     WITHOUT_ATTENTION,
     EvaluationShape,
     check_fields,
@@ -257,7 +260,7 @@ def _any_of_row(mask: Bool[np.ndarray, " nodes"], nodes: Nodes) -> Bool[np.ndarr
 _AS_THEY_ARE = (
     *("question", CONTEXT, GROUP, "category", "accepted_answers", "answer", "stop_reason"),
     "samples",
-    *("prompt_length", "token_logprobs", "token_entropies", TOKEN_LABELS, "lookback"),
+    *("prompt_length", "token_logprobs", "token_entropies", TOKEN_LABELS, *PLACES, "lookback"),
     *BY_HEAD,
     *EVALUATION,
 )
@@ -310,7 +313,8 @@ def answer_bytes(shape: SampleShape, lengths: Lengths) -> Int[np.ndarray, " rows
     """The disk space of the answers without their text."""
     kinds = [field.type for field in answer_fields(shape)]
     fixed = sum(_fixed_bytes(kind) for kind in kinds if pa.types.is_fixed_size_list(kind))
-    return fixed + 9 * lengths.answer + 128
+    of_token = 25 if ANSWER_SPANS in shape.source.extras else 9
+    return fixed + of_token * lengths.answer + 128
 
 
 def _answer_names(shape: SampleShape) -> Iterator[str]:
@@ -332,6 +336,10 @@ def _answer_names(shape: SampleShape) -> Iterator[str]:
 def _plain_field(name: str) -> pa.Field:
     if name == TOKEN_LABELS:
         return shaped(name, pa.list_(pa.int8()), ANSWER)
+    if name == TOKEN_ENDS:
+        return shaped(name, pa.list_(pa.int32()), ANSWER)
+    if name == ANSWER_SPANS:
+        return shaped(name, pa.list_(pa.list_(pa.int32(), 3)), "spans", 3)
     if name.startswith("token_"):
         return shaped(name, pa.list_(pa.float32()), ANSWER)
     return pa.field(name, _TEXTS.get(name, pa.int32() if name == "prompt_length" else pa.string()))
@@ -469,7 +477,7 @@ def _fields(
         edges_per_token=0,
         heads=heads,
         extras=frozenset(
-            (*TEXTS, *NUMBERS, *BY_HEAD, TOKEN_LABELS, *_evaluation_names(evaluation, dim))
+            (*TEXTS, *NUMBERS, *BY_HEAD, TOKEN_LABELS, *PLACES, *_evaluation_names(evaluation, dim))
         ),
         evaluation=evaluation,
         eigenvalues=eigenvalues,

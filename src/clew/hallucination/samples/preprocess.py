@@ -41,8 +41,10 @@ from clew.hallucination.samples.shard_jobs import (
     run_jobs,
 )
 from clew.hallucination.samples.source import (
+    ANSWER_SPANS,
     KINDS,
     NUMBERS,
+    PLACES,
     TOKEN_LABELS,
     Kind,
     PreprocessConfig,
@@ -189,7 +191,8 @@ def choose_shape(
     """What goes into the samples; raises InputError if more is requested than is stored."""
     stored = source.shape
     if with_spans:
-        stored = replace(stored, extras=stored.extras | {TOKEN_LABELS})
+        places = () if _lacks_places(config.out / "answers") else PLACES
+        stored = replace(stored, extras=stored.extras | {TOKEN_LABELS, *places})
     if config.node_dim is not None and config.node_dim > stored.node_dim:
         raise InputError(
             f'"{source.path}" has only {stored.node_dim} values per node. Use at most '
@@ -212,6 +215,12 @@ def choose_shape(
         top_k=top_k,
         attn_threshold=config.attn_threshold,
     )
+
+
+def _lacks_places(answers: Path) -> bool:
+    """Whether an earlier version began these samples: they are completed as they are."""
+    columns = read_manifest(answers).settings.get("columns", []) if has_manifest(answers) else []
+    return TOKEN_LABELS in columns and ANSWER_SPANS not in columns
 
 
 def choose_kinds(config: PreprocessConfig, shape: SampleShape) -> PreprocessConfig:

@@ -26,6 +26,7 @@ from clew.hallucination.samples.columns import (
 )
 from clew.hallucination.samples.labeled import LabeledShard
 from clew.hallucination.samples.source import (
+    ANSWER_SPANS,
     KINDS,
     TOKEN_LABELS,
     Lengths,
@@ -196,13 +197,16 @@ class ShardJob:
         return self.spans.digest(names, table.global_example_id[rows].tolist())
 
     def _label_tokens(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The traces with the labels of their answer tokens, if there are span labels."""
+        """The traces with the labels of their answer tokens and their spans, if there are any."""
         if self.spans is None:
             return batch
         names = ("question_id", "global_example_id", TOKEN_ENDS)
-        rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        rows = list(zip(*(batch.column(name).to_pylist() for name in names), strict=True))
         labels = [self.spans.label_tokens(*row) for row in rows]
-        return batch.append_column(TOKEN_LABELS, pa.array(labels, pa.list_(pa.int8())))
+        spans = [self.spans.of(name, number) for name, number, _ in rows]
+        batch = batch.append_column(TOKEN_LABELS, pa.array(labels, pa.list_(pa.int8())))
+        kind = pa.list_(pa.list_(pa.int32(), 3))
+        return batch.append_column(ANSWER_SPANS, pa.array(spans, kind))
 
     def _row_bytes(self, batch: pa.RecordBatch) -> np.ndarray:
         # The same for all kinds, so that their record batches contain the same rows.

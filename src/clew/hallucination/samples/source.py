@@ -52,8 +52,10 @@ TEXTS = (
     "samples",
 )
 NUMBERS = ("prompt_length", "token_logprobs", "token_entropies", "lookback", ANSWER_HIDDEN)
-# The labels of answer tokens, made from span labels.
-TOKEN_LABELS = "token_labels"
+# Made from span labels: the labels of answer tokens, and the spans themselves.
+TOKEN_LABELS, ANSWER_SPANS = "token_labels", "answer_spans"
+# Where they are: the spans, and the ends of tokens, in characters of the answer.
+PLACES = (ANSWER_SPANS, TOKEN_ENDS)
 # What describes the machine or grows with the store does not identify it.
 _NOT_IDENTITY = ("machine", "sources")
 _STATES, EDGES = ("last_hidden", "nodes"), ("edge_source", "edge_weight")
@@ -310,7 +312,7 @@ class SampleShape:
         needs_maps = self.from_maps or "heads" in kinds
         maps = [MAPS] if needs_maps else []
         ends = [TOKEN_ENDS] if TOKEN_LABELS in self.source.extras else []
-        extras = sorted(self.source.extras - {TOKEN_LABELS})
+        extras = sorted(self.source.extras - {TOKEN_LABELS, *PLACES})
         return [*ids, "tokens", *array_columns(self.source), *extras, *ends, *maps]
 
 

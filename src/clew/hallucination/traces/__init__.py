@@ -1,13 +1,18 @@
 """Traces (what is captured for one answer): their columns, and the loader that reads them from a
-store."""
+store. Names are imported lazily: the columns are known without the loader."""
 
-from clew.hallucination.traces.loader import (
-    Trace,
-    TraceBatchLoader,
-    extract_batch_subset,
-    merge_batches,
-)
-from clew.hallucination.traces.schema import TraceShape, trace_schema
+from typing import TYPE_CHECKING
+
+from clew.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from clew.hallucination.traces.loader import (
+        Trace,
+        TraceBatchLoader,
+        extract_batch_subset,
+        merge_batches,
+    )
+    from clew.hallucination.traces.schema import TraceShape, trace_schema
 
 __all__ = [
     "Trace",
@@ -17,3 +22,10 @@ __all__ = [
     "merge_batches",
     "trace_schema",
 ]
+_HOMES = {
+    **dict.fromkeys(
+        ("Trace", "TraceBatchLoader", "extract_batch_subset", "merge_batches"), "loader"
+    ),
+    **dict.fromkeys(("TraceShape", "trace_schema"), "schema"),
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

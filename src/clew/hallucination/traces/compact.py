@@ -29,6 +29,9 @@ from clew.storage.reading import hash_file
 from clew.storage.uploading import write_side_file
 from clew.storage.working_copy import fetched
 
+# Of a component, relative to the first: with less, its direction is noise.
+_NO_VARIANCE = 1e-6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
@@ -72,10 +75,24 @@ def _fit_layer(
     if not len(states):
         return components.new_zeros(states.shape[1]), components
     mean = states.mean(0)
-    _, _, rows = torch.linalg.svd(states - mean, full_matrices=False)
-    rows = _fix_signs(rows[:node_dim])
+    rows = _fix_signs(_principal(states - mean, node_dim))
     components[:, : len(rows)] = rows.T
     return mean, components
+
+
+def _principal(centered: Float[Tensor, "tokens dim"], most: int) -> Float[Tensor, "components dim"]:
+    """The directions of largest variance, largest first. The eigenvectors of the smaller product
+    of the states with themselves take a third to a half of the time of a singular value
+    decomposition, and in float64 they are as good."""
+    states = centered.double()
+    is_wide = states.shape[0] < states.shape[1]
+    _, vectors = torch.linalg.eigh(states @ states.T if is_wide else states.T @ states)
+    largest = vectors.flip(1)[:, : min(most, *states.shape)]
+    if is_wide:
+        largest = states.T @ largest
+        norms = largest.norm(dim=0)
+        largest = largest * torch.where(norms > _NO_VARIANCE * norms[0], 1 / norms, 0.0)
+    return largest.T.to(centered.dtype)
 
 
 def _fix_signs(rows: Float[Tensor, "k dim"]) -> Float[Tensor, "k dim"]:
@@ -87,17 +104,17 @@ def _fix_signs(rows: Float[Tensor, "k dim"]) -> Float[Tensor, "k dim"]:
 def save_basis(store: Path, basis: Basis) -> str:
     """Write the basis of a store; returns the SHA-256 of the one that is there, which at a URL may
     be another process's."""
-    return write_side_file(store, BASIS_NAME, _encode(basis))
+    return write_side_file(store, BASIS_NAME, encode_basis(basis))
 
 
-def _encode(basis: Basis) -> bytes:
+def encode_basis(basis: Basis, **about: str) -> bytes:
     layers, dim, node_dim = basis.components.shape
     table = pa.table(
         {
             "mean": _as_lists(basis.mean.numpy(), dim),
             "components": _as_lists(basis.components.reshape(layers, -1).numpy(), dim * node_dim),
         }
-    ).replace_schema_metadata({"shape": f"{layers},{dim},{node_dim}"})
+    ).replace_schema_metadata({"shape": f"{layers},{dim},{node_dim}", **about})
     return encode_table(table)
 
 
@@ -108,16 +125,22 @@ def load_basis(store: Path, sha256: str | None) -> Basis:
         with fetched(store, BASIS_NAME) as path:
             if sha256 not in (None, hash_file(path)):
                 raise ValueError("it has changed since it was written")
-            table = read_table(path)
-            layers, dim, node_dim = (int(n) for n in table.schema.metadata[b"shape"].split(b","))
-            mean = _as_tensor(table["mean"], (layers, dim))
-            components = _as_tensor(table["components"], (layers, dim, node_dim))
+            return decode_basis(read_table(path))
     except (*ARROW_ERRORS, KeyError, TypeError) as error:
         raise StoreError(
             f"{store / BASIS_NAME} cannot be read ({str(error).splitlines()[0]}): restore it from "
             "a backup of the store, or start a new store with another `out`."
         ) from None
-    return Basis(mean=mean, components=components)
+
+
+def decode_basis(table: pa.Table) -> Basis:
+    """The basis in a table that `encode_basis` made; raises KeyError, TypeError or ValueError for
+    another one."""
+    layers, dim, node_dim = (int(n) for n in table.schema.metadata[b"shape"].split(b","))
+    return Basis(
+        mean=_as_tensor(table["mean"], (layers, dim)),
+        components=_as_tensor(table["components"], (layers, dim, node_dim)),
+    )
 
 
 def _as_lists(values: np.ndarray, size: int) -> pa.Array:

@@ -81,12 +81,17 @@ def check(given: CheckSettings) -> "CheckResult":
         ... )
         >>> found.risk, [(span.text, span.risk) for span in found.spans]
     """
+    from clew.hallucination.grounded import GroundedAnswer, find_problem
     from clew.hallucination.llm.placement import check_device
 
-    given_sources = given.source if isinstance(given.source, Sequence) else [given.source]
-    given_sources = [given_sources] if isinstance(given_sources, str) else given_sources
+    given_sources: list[object] = [given.source]
+    if isinstance(given.source, Sequence) and not isinstance(given.source, str | bytes):
+        given_sources = list(given.source)
     sources = [_read_text("source", one) for one in given_sources]
     answer = _read_text("answer", given.answer).rstrip("\r\n")
+    row = GroundedAnswer(answer=answer, sources=tuple(sources), question=given.question)
+    if problem := find_problem(row):
+        raise InputError(f"{problem}.")
     page = None if given.html is None else local_path(given.html)
     report = given.reporter or log_event
     given = replace(given, reader=fetch_detector(given.reader, given.reporter, "reader"))
@@ -102,12 +107,9 @@ def check(given: CheckSettings) -> "CheckResult":
             render_check,
         )
         from clew.hallucination.answer_page.run import refuse_foreign
-        from clew.hallucination.grounded import GroundedAnswer, Reader, find_problem, load_reader
+        from clew.hallucination.grounded import Reader, load_reader
         from clew.storage.writing import replace_file
 
-        row = GroundedAnswer(answer=answer, sources=tuple(sources), question=given.question)
-        if problem := find_problem(row):
-            raise InputError(f"{problem}.")
         if page is not None:
             refuse_foreign(page, CHECK_GENERATOR, "html")
         kept = given.reader
@@ -150,8 +152,11 @@ def _read_text(setting: str, given: object) -> str:
                 value=path,
             )
         with open_text(path) as file:
-            return file.read().replace("\r\n", "\n")
-    except UnicodeDecodeError:
+            text = file.read().replace("\r\n", "\n")
+        if "\0" in text:
+            raise UnicodeError
+        return text
+    except UnicodeError:
         raise InputError(
             "the file is not text: convert it to text first.", setting=setting, value=path
         ) from None

@@ -40,7 +40,9 @@ from clew.pages.numbers import (
 _MOST, _UNNAMED, _OTHERS = 12, "(no category)", "(all other categories)"
 # With fewer answers of a class, a bootstrap interval can shrink to a point: it says nothing.
 _FEWEST_FOR_INTERVAL = 5
-_TOKEN_PROBE = "token_probe"
+# Emphasized among the rows of tokens.
+_MARKED = ("token_probe", "reader")
+_CHARACTERS = ("characters", "hallucinated_characters")
 Column = dict[str, str]
 
 
@@ -165,10 +167,13 @@ def tokens_section(comparison: Comparison) -> Section:
     found = raw.get("rows")
     rows = [as_dict(row) for row in found] if isinstance(found, list) else []
     rate = as_number(raw.get("false_positive_rate")) or 0.0
-    measures = (
+    measures = [
         ("auroc", "AUROC per token", CHANCE),
         ("recall", f"Recall at {percent(rate)} false positives", rate),
-    )
+    ]
+    characters, wrong = (as_number(raw.get(name)) for name in _CHARACTERS)
+    if characters and wrong is not None:  # all marked: every hallucinated character is found
+        measures.append(("span_f1", "F1 of spans, by characters", 2 * wrong / (characters + wrong)))
     figures = []
     for name, title, reference in measures:
         forest = draw_forest([_token_row(r, name) for r in rows], reference=reference, words=title)
@@ -188,7 +193,7 @@ def _token_row(row: dict[str, Any], name: str) -> IntervalRow:
     value, interval = as_number(row.get(name)), as_interval(row.get(f"{name}_ci"))
     title = str(row.get("title", ""))
     text = f"{decimals(value)} {interval_text(interval)}".strip()
-    is_probe = row.get("method") == _TOKEN_PROBE
+    is_probe = row.get("method") in _MARKED
     return IntervalRow(
         label=title,
         color=color_of("probe" if is_probe else "no training"),

@@ -37,7 +37,7 @@ PICTURES = (
 _PIXELS = 2.0  # of a PNG per pixel of the page
 _KIND = "comparison of hallucination detectors"
 _RIVALS = {"perplexity": "no training needed"} | dict.fromkeys(
-    ("length", "category", "text"), "baseline: does not use the model"
+    ("length", "category", "text", "source_words"), "baseline: does not use the model"
 )
 _SPLITS = ("train", "validation", "test")
 # Each label, with the name of its count in files of an earlier version of clew.

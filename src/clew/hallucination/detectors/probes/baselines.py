@@ -215,7 +215,7 @@ def _share_unsupported(data: Features, split: str) -> np.ndarray:
 
 
 def _unsupported(question: str, context: str, answer: str) -> tuple[float, float]:
-    source = {singular(word) for word in (*answer_words(question), *answer_words(context))}
+    source = _known_words(question, context)
     words = [singular(word) for word in answer_words(answer) if word not in _FILLERS]
     numbers = [word for word in words if any(map(str.isdigit, word))]
     others = [word for word in words if word not in numbers]
@@ -223,6 +223,19 @@ def _unsupported(question: str, context: str, answer: str) -> tuple[float, float
         sum(word not in source for word in some) / max(1, len(some)) for some in (others, numbers)
     ]
     return shares[0], shares[1]
+
+
+def find_new_words(question: str, context: str, words: Sequence[str]) -> np.ndarray:
+    """Whether each word of an answer is a content word that neither source nor question has."""
+    source = _known_words(question, context)
+    parts = (
+        [singular(part) for part in answer_words(word) if part not in _FILLERS] for word in words
+    )
+    return np.array([not source.issuperset(some) for some in parts], np.float32)
+
+
+def _known_words(question: str, context: str) -> set[str]:
+    return {singular(word) for word in (*answer_words(question), *answer_words(context))}
 
 
 # Filler words of English answers.

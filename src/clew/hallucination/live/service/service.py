@@ -70,7 +70,15 @@ _NO_TOOLS = (
 )
 _RISKS = tuple(place / 10 for place in range(1, 11))
 _PATHS = (
-    *("/", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/score", "/score"),
+    *(
+        "/",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/models",
+        "/v1/score",
+        "/score",
+    ),
     *("/v1/check", "/v1/feedback", "/healthz", "/readyz", "/metrics", GUARDRAIL_PATH),
 )
 

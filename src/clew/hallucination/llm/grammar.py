@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,23 +49,20 @@ class Grammars:
 
     def __init__(self, tokenizer: Any, ends: Sequence[int]) -> None:
         self._tokenizer, self._ends = tokenizer, ends
-        self._known: dict[str, Grammar] = {}
+        self._compile = lru_cache(_MOST_KEPT)(self._compile_text)
 
     def compile(self, schema: Mapping[str, Any]) -> "Grammar":
         """The grammar of a JSON schema. Raises InputError for one that cannot be used, or takes too
         long."""
-        text = json.dumps(schema)
-        if text not in self._known:
-            if len(text) > MAX_SCHEMA_CHARACTERS:
-                raise _unusable(
-                    f"it has {len(text):,} characters; at most {MAX_SCHEMA_CHARACTERS:,} are read"
-                )
-            tokens = self._tokens
-            _check(text)
-            while len(self._known) >= _MOST_KEPT:
-                self._known.pop(next(iter(self._known)))
-            self._known[text] = Grammar(tokens, text)
-        return self._known[text]
+        return self._compile(json.dumps(schema))
+
+    def _compile_text(self, schema: str) -> "Grammar":
+        if len(schema) > MAX_SCHEMA_CHARACTERS:
+            most = f"at most {MAX_SCHEMA_CHARACTERS:,} are read"
+            raise _unusable(f"it has {len(schema):,} characters; {most}")
+        tokens = self._tokens
+        _check(schema)
+        return Grammar(tokens, schema)
 
     @cached_property
     def _tokens(self) -> Any:

@@ -149,13 +149,16 @@ def build_vllm_app(
 def _add_answers(app: "FastAPI", service: Service) -> None:
     from fastapi import Request
 
-    tokenizing = asyncio.Semaphore(_TOKENIZED_AT_ONCE)
+    tokenizing, compiling = (asyncio.Semaphore(_TOKENIZED_AT_ONCE) for _ in range(2))
 
     async def answer(request: Request, read: Callable[[Any], Asked]) -> "Response":
         service.lifecycle.check()
         asked = read(body := await read_json(request))
         operation().ask(body, service.model_name)
         service.check_model(asked.model)
+        if isinstance(asked, ChatRequest) and asked.schema is not None:
+            async with compiling:  # a hostile schema does not hold up those without one
+                await asyncio.to_thread(service.compile, asked)
         async with tokenizing:
             work = await asyncio.to_thread(service.prepare, asked)
         answering = service.start(asked, work)

@@ -245,7 +245,7 @@ class Service(Serving):
         )
         most = min(made.max_new_tokens, longest) if is_detectors else longest
         cut: Cut = made.cut if is_detectors else "none"
-        grammar = self._compile(asked)
+        grammar = self.compile(asked)
         return [
             make(prompt=tokens, max_new_tokens=most, question=question, cut=cut, grammar=grammar)
         ]
@@ -265,7 +265,9 @@ class Service(Serving):
         except InputError as error:
             raise unsupported("tools" if asked.offered_tools else "messages", str(error)) from None
 
-    def _compile(self, asked: ChatRequest) -> "Grammar | None":
+    def compile(self, asked: ChatRequest) -> "Grammar | None":
+        """The grammar of the answer, if it must be JSON. Raises ApiError. Runs in a thread of its
+        own, as `prepare` does, which finds it again."""
         if asked.schema is None:
             return None
         try:

@@ -39,6 +39,7 @@ _KEY = "clew_detector"  # in vLLM's `additional_config`
 _PATH = "/clew/risks"
 _START_SECONDS, _END_SECONDS, _POLL_SECONDS = 1800.0, 30.0, 0.5
 _BEYOND = "vLLM generated on behind the text that it returned, as after a stop text"
+_RESPONSES = "answers of the Responses API are not checked inside vLLM"
 _ENDED = {"length": "length", None: "canceled"}
 
 
@@ -208,8 +209,9 @@ class EngineInspector:
     def _finish(self, one: PassedAnswer, clew: Clew) -> Clew:
         names = Risk.__dataclass_fields__
         risk = Risk(**{name: clew[name] for name in names})
-        if one.problem is not None:
-            risk = unavailable(one.problem, method=self.name)
+        problem = one.problem or (_RESPONSES if "input" in one.asked else None)
+        if problem is not None:
+            risk = unavailable(problem, method=self.name)
         self._service.metrics.count_answer(risk, ENDPOINT)
         withheld = self._service.settings.withholds(risk.risk_level)
         return {**clew, **risk.to_dict(), "withheld": withheld, "promise": None}

@@ -23,7 +23,7 @@ MAX_SCHEMA_CHARACTERS = 1 << 16
 _MOST_KEPT = 256
 _CPU_SECONDS, _MEMORY_BYTES, _WAIT_SECONDS = 2, 1 << 29, 20.0
 # A space, or a new line with an indent: a small model might otherwise write spaces for ever.
-_OPTIONS = {"whitespace_pattern": "( |\\n {0,24})?"}
+_OPTIONS: Any = {"whitespace_pattern": "( |\\n {0,24})?"}
 
 
 def make_grammar(schema: str) -> str:

@@ -156,7 +156,7 @@ def _add_answers(app: "FastAPI", service: Service) -> None:
         asked = read(body := await read_json(request))
         operation().ask(body, service.model_name)
         service.check_model(asked.model)
-        if isinstance(asked, ChatRequest) and asked.schema is not None:
+        if isinstance(asked, ChatRequest) and asked.answer_schema is not None:
             async with compiling:  # a hostile schema does not hold up those without one
                 await asyncio.to_thread(service.compile, asked)
         async with tokenizing:

@@ -182,7 +182,7 @@ class ChatRequest(_Request):
             raise missing("messages")
         if self.tool_choice not in ("none", "auto"):
             raise unsupported("tool_choice", _NO_FORCED_CALL)
-        if self.offered_tools and self.schema is not None:
+        if self.offered_tools and self.answer_schema is not None:
             text = "'response_format' would keep the model from calling tools: give one of them."
             raise invalid("response_format", text)
         if self.top_logprobs is not None and not self.logprobs:
@@ -202,14 +202,14 @@ class ChatRequest(_Request):
         return [] if self.tool_choice == "none" else tools
 
     @cached_property
-    def schema(self) -> dict[str, Any] | None:
+    def answer_schema(self) -> dict[str, Any] | None:
         """The JSON schema that the answer must have; None if it may be any text."""
         return _read_format(self.response_format)
 
     @property
     def question(self) -> str | None:
         """The question, if the request is for an answer to it and nothing else."""
-        is_plain = not self.offered_tools and self.schema is None
+        is_plain = not self.offered_tools and self.answer_schema is None
         return only_question(self.conversation) if is_plain else None
 
     @property

@@ -241,7 +241,10 @@ class Service(Serving):
             return [make(prompt=t, max_new_tokens=longest, question=q) for t, q in encoded]
         self._check_tools(asked)
         tokens, question, is_detectors = self.encode_chat(
-            asked.conversation, asked.context, tools=asked.offered_tools, is_json=bool(asked.schema)
+            asked.conversation,
+            asked.context,
+            tools=asked.offered_tools,
+            is_json=bool(asked.answer_schema),
         )
         most = min(made.max_new_tokens, longest) if is_detectors else longest
         cut: Cut = made.cut if is_detectors else "none"
@@ -268,10 +271,10 @@ class Service(Serving):
     def compile(self, asked: ChatRequest) -> "Grammar | None":
         """The grammar of the answer, if it must be JSON. Raises ApiError. Runs in a thread of its
         own, as `prepare` does, which finds it again."""
-        if asked.schema is None:
+        if asked.answer_schema is None:
             return None
         try:
-            return self.session.grammars.compile(asked.schema)
+            return self.session.grammars.compile(asked.answer_schema)
         except InputError as error:
             raise invalid("response_format", f"'response_format': {error}") from None
 

@@ -3,7 +3,7 @@
     python benchmarks/serve.py                          the embedded model on this CPU, 8 at once
     python benchmarks/serve.py --part llama-7b          random weights of Llama-2-7B's shape, GPU
     python benchmarks/serve.py --part transformers      against "transformers serve", over HTTP
-    python benchmarks/serve.py --part vllm --repeats 10 --levels 1 8 32 --max-new-tokens 64
+    python benchmarks/serve.py --part vllm --repeats 10 --levels 1 8 32 --max-new-tokens 24
     python benchmarks/serve.py --part waiting           short questions beside long prompts
     python benchmarks/serve.py --part soak              64 clients for a minute: does it hold?
     python benchmarks/serve.py --part upstream --upstream http://127.0.0.1:8001/v1 --model NAME

@@ -74,24 +74,29 @@ def run_vllm(args):
         commands = {"plain": plain, "inside": inside}
         servers = {n: stack.enter_context(serving(c, model)) for n, c in commands.items()}
         for clients in args.levels:
-            asked, ratios, rates = questions[: max(4, clients)], [], {n: [] for n in servers}
+            asked = questions[: max(2, clients)]
+            rates, busy = {n: [] for n in servers}, {n: [] for n in servers}
             for number in range(args.repeats + 1):  # the first pair warms up
                 for name in sorted(servers, reverse=bool(number % 2)):
                     with servers[name].awake():
-                        port = servers[name].port
+                        port, before = servers[name].port, servers[name].cpu_seconds()
                         tokens, seconds, _ = ask_all(port, model, asked, clients, args, more)
+                        busy[name].append((servers[name].cpu_seconds() - before) / tokens)
                     rates[name].append(tokens / seconds)
-                ratios.append(1 - rates["inside"][-1] / rates["plain"][-1])
-            report_pairs(clients, rates, ratios[1:])
+            report_pairs(clients, rates, lambda plain, inside: 1 - inside / plain, "tokens/s")
+            busy = {name: [1e3 * one for one in some] for name, some in busy.items()}
+            report_pairs(clients, busy, lambda plain, inside: inside / plain - 1, "CPU ms/token")
 
 
-def report_pairs(clients, rates, overheads):
+def report_pairs(clients, found, compare, unit):
     """The mean overhead of the pairs with its 95% interval."""
+    pairs = list(zip(found["plain"][1:], found["inside"][1:], strict=True))
+    overheads = [compare(*pair) for pair in pairs]
     mean, error = statistics.fmean(overheads), scipy.stats.sem(overheads)
     low, high = scipy.stats.t.interval(0.95, len(overheads) - 1, mean, error)
-    plain, inside = (statistics.median(rates[name][1:]) for name in ("plain", "inside"))
+    plain, inside = (statistics.median(some) for some in zip(*pairs, strict=True))
     print(
-        f"{clients:3} clients: plain {plain:.1f} tokens/s, with the detector {inside:.1f}, overhead"
+        f"{clients:3} clients: plain {plain:.1f} {unit}, with the detector {inside:.1f}, overhead"
         f" {mean:.1%} [{low:.1%}, {high:.1%}] in {len(overheads)} pairs",
         flush=True,
     )
@@ -119,8 +124,10 @@ class Server:
         self.process, self.port = process, port
 
     def cpu_seconds(self):
-        times = psutil.Process(self.process.pid).cpu_times()
-        return times.user + times.system
+        """Of all its processes."""
+        first = psutil.Process(self.process.pid)
+        times = [one.cpu_times() for one in (first, *first.children(recursive=True))]
+        return sum(one.user + one.system for one in times)
 
     @contextmanager
     def awake(self):

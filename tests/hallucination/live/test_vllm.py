@@ -8,16 +8,21 @@ import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import clew
 from clew.base.errors import InputError
 from clew.hallucination.capture import ExtractConfig
 from clew.hallucination.live.features import Answer
 from clew.hallucination.live.session import Session
+from clew.hallucination.llm.recording import Recording, RowRecord
+from clew.hallucination.llm.vllm_decoder import STATES
+from clew.hallucination.traces.schema import TraceShape
 from tests.hallucination.live.making import read_traces
 
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")
@@ -120,6 +125,28 @@ def test_stream_and_several_answers_have_the_risk_of_each(served: str) -> None:
     assert chunks[-1]["clew"]["state"] in ("checked", "out_of_distribution")
     two = json.loads(ask(served, QUESTIONS[1], n=2, temperature=1.0, seed=1, max_tokens=80))
     assert [len(one["clew"]["tokens"]) > 0 for one in two["choices"]] == [True, True]
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_step_of_answers_is_recorded_as_any_pass_is(is_ahead: bool) -> None:
+    shape = TraceShape(layers=3, dim=5, heads=2, edges_per_token=2, node_dim=2)
+    recording = Recording(shape=shape, basis=None, columns=frozenset(STATES - {"nodes"}))
+    rows, states = torch.tensor([4, 0, 2]), torch.randn(4, 3, 3, 5)
+    alive = torch.tensor([True, False, True]) if is_ahead else None
+    both = [RowRecord(recording, torch.device("cpu"), torch.float32) for _ in range(2)]
+    for record in both:
+        record.prepare_resize(5, 8)()
+    for number, step in enumerate(states):
+        places = torch.full((3,), number)
+        passed = SimpleNamespace(
+            rows=rows, positions=places, last=torch.arange(3), uses_kernels=False
+        )
+        both[0].add_states(passed, step.transpose(0, 1), alive)
+        both[1].add_step(rows, step, alive)
+    for row in rows.tolist():
+        plain, by_step = (record.copy(row, 4, 4).tensors for record in both)
+        for name, values in plain.items():
+            torch.testing.assert_close(by_step[name], values, msg=name)
 
 
 @pytest.mark.parametrize("setting", ["num_beams", "draws"])

@@ -42,7 +42,7 @@ def test_family_is_captured_and_served_as_plain_passes_answer(family: str, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen3_vl", "mistral3"])
+@pytest.mark.parametrize("family", ["gemma3", "gemma4", "llama4", "mistral3", "qwen3_vl"])
 def test_vision_language_model_answers_text_by_its_ordinary_name(
     family: str, tmp_path: Path
 ) -> None:

@@ -143,7 +143,7 @@ def _entropy(data: Features, split: str) -> list[np.ndarray]:
 
 
 def _find_reader(part: Part) -> _TokenMethod:
-    """It marks spans as `clew check` does: of answers above the threshold only."""
+    """It marks spans where `clew check` does: in answers above the threshold only."""
     from clew.hallucination.grounded.method import read_tokens  # loads transformers
     from clew.hallucination.grounded.reader import find_spans
 

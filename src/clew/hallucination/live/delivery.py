@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,8 @@ from clew.hallucination.traces.compact import to_float16
 class LiveAnswer:
     """A whole answer with its risk. `tokens` are those of the text: tokens of a repetition that it
     was cut before may have come as events. `vector` is what adaptation needs of it, if asked for
-    and it could be checked. Of one that `is_withheld`, only the risk is left."""
+    and it could be checked. Of one that `is_withheld`, only the risk is left. Its `calls`
+    of tools, in OpenAI's shape, and the `reasoning` before it are not in its text."""
 
     text: str
     tokens: tuple[Token, ...]
@@ -56,6 +58,18 @@ class LiveAnswer:
     risk: Risk
     vector: Float32[np.ndarray, " numbers"] | None = None
     is_withheld: bool = False
+    calls: tuple[dict[str, Any], ...] = ()
+    reasoning: str = ""
+
+    @property
+    def finish_reason(self) -> str:
+        """OpenAI's: an answer that was cut where the detector's training answers were has stopped.
+        One that was replaced is complete."""
+        if self.is_withheld:
+            return "stop" if self.text else "content_filter"
+        if self.ended == "length":
+            return "length"
+        return "tool_calls" if self.calls else "stop"
 
 
 class LiveTicket(Events[LiveAnswer]):

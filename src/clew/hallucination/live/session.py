@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -32,10 +33,12 @@ from clew.hallucination.live.scoring import (
 from clew.hallucination.llm.device_map import explain_spread, is_spread
 from clew.hallucination.llm.embedded import DeviceMap
 from clew.hallucination.llm.engine import Engine, EngineLoad
+from clew.hallucination.llm.grammar import Grammars
 from clew.hallucination.llm.models import (
     LoadedModel,
     context_tokens,
     describe_model,
+    end_tokens,
     load_model,
     settle_threads,
 )
@@ -167,6 +170,11 @@ class Session:
             cut=cut or made.cut,
             sampling=sampling or Sampling(),
         )
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """For answers that have a JSON schema."""
+        return Grammars(self.tokenizer, end_tokens(*self.loaded))
 
     def scorer(
         self, *, rows: int | None = None, tokens: bool = False, vectors: bool = False

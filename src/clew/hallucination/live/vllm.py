@@ -39,6 +39,7 @@ _KEY = "clew_detector"  # in vLLM's `additional_config`
 _PATH = "/clew/risks"
 _START_SECONDS, _END_SECONDS, _POLL_SECONDS = 1800.0, 30.0, 0.5
 _BEYOND = "vLLM generated on behind the text that it returned, as after a stop text"
+_RESPONSES = "answers of the Responses API are not checked inside vLLM"
 _ENDED = {"length": "length", None: "canceled"}
 
 
@@ -182,12 +183,12 @@ class EngineInspector:
     """Asks vLLM for what the detector in it says about answers."""
 
     def __init__(self, url: str, detector: Detector, service: Serving) -> None:
-        self._url, self._detector, self._service = url, detector, service
+        self._client, self._detector, self._service = open_client(url), detector, service
         self.name = detector.name
 
     def __call__(self, answers: Sequence[PassedAnswer]) -> list[Clew]:
         asked = [self._describe(one) for one in answers]
-        found = ask_risks(self._url, asked)
+        found = ask_risks(self._client, asked)
         return [self._finish(*pair) for pair in zip(answers, found, strict=True)]
 
     def _describe(self, one: PassedAnswer) -> dict[str, Any]:
@@ -208,8 +209,9 @@ class EngineInspector:
     def _finish(self, one: PassedAnswer, clew: Clew) -> Clew:
         names = Risk.__dataclass_fields__
         risk = Risk(**{name: clew[name] for name in names})
-        if one.problem is not None:
-            risk = unavailable(one.problem, method=self.name)
+        problem = one.problem or (_RESPONSES if "input" in one.asked else None)
+        if problem is not None:
+            risk = unavailable(problem, method=self.name)
         self._service.metrics.count_answer(risk, ENDPOINT)
         withheld = self._service.settings.withholds(risk.risk_level)
         return {**clew, **risk.to_dict(), "withheld": withheld, "promise": None}
@@ -230,10 +232,16 @@ class EngineInspector:
         return body
 
 
-def ask_risks(url: str, asked: Sequence[Mapping[str, Any]]) -> list[Clew]:
+def open_client(url: str) -> httpx.Client:
+    """Kept for all requests: reading certificates takes 80 ms of CPU time. Each has a connection of
+    its own, which no server has closed meanwhile."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.Client(base_url=url, limits=limits, trust_env=False, timeout=60.0)
+
+
+def ask_risks(client: httpx.Client, asked: Sequence[Mapping[str, Any]]) -> list[Clew]:
     """The clew objects that vLLM's worker gives answers. Raises ClewError."""
-    with httpx.Client(trust_env=False, timeout=httpx.Timeout(60.0)) as client:
-        response = client.post(f"{url}{_PATH}", json=list(asked))
+    response = client.post(_PATH, json=list(asked))
     content = response.json()
     if response.is_error:
         raise ClewError(f"vLLM does not check answers: {content['error']}")
@@ -264,15 +272,16 @@ class VllmServer:
 
     def wait(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Until it answers, and its worker has the detector. Raises ClewError."""
-        for _ in _moments(_START_SECONDS):
-            if self._process.poll() is not None:
-                raise ClewError("vLLM could not be started: see what it has printed above.")
-            with suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/health", trust_env=False).is_success:
-                    ask_risks(self.url, [])
+        with open_client(self.url) as client:
+            for _ in _moments(_START_SECONDS):
+                if self._process.poll() is not None:
+                    raise ClewError("vLLM could not be started: see what it has printed above.")
+                with suppress(httpx.TransportError):
+                    if client.get("/health").is_success:
+                        ask_risks(client, [])
+                        return
+                if should_stop():
                     return
-            if should_stop():
-                return
         raise ClewError(f"vLLM was not ready within {_START_SECONDS:g} s.")
 
     @property

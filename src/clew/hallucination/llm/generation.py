@@ -15,7 +15,7 @@ from torch import Tensor
 from clew.hallucination.llm.packing import Segment
 from clew.hallucination.llm.prompts import AnswerEnd, Pieces
 from clew.hallucination.llm.recording import Reading, RowCopy, to_device
-from clew.hallucination.llm.requests import Ended, Finished, Request, Sampling, Ticket, Token
+from clew.hallucination.llm.requests import Ended, Finished, Request, Ticket, Token
 
 _BROKEN = "\ufffd"
 # A character has at most four bytes, and a token at least one.
@@ -58,7 +58,7 @@ class ActiveRequest:
 
     def __post_init__(self) -> None:
         self.request: Request = self.ticket.request
-        self.chooser = Chooser(self.request.sampling, self.request.max_new_tokens)
+        self.chooser = Chooser(self.request)
         self._chosen: list[Token] = []
         # Of the tokens that have passed through the model.
         self._nodes: list[Float[Tensor, "layers node_dim"] | None] = []
@@ -131,12 +131,15 @@ class ActiveRequest:
             self.ended = reason or "length"
             return
         self.tokens.append(chosen.id)
+        self.chooser.accept(chosen.id)
         self._chosen.append(chosen)
         self._text.add(chosen.id)
         if not ignores_end and (keep := self.end.repeats(self.tokens)) is not None:
             self._cut(keep, "repetition")
         elif self.request.stop:
             self._look_for_stop()
+        if self.ended is None and self.chooser.is_complete:
+            self.ended = "end"
 
     def deliver(self) -> Iterator[Token]:
         """The passed tokens whose text can no longer be part of a stop text."""
@@ -272,19 +275,23 @@ class StopTexts:
 
 
 class Chooser:
-    """The choices of one request: the next random number, and the tokens it has had."""
+    """The choices of one request: the next random number, and what may follow the tokens so far."""
 
-    def __init__(self, sampling: Sampling, max_new_tokens: int) -> None:
+    def __init__(self, request: Request) -> None:
+        sampling, most = request.sampling, request.max_new_tokens
         self.sampling = sampling
+        self._constraint = None if request.grammar is None else request.grammar.start()
         # Whether the choice depends on all tokens before it, by more than their pass.
-        self.needs_history = bool(sampling.frequency_penalty or sampling.presence_penalty)
+        self.needs_history = bool(
+            sampling.frequency_penalty or sampling.presence_penalty or self._constraint
+        )
         # Whether the model's most likely token is the choice.
         self.is_greedy = sampling.temperature == 0 and not self.needs_history
         if not self.is_greedy:
             seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
             # One more than there are tokens: the next one may say how the answer ended.
             self._numbers = (
-                draw_numbers(f"live:{seed}", 1, max_new_tokens + 1)[0]
+                draw_numbers(f"live:{seed}", 1, most + 1)[0]
                 if sampling.numbers is None
                 else sampling.numbers
             )
@@ -296,6 +303,20 @@ class Chooser:
         is_cut = made.top_k is not None or made.top_p < 1 or self.needs_history
         return not is_cut and made.temperature >= _LEAST_TEMPERATURE
 
+    @property
+    def problem(self) -> str | None:
+        """Why the next token cannot be chosen."""
+        return None if self._constraint is None else self._constraint.problem
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing may follow."""
+        return self._constraint is not None and self._constraint.is_complete
+
+    def accept(self, token: int) -> None:
+        if self._constraint is not None:
+            self._constraint.accept(token)
+
     def number(self, position: int) -> float:
         return self._numbers[position] if position < len(self._numbers) else 0.0
 
@@ -305,7 +326,9 @@ class Chooser:
         """Logits to draw from: with the penalties and the temperature applied, and minus infinity
         for the tokens that are not allowed."""
         sampling = self.sampling
-        if so_far and self.needs_history:
+        if self._constraint is not None:
+            logits = self._constraint.filter(logits)
+        if so_far and (sampling.frequency_penalty or sampling.presence_penalty):
             seen, counts = torch.tensor(so_far, device=logits.device).unique(return_counts=True)
             penalty = sampling.frequency_penalty * counts + sampling.presence_penalty
             logits = logits.index_add(0, seen, -penalty.to(logits.dtype))

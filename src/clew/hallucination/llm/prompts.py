@@ -177,17 +177,24 @@ def shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 def format_chat(
-    tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, generate: bool = True
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    generate: bool = True,
 ) -> str:
     """A conversation in the model's chat template, which is a program by the model's author, ready
-    for the next answer if `generate`. Raises InputError if it fails, or its result is too long to
-    be tokenized."""
+    for the next answer if `generate`; it shows the model the `tools` that it may call. Raises
+    InputError if it fails, or its result is too long to be tokenized."""
     from jinja2 import TemplateError
 
-    given = sum(len(str(message.get("content", ""))) for message in messages)
+    given = sum(len(str(one)) for one in (*messages, *(tools or ())))
     try:
         whole = tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=generate, tokenize=False
+            list(messages),
+            tools=list(tools) if tools else None,
+            add_generation_prompt=generate,
+            tokenize=False,
         )
     except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise _unusable_template(shortened(str(error))) from error
@@ -384,12 +391,16 @@ class Encoder:
             tokens = iter(self._tokenize(texts, special=not self.prompt.chat))
             yield from (why if why is not None else next(tokens) for why in reasons)
 
-    def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """A conversation, ready for the next answer. A model without a chat template gets a single
-        user message in the detector's prompt. Raises InputError for a conversation that it cannot
-        read, or that is too long."""
+    def encode_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """A conversation, ready for the next answer, which may call `tools`. A model without a chat
+        template gets a single user message in the detector's prompt. Raises InputError for a
+        conversation that it cannot read, or that is too long."""
         if getattr(self.tokenizer, "chat_template", None):
-            whole = format_chat(self.tokenizer, messages)
+            whole = format_chat(self.tokenizer, messages, tools=tools)
             self._refuse_excess(whole, "the conversation")
             [tokens] = self._tokenize([whole])
             if len(tokens) >= self.max_tokens:

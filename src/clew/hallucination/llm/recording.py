@@ -203,6 +203,20 @@ class RowRecord:
             nodes = self._basis.project(states).transpose(0, 1)
             self._tensors["nodes"][planned.rows, :, planned.positions] = nodes
 
+    def add_step(
+        self,
+        rows: Int[Tensor, " tokens"],
+        states: Float[Tensor, "tokens layers dim"],
+        alive: Bool[Tensor, " tokens"] | None,
+    ) -> None:
+        """Add one token of each of some answers, if only whole answers are recorded of them: their
+        nodes are not. A GPU is not waited for; tokens that are not alive go to the spare row."""
+        rows = rows if alive is None else rows.where(alive, self.rows)
+        if (kept := self._tensors.get("last_hidden")) is not None:
+            kept.index_copy_(0, rows, states.to(self._dtype))
+        if (sums := self._tensors.get("answer_sum")) is not None:
+            sums.index_add_(0, rows, states.float())
+
     def _add_with_kernels(self, planned: Passed, states: Tensor, alive: Tensor) -> None:
         from clew.hallucination.llm.kernels import keep_last, sum_states
 

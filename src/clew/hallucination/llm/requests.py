@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from clew.hallucination.llm.grammar import Grammar
     from clew.hallucination.llm.recording import RowCopy
 
 
@@ -53,7 +54,8 @@ class Request:
     one of the texts in `stop` (excluded from the answer), where `cut` says, or after
     `max_new_tokens`. `top_logprobs`: how many alternatives to report per token. Only a request
     that `is_scored` is recorded. One that `ignores_end` ends after `max_new_tokens`. `question` is
-    the text of the question, for detectors that compare answers."""
+    the text of the question, for detectors that compare answers. With a `grammar`, the answer is
+    of that form."""
 
     prompt: list[int]
     max_new_tokens: int
@@ -64,6 +66,7 @@ class Request:
     top_logprobs: int = 0
     is_scored: bool = True
     ignores_end: bool = False
+    grammar: "Grammar | None" = None
 
     def __post_init__(self) -> None:
         least = self.max_new_tokens

@@ -324,6 +324,9 @@ class Scheduler:
         if token is not None and not isfinite(token.logprob) and not self._is_closed_batch:
             self._fail([running], ArithmeticError("its logits are not finite"))
             return
+        if problem := running.chooser.problem:
+            self._fail([running], InputError(f"the schema took too much: {problem}."))
+            return
         if token is not None:
             running.choose(token)
         if taken.completes_record:

@@ -22,6 +22,7 @@ _TOKENS_STEP = 256
 _FIRST_ROWS = 32
 # Finished requests that are kept until they are asked for, beside those that run.
 _KEPT = 512
+_LEAST = -1e4
 _AGAIN = "vLLM preempted the answer, and did not pass all of it again"
 _UNKNOWN = "vLLM has no record of the answer: it was not asked for in time, or never ran"
 
@@ -38,8 +39,10 @@ class _Tracked:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """The tokens of a pass that are recorded: the `chosen` of all, None for all of them."""
+    """The tokens of a pass that are recorded: the `chosen` of all, None for all of them. One that
+    `decodes` has one token of each answer, and nothing of prompts."""
 
+    decodes: bool
     requests: list[_Tracked]
     chosen: Int[Tensor, " tokens"] | None
     rows: Int[Tensor, " tokens"]
@@ -83,7 +86,8 @@ class StateRecorder:
         dtype = next(p.dtype for p in self._model.parameters() if p.is_floating_point())
         self._device = runner.device
         self._record = RowRecord(recording, self._device, dtype)
-        self._keeps_all = "nodes" in recording.columns and reads
+        self._has_nodes = "nodes" in recording.columns
+        self._keeps_all = self._has_nodes and reads
         self._ends = torch.tensor(sorted(ends), device=self._device)
         self._requests: dict[str, _Tracked] = {}
         self._free: list[int] = []
@@ -91,7 +95,8 @@ class StateRecorder:
         self._numbers = torch.zeros(0, 0, 3, device=self._device)
         self._failure: str | None = None
         self._step: _Step | None = None
-        self._kept: list[Tensor] = []
+        self._states: Tensor | None = None  # of the pass, by token and layer
+        self._layer = 0
         self._next: tuple[dict[int, int], Tensor, Tensor] | None = None
         self._handles = self._hook()
 
@@ -149,7 +154,7 @@ class StateRecorder:
 
     def _start(self, *_: Any) -> None:
         """Before a pass: which of its tokens belong to which request."""
-        self._step, self._kept = None, []
+        self._step, self._states, self._layer = None, None, 0
         batch, count = self._runner.input_batch, self._runner.input_batch.num_reqs
         if not count or (self._reads and not self._is_read(batch.req_ids[0])):
             return
@@ -171,14 +176,17 @@ class StateRecorder:
         borders: np.ndarray,
     ) -> _Step:
         places, last = None, borders[1:] - 1
+        is_answer = positions >= np.repeat([one.prompt for one in requests], np.diff(borders))
+        decodes = len(rows) == len(requests) and bool(is_answer.all())
         if not self._keeps_all and len(rows) > len(requests):
             # Of a prompt, only the last token.
-            needed = positions >= np.repeat([one.prompt for one in requests], np.diff(borders))
+            needed = is_answer
             needed[last] = True
             places = needed.nonzero()[0]
             rows, positions = rows[places], positions[places]
             last = np.searchsorted(places, last)
         return _Step(
+            decodes=decodes and not self._has_nodes,
             requests=requests,
             chosen=None if places is None else self._tensor(places),
             rows=self._tensor(rows),
@@ -259,24 +267,38 @@ class StateRecorder:
         if self._step is None:
             return
         first, *rest = output if isinstance(output, tuple | list) else (output,)
-        states = self._step.choose(_flat(first))
-        is_split = bool(rest) and isinstance(rest[0], Tensor) and rest[0].shape == first.shape
-        # The residual is added in the next layer, whose kernels may write into both.
-        added = self._step.choose(_flat(rest[0])) if is_split else torch.zeros_like(states[:1])
-        self._kept.append(states + added)
+        kept = self._next_states(states := self._step.choose(_flat(first)))
+        if rest and isinstance(rest[0], Tensor) and rest[0].shape == first.shape:
+            # The residual is added in the next layer, whose kernels may write into both.
+            torch.add(states, self._step.choose(_flat(rest[0])), out=kept)
+        else:
+            kept.copy_(states)
+
+    def _next_states(self, states: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens dim"]:
+        """Where those of the next layer go. By token first: a record adds whole rows then."""
+        if self._states is None:
+            count, dim = states.shape
+            self._states = states.new_empty(count, self._record.recording.shape.layers, dim)
+        self._layer += 1
+        return self._states[:, self._layer - 1]
 
     def _finish(self, _module: nn.Module, _input: Any, output: Any) -> None:
         step = self._step
         if step is None:
             return
         hidden = _flat(output[0] if isinstance(output, tuple | list) else output)
-        states = torch.stack([*self._kept, step.choose(hidden)])
-        self._kept = []
+        last = step.choose(hidden)
+        self._next_states(last).copy_(last)
+        states, self._states = self._states, None
+        assert states is not None
         alive = None
         if len(self._ends):
             ids = self._numbers[step.rows, step.positions, 0].long()
             alive = ~torch.isin(ids, self._ends)
-        self._record.add_states(step, states, alive)
+        if step.decodes:
+            self._record.add_step(step.rows, states, alive)
+        else:
+            self._record.add_states(step, states.transpose(0, 1), alive)
         if self._reads:
             self._score(hidden, step)
 
@@ -303,7 +325,8 @@ class StateRecorder:
         logprobs = logits.float().log_softmax(-1)
         entropies = logprobs[:, 0]
         if self._entropies:
-            entropies = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
+            # Of a token that cannot come, 0 times minus infinity is 0.
+            entropies = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp(min=_LEAST))
         places = {one.row: place for place, one in enumerate(self._step.requests)}
         self._next = places, logprobs, entropies
 

@@ -41,6 +41,11 @@ def detector_folder(
     questions_file: Path,
 ) -> Path:
     """A probe that a comparison has kept for the tiny chat model."""
+    return keep_probe(chat_folder, chat_model, questions_file, tmp_path_factory.mktemp("made"))
+
+
+def keep_probe(folder: Path, model: LoadedModel, questions_file: Path, made: Path) -> Path:
+    """The folder of a detector for a tiny model."""
     from clew.base.progress import ignore_event
     from clew.hallucination.capture import extract
     from clew.hallucination.comparison import compare_methods
@@ -48,9 +53,8 @@ def detector_folder(
     from tests.hallucination.live.making import preprocess_tiny
     from tests.stores import one_thread, tiny_config
 
-    made = tmp_path_factory.mktemp("made")
     with one_thread():
-        extract(tiny_config(chat_folder, questions_file, made / "traces"), loaded=chat_model)
+        extract(tiny_config(folder, questions_file, made / "traces"), loaded=model)
         samples = preprocess_tiny(made / "traces", made / "samples").out
         config = compare_config(samples, made / "comparison", methods=("linear_probe",), seeds=1)
         compare_methods(config, ignore_event)

@@ -124,9 +124,12 @@ def malformed(target: Target) -> None:
                 assert_refused(target.post(body, path=path), 400, 413, 422)
 
 
+_NEWER = ("tools", "tool_choice", "response_format")
+
+
 def unusual_fields(target: Target) -> None:
     deep = json.loads("[" * 30 + "]" * 30)
-    for field in ("messages", "temperature", "n", "stop", "seed", "tools", "stream", SECRET):
+    for field in ("messages", "temperature", "n", "stop", "seed", *_NEWER, "stream", SECRET):
         for value in (deep, {"a": deep}, "x" * 10_000, -1, 10**30, 1e308, [[]], True):
             status, body = target.post({**target.body("a"), field: value})
             assert status in (200, 400, 404, 413, 422), (field, value, body)

@@ -190,13 +190,10 @@ def test_conversations_are_scored_on_their_last_answer(served: Served) -> None:
 def test_errors_are_those_of_openai(
     served: Served, kind: type[openai.APIStatusError], fields: dict, param: str, code: str
 ) -> None:
-    tools = [{"type": "function", "function": {"name": "f"}}]
     client = served.client()
     with pytest.raises(kind) as error:
         client.chat.completions.create(**{**CHAT, **fields})
     assert (error.value.param, error.value.code) == (param, code)
-    with pytest.raises(openai.BadRequestError, match="'tools' is not supported"):
-        client.chat.completions.create(**CHAT, tools=tools)  # type: ignore[call-overload]
 
 
 def test_the_model_is_listed(served: Served) -> None:

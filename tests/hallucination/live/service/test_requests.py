@@ -54,6 +54,7 @@ def test_penalties_hold_without_sampling_too() -> None:
 def test_fields_that_change_nothing_are_accepted() -> None:
     harmless = {"user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto"}
     empty = {"tools": [], "logit_bias": {}, "response_format": {"type": "text"}, "audio": None}
+    empty |= {"tool_choice": "auto", "parallel_tool_calls": True}
     null = dict.fromkeys(("temperature", "stop", "n", "stream", "stream_options", "seed"))
     assert ask(**harmless, **empty, **null) == ask()
 
@@ -111,9 +112,11 @@ def test_fields_that_need_another_are_refused_alone(fields: dict[str, Any], para
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "4", "tool_call_id": "a"}, "tool_call_id"),
-        ({"role": "tool", "content": "4"}, "role"),
-        ({"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}, "tool_calls"),
+        ({"role": "user", "content": "4", "tool_call_id": "a"}, "tool_call_id"),
+        ({"role": "function", "content": "4"}, "role"),
+        ({"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}, "tool_calls[0]"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}, "t"),
+        ({"role": "user", "content": "a", "tool_calls": [{"id": "a"}]}, "tool_calls"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "content[0]"),
         ({"role": "user", "content": [{"type": "file"}]}, "content[0].type"),
         ({"role": "user", "content": None}, "content"),
@@ -136,6 +139,15 @@ def test_messages_of_several_parts_and_turns_are_read() -> None:
         *({"role": "system", "content": "ab"}, USER),
         *({"role": "assistant", "content": "no"}, USER),
     ]
+
+
+def test_calls_and_their_results_are_read_as_chat_templates_take_them() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    result = {"role": "tool", "content": "4", "tool_call_id": "a"}
+    assistant = {"role": "assistant", "content": None, "tool_calls": [call]}
+    [_, called, read] = ask(messages=[USER, assistant, result]).conversation
+    assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
+    assert called["content"] == "" and read == result
 
 
 @pytest.mark.parametrize(

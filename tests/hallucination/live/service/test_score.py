@@ -57,7 +57,7 @@ def test_conversations_and_empty_answers_are_scored_or_say_why_not(served: Serve
         ({**ITEM, "messages": QUESTION}, 400, "question"),
         ([ITEM, {**ITEM, "extra": 1}], 400, "[1].extra"),
         ({**ITEM, "answer": 5}, 400, "answer"),
-        ({"answer": "a", "messages": [{"role": "tool", "content": "b"}]}, 400, "messages[0].role"),
+        ({"answer": "a", "messages": [{"role": "robot", "content": "b"}]}, 400, "messages[0].role"),
         ([ITEM] * 257, 422, None),
         (None, 400, None),
     ],

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +22,8 @@ from clew.base.errors import InputError
 from clew.hallucination.grounded import load_reader
 from clew.hallucination.live.feedback import Feedback
 from clew.hallucination.live.service.inspection import PassedAnswer, find_sources
+from clew.hallucination.live.service.relay import read_input
+from clew.hallucination.live.service.requests import read_messages
 from clew.hallucination.live.service.upstream import UpstreamSettings
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import QUESTION, Served, serving
@@ -29,12 +33,14 @@ from tests.hallucination.live.service.upstreams import (
     Running,
     chunks,
     raw_upstream,
+    response,
+    response_events,
     running,
     say,
     whole,
 )
 
-CHAT, TEXT = "v1/chat/completions", "v1/completions"
+CHAT, TEXT, RESPONSES = "v1/chat/completions", "v1/completions", "v1/responses"
 ASK = {"model": "any", "messages": QUESTION}
 STREAM = {**ASK, "stream": True}
 CLEW = re.compile(rb',"clew":\{(?:[^{}]|\{[^{}]*\})*\}')
@@ -79,8 +85,6 @@ def test_a_response_keeps_its_bytes_and_gets_a_risk(fronted: Served) -> None:
 
 
 def fetch_bytes(served: Served, path: str, body: Any) -> bytes:
-    import urllib.request
-
     request = urllib.request.Request(
         f"{served.address}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -121,6 +125,120 @@ def test_the_openai_client_gets_the_risk_whole_and_streamed(fronted: Served) -> 
             text += choice.delta.content or ""
             last = (choice.model_extra or {}).get("clew", last)
     assert text == ANSWER and last is not None and last["state"] == "checked"
+
+
+def test_a_response_of_the_responses_api_keeps_its_bytes_and_gets_a_risk(fronted: Served) -> None:
+    asked = {"model": "any", "input": QUESTION[0]["content"]}
+    content, (_, _, headers) = fronted.fetch(RESPONSES, asked)[1], fronted.fetch(RESPONSES, asked)
+    assert content["clew"]["state"] == "checked" == headers["X-Clew-State"]
+    chat = fronted.fetch(CHAT, ASK)[1]["clew"]["risk"]
+    assert content["clew"]["risk"] == pytest.approx(chat, abs=1e-4)
+    assert CLEW.sub(b"", fetch_bytes(fronted, RESPONSES, asked)) == response("completed")
+    raw = fetch_bytes(fronted, RESPONSES, {**asked, "stream": True})
+    passed = b"".join(response_events(response("completed")))
+    assert raw.startswith(passed)
+    name, data = raw.removeprefix(passed).decode().removesuffix("\n\n").split("\n")
+    last = json.loads(data.removeprefix("data: "))
+    assert name == "event: clew.risk" and last["sequence_number"] == 100
+    assert last["clew"]["risk"] == pytest.approx(chat, abs=1e-4)
+
+
+def test_the_openai_client_gets_the_risk_of_responses(fronted: Served) -> None:
+    client = fronted.client().responses
+    asked: dict[str, Any] = {"model": "any", "input": QUESTION}
+    whole = client.create(**asked)
+    assert whole.output_text == ANSWER and 0 <= (whole.model_extra or {})["clew"]["risk"] <= 1
+    *_, completed, last = client.create(**asked, stream=True)
+    assert completed.type == "response.completed" and completed.response.output_text == ANSWER
+    assert last.type == "clew.risk" and last.clew["state"] == "checked"
+    with client.stream(**asked) as stream:
+        kinds = [one.type for one in stream]
+        assert stream.get_final_response().output_text == ANSWER
+    assert kinds[-1] == "clew.risk"
+
+
+def test_langchain_reads_responses_through_clew(fronted: Served) -> None:
+    openai = pytest.importorskip("langchain_openai")
+    options = {"base_url": f"{fronted.address}v1", "api_key": "none", "model": "any"}
+    chat = openai.ChatOpenAI(**options, use_responses_api=True)
+    assert chat.invoke("What is the capital of France?").text == ANSWER
+    assert "".join(one.text for one in chat.stream("What is it?")) == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"previous_response_id": "resp_0"}, "what only the upstream has"),
+        ({"conversation": "conv_0"}, "what only the upstream has"),
+        ({"tools": [{"type": "function", "name": "f"}]}, "calls tools"),
+        ({"status": "incomplete"}, "cut off"),
+        ({"status": "failed"}, "canceled"),
+        ({"input": [{"type": "image_generation_call"}]}, "the request cannot be read"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "cannot be read"),
+        ({"input": 5}, "it has no messages"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_that_cannot_be_checked_pass_as_they_are(
+    fronted: Served, fields: dict[str, Any], reason: str, stream: bool
+) -> None:
+    asked = {"input": "Which capital?", "stream": stream, **fields}
+    raw = fetch_bytes(fronted, RESPONSES, asked)
+    whole = response(fields.get("status", "completed"), calls="tools" in fields)
+    found = json.loads(raw.decode().rpartition("data: ")[2])["clew"]
+    assert found["state"] == "unavailable" and reason in found["reason"] and found["risk"] is None
+    expected = b"".join(response_events(whole)) if stream else whole
+    assert raw.startswith(expected) if stream else CLEW.sub(b"", raw) == expected
+
+
+def test_a_response_that_is_not_there_yet_has_no_answer(fronted: Served) -> None:
+    asked = {"input": "Which capital?", "background": True, "status": "queued"}
+    assert fetch_bytes(fronted, RESPONSES, asked) == response("queued")
+    assert fronted.fetch(RESPONSES, asked)[2]["X-Clew-State"] == "unavailable"
+
+
+def test_conversations_of_the_responses_api_are_read_as_those_of_a_chat() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    given = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What?"}]},
+        *({"type": "reasoning", "summary": []}, call),
+        {"type": "function_call_output", "call_id": "c", "output": "Paris"},
+    ]
+    found = read_messages(read_input({"instructions": "Be brief.", "input": given}))
+    assert [one["role"] for one in found] == ["system", "user", "assistant", "tool"]
+    assert [one["content"] for one in found] == ["Be brief.", "What?", "", "Paris"]
+
+
+def test_a_request_that_comes_back_ends_in_one_error(session: Session) -> None:
+    class Forwarding(Handler):
+        """What stands between: it passes requests on to `target`, with their headers."""
+
+        target = ""
+
+        def do_POST(self) -> None:
+            body = self._see()
+            found = self.server.seen[-1]  # type: ignore[attr-defined]
+            headers = {**found[2], "Host": "127.0.0.1"}
+            sent = urllib.request.Request(f"{Forwarding.target}{CHAT}", body, headers)
+            with suppress(urllib.error.HTTPError), urllib.request.urlopen(sent, timeout=60):
+                return
+            self.answer(b"{}", status=508)
+
+    with running(Forwarding) as between, in_front(session, between.url) as inner:
+        with in_front(session, f"{inner.address}v1") as outer:
+            Forwarding.target = outer.address
+            status, _, _ = outer.fetch(CHAT, ASK)
+            assert status == 508 and len(between.seen) == 1
+            assert len(between.seen[0][2]["X-Clew-Via"].split(",")) == 2
+        names = ", ".join(map(str, range(8)))
+        status, content, _ = inner.fetch(CHAT, ASK, **{"X-Clew-Via": names})
+        assert (status, content["error"]["code"]) == (508, "upstream_loop")
+
+
+def test_one_clew_in_front_of_another_works(fronted: Served) -> None:
+    with in_front(fronted.session, f"{fronted.address}v1") as outer:
+        content = outer.fetch(CHAT, ASK)[1]
+    assert content["clew"]["state"] == "checked"
 
 
 def test_langchain_reads_the_risk_from_headers_and_streamed_log_probabilities(
@@ -203,8 +321,8 @@ def test_errors_of_the_upstream_reach_the_client_as_they_are(fronted: Served) ->
 
 
 def test_what_cannot_be_checked_says_why(fronted: Served) -> None:
-    cases = ({"ends": "length"}, {"texts": [""]}, {"messages": [{"role": "tool", "content": "a"}]})
-    for case, word in zip(cases, ("cut off", "empty", "tool"), strict=True):
+    cases = ({"ends": "length"}, {"texts": [""]}, {"messages": [{"role": "robot", "content": "a"}]})
+    for case, word in zip(cases, ("cut off", "empty", "role"), strict=True):
         _, content, headers = fronted.fetch(CHAT, {**ASK, **case})
         assert content["clew"]["state"] == headers["X-Clew-State"] == "unavailable"
         assert word in content["clew"]["reason"] and "X-Clew-Risk" not in headers

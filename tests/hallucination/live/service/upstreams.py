@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 ANSWER = "Paris is the capital. It is in France. It has a river."
 # Numbers, escapes and spaces that another writer of JSON would change.
@@ -32,6 +33,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self._see()
+        if self.path == "/v1/responses":
+            return self._respond(json.loads(body))
         if self.path.partition("?")[0] not in ("/v1/chat/completions", "/v1/completions"):
             return self.answer(body, **{"Content-Type": self.headers["Content-Type"]})
         asked = json.loads(body)
@@ -42,6 +45,12 @@ class Handler(BaseHTTPRequestHandler):
         if asked.get("stream"):
             return self.stream(list(chunks(texts, is_chat, asked.get("ends", "stop"))))
         return self.answer(whole(texts, is_chat, asked.get("ends", "stop")))
+
+    def _respond(self, asked: Any) -> None:
+        whole = response(asked.get("status", "completed"), calls=bool(asked.get("tools")))
+        if asked.get("stream"):
+            return self.stream(list(response_events(whole)))
+        return self.answer(whole)
 
     def _see(self) -> bytes:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -104,6 +113,39 @@ def chunks(texts: list[str], is_chat: bool, ends: str = "stop") -> Iterator[byte
         yield f'data: {{{HEAD},"object":"{kind}","choices":[{choice}]}}\n\n'.encode()
     yield f'data: {{{HEAD},"object":"{kind}","choices":[],{USAGE}}}\n\n'.encode()
     yield b"data: [DONE]\n\n"
+
+
+def response(status: str, *, calls: bool = False) -> bytes:
+    """A response of the Responses API."""
+    text = f'{{"type":"output_text", "text": "{ANSWER}", "annotations":[], "logprobs":[]}}'
+    message = '{"id":"msg_1","type":"message","role":"assistant","status":"completed"'
+    output = f'{message},"content" : [{text}]}}'
+    if calls:
+        output = '{"type":"function_call","id":"f","call_id":"c","name":"f","arguments":"{}"}'
+    output = "" if status in ("queued", "in_progress") else output
+    usage = '"usage": {"input_tokens":7,"output_tokens":12, "total_tokens":19}'
+    head = '"id" : "resp_1","object":"response","created_at":1000, "model":"caf\\u00e9"'
+    more = '"parallel_tool_calls":true,"tool_choice":"auto","tools":[]'
+    return f'{{{head},"status":"{status}","output" : [{output}],{more}, {usage}}} \n'.encode()
+
+
+def response_events(whole: bytes) -> Iterator[bytes]:
+    """The events of a response, a word at a time."""
+    place = '"item_id":"msg_1","output_index":0,"content_index":0,"logprobs":[]'
+    part = '{"type":"output_text","text":"","annotations":[]}'
+    item = '{"id":"msg_1","type":"message","role":"assistant","status":"in_progress","content":[]}'
+    words = [json.dumps(f" {word}" if n else word) for n, word in enumerate(ANSWER.split(" "))]
+    events = [
+        ("created", f'"response":{response("in_progress").decode().strip()}'),
+        ("output_item.added", f'"output_index":0,"item":{item}'),
+        ("content_part.added", f'{place},"part":{part}'),
+        *(("output_text.delta", f'{place},"delta": {word}') for word in words),
+        ("completed", f'"response":{whole.decode().strip()}'),
+    ]
+    for number, (kind, inner) in enumerate(events):
+        number = 99 if kind == "completed" else number
+        about = f'"type":"response.{kind}","sequence_number":{number}, {inner}'
+        yield f"event: response.{kind}\ndata: {{{about}}}\n\n".encode()
 
 
 class Running:

@@ -149,13 +149,16 @@ def build_vllm_app(
 def _add_answers(app: "FastAPI", service: Service) -> None:
     from fastapi import Request
 
-    tokenizing = asyncio.Semaphore(_TOKENIZED_AT_ONCE)
+    tokenizing, compiling = (asyncio.Semaphore(_TOKENIZED_AT_ONCE) for _ in range(2))
 
     async def answer(request: Request, read: Callable[[Any], Asked]) -> "Response":
         service.lifecycle.check()
         asked = read(body := await read_json(request))
         operation().ask(body, service.model_name)
         service.check_model(asked.model)
+        if isinstance(asked, ChatRequest) and asked.answer_schema is not None:
+            async with compiling:  # a hostile schema does not hold up those without one
+                await asyncio.to_thread(service.compile, asked)
         async with tokenizing:
             work = await asyncio.to_thread(service.prepare, asked)
         answering = service.start(asked, work)
@@ -215,6 +218,9 @@ async def _respond_whole(
             answers.cancel(), left.cancel()
     shape = Shape.of(service, asked)
     for index, (engine_request, one) in enumerate(zip(work, found, strict=True)):
+        if (reader := service.call_reader(asked, engine_request)) is not None:
+            _ = [reader.feed(token) for token in one.tokens], reader.finish()
+            one = found[index] = service.with_calls(one, reader.said)
         service.record(asked, engine_request, one, shape.id, index)
     counts = _count_prompts(work, asked.n), sum(len(one.tokens) for one in found)
     content = shape.whole([service.guard(one) for one in found], *counts)
@@ -250,11 +256,18 @@ async def _chunks(
     shape = Shape.of(service, asked)
     no_usage = {"usage": None} if asked.includes_usage else {}
     offsets, tokens = [0] * len(work), 0
+    readers = [service.call_reader(asked, one) for one in work]
     for choice in range(len(work)):
         if first := shape.start(choice):
             yield first | no_usage
     async for choice, event in answering.events():
+        if (reader := readers[choice]) is not None:
+            calls = len(reader.said.calls)
+            said = reader.finish() if isinstance(event, LiveAnswer) else reader.feed(event)
+            if said:
+                yield shape.said(choice, said, reader.take_tokens(), calls) | no_usage
         if isinstance(event, LiveAnswer):
+            event = event if reader is None else service.with_calls(event, reader.said)
             service.record(asked, work[choice], event, shape.id, choice)
             tokens += len(event.tokens)
             shown = service.guard(event)
@@ -262,7 +275,7 @@ async def _chunks(
                 for chunk in shape.body(choice, shown):
                     yield chunk | no_usage
             yield shape.end(choice, shown) | no_usage
-        else:
+        elif reader is None:
             yield shape.token(choice, event, offsets[choice]) | no_usage
             offsets[choice] += len(event.text)
     last = shape.usage(_count_prompts(work, asked.n), tokens)

@@ -26,6 +26,9 @@ _AT_ONCE = 64
 _FAILED = "the check has failed; the server's log says why"
 _CALLS = "the answer has no text: it calls tools"
 _ECHO = 'the answer repeats its prompt, as "echo" asks for'
+# Of the Responses API.
+_ELSEWHERE = ("previous_response_id", "conversation", "prompt")
+_CONTINUES = "the request continues what only the upstream has"
 # A message of the user that is as long as this holds the text that it asks about.
 _LONG_MESSAGE = 500
 _SOURCE_NAMES = "context|contexts|document|documents|source|sources|passage|passages|article"
@@ -57,6 +60,8 @@ class PassedAnswer:
         """Why nothing can read it."""
         if not self.is_chat and self.asked.get("echo"):
             return _ECHO
+        if self.is_chat and any(self.asked.get(name) for name in _ELSEWHERE):
+            return _CONTINUES
         return _CALLS if self.has_calls and not self.text.strip() else None
 
     @property
@@ -127,7 +132,10 @@ class DetectorInspector:
         if not isinstance(given, list) or not given:
             raise InputError("it has no messages.")
         context = context if isinstance(context, str) else None
-        return self._service.encode_chat(read_messages(given), context)[:2]
+        tools = [tool for tool in _as_list(one.asked.get("tools")) if isinstance(tool, dict)]
+        if one.asked.get("tool_choice") == "none":
+            tools = []
+        return self._service.encode_chat(read_messages(given), context, tools=tools)[:2]
 
 
 def _is_tokens(prompt: Any) -> bool:

@@ -20,6 +20,11 @@ _LONGEST_TEXT = 1 << 20
 _MOST_CHOICES = 128
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
+# Of the Responses API: why an answer has ended, by the status of its response.
+_REASONS = {"completed": "stop", "incomplete": "length", "failed": None, "cancelled": None}
+_USAGE = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+_TEXTS = ("input_text", "output_text")
+_EVENT = "clew.risk"
 # All that is kept of a response whose answer is withheld.
 _KNOWN = ("id", "object", "created", "model", "system_fingerprint", "service_tier", "usage")
 
@@ -114,6 +119,86 @@ class PassedAnswers:
         key = "content" if replacement else "refusal"
         content = {"role": "assistant", key: told} if self.is_chat else replacement
         return self.chunk(index, clew, content, "stop" if replacement else "content_filter")
+
+
+class PassedResponse(PassedAnswers):
+    """The one answer in a response of the Responses API, or in the events of one."""
+
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        super().__init__({**asked, "messages": read_input(asked), "n": 1}, is_chat=True)
+        self._number = 0
+
+    def add(self, response: Any) -> None:
+        if not isinstance(response, dict):
+            self.problem = "the upstream's response is not one of OpenAI's API"
+            return
+        number, kind = response.get("sequence_number"), response.get("type")
+        self._number = number if isinstance(number, int) else self._number
+        whole = response.get("response") if kind else response
+        if kind == "response.output_text.delta":
+            super().add({"choices": [{"delta": {"content": response.get("delta")}}]})
+        elif isinstance(whole, dict) and whole.get("status") in _REASONS:
+            self._add_whole(whole)
+
+    def _add_whole(self, response: dict[str, Any]) -> None:
+        """What it says, instead of what its events have said."""
+        self._choices.clear()
+        self._size = 0
+        output = [one for one in _as_list(response.get("output")) if isinstance(one, dict)]
+        parts = [part for one in output for part in _as_list(one.get("content"))]
+        texts = [part.get("text") for part in parts if isinstance(part, dict)]
+        usage = response.get("usage")
+        usage = usage if isinstance(usage, dict) else {}
+        message = {
+            "content": "".join(text for text in texts if isinstance(text, str)),
+            "tool_calls": [one for one in output if str(one.get("type")).endswith("_call")],
+        }
+        reason = _REASONS[response["status"]]
+        super().add(
+            {
+                **{name: response[name] for name in ("id", "model") if name in response},
+                "choices": [{"message": message, "finish_reason": reason}],
+                "usage": {old: usage.get(new) for old, new in _USAGE.items()},
+            }
+        )
+
+    def chunk(
+        self, _index: int, clew: Clew, _content: Any = None, _reason: str | None = None
+    ) -> bytes:
+        self._number += 1
+        about = {"type": _EVENT, "sequence_number": self._number, "clew": clew}
+        return f"event: {_EVENT}\n".encode() + event(about)
+
+
+def read_input(asked: Mapping[str, Any]) -> list[Any]:
+    """The messages of a request to the Responses API, as the one for chats has them."""
+    given, instructions = asked.get("input"), asked.get("instructions")
+    messages: list[Any] = [{"role": "system", "content": instructions}] if instructions else []
+    if isinstance(given, str):
+        return [*messages, {"role": "user", "content": given}]
+    for item in _as_list(given):
+        kind = item.get("type", "message") if isinstance(item, dict) else None
+        if kind == "message":
+            parts = [
+                {**part, "type": "text"} if part.get("type") in _TEXTS else part
+                for part in _as_list(item.get("content"))
+                if isinstance(part, dict)
+            ]
+            messages.append({"role": item.get("role"), "content": parts or item.get("content")})
+        elif kind == "function_call":
+            call = {"id": item.get("call_id"), "type": "function"}
+            call["function"] = {name: item.get(name) for name in ("name", "arguments")}
+            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        elif kind == "function_call_output":
+            result = {"tool_call_id": item.get("call_id"), "content": item.get("output")}
+            messages.append({"role": "tool", **result})
+        elif kind != "reasoning":
+            messages.append({"role": kind, "content": None})  # what nobody can read
+    return messages
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def event(content: Mapping[str, Any]) -> bytes:
@@ -220,7 +305,7 @@ def add_objects(body: bytes, found: Mapping[int, Clew]) -> bytes:
     members = {name: place for name, *place in _members(text, start)}
     added = [
         (end, value, found[value.get("index", 0)])
-        for value, end in _items(text, members["choices"][0])
+        for value, end in (_items(text, members["choices"][0]) if "choices" in members else ())
         if value.get("index", 0) in found and "clew" not in value
     ]
     if len(found) == 1 and "clew" not in members:

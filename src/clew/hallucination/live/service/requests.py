@@ -2,6 +2,7 @@
 nothing, or refused by name: `fields.json` lists the latter two."""
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from importlib.resources import files
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -13,6 +14,7 @@ from clew.base.texts import shortened
 from clew.hallucination.llm.prompts import PromptTooLongError
 from clew.hallucination.llm.requests import Sampling
 from clew.pages.api import ApiError, invalid
+from clew.storage.reading import parse_json
 
 # `harmless` fields change nothing, whatever they are. `refused` ones are accepted only with one of
 # the listed values, which ask for nothing.
@@ -22,16 +24,20 @@ _MAX_STOPS = 16
 _MAX_STOP_LENGTH = 256
 _LONGEST_CORRECTION = 20_000
 _MAX_TOP_LOGPROBS, _MAX_OLD_LOGPROBS = 20, 5
+_MAX_TOOLS = 128
 # OpenAI's default for completions; a chat goes on until the model ends it.
 _COMPLETION_TOKENS = 16
 # OpenAI's newer name for a system message; chat templates know only the older one.
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_TOOL_ROLES = ("tool", "function")
+_ROLES = {"developer": "system", **{r: r for r in ("system", "user", "assistant", "tool")}}
+_ROLE_WORDS = "system, developer, user, assistant or tool"
+_NO_FORCED_CALL = (
+    "'tool_choice': only none and auto are supported: the model decides whether it calls a tool."
+)
 _SOURCE = "source"
 # Where LiteLLM looks for a guardrail, below the address that it is given.
 GUARDRAIL_PATH = "/beta/litellm_basic_guardrail_api"
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 _Int = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Count = Annotated[_Int, Field(ge=1)]
 _Text = Annotated[str, Field(min_length=1)]
@@ -165,11 +171,20 @@ class ChatRequest(_Request):
     max_completion_tokens: _Count | None = _field("1 or more")
     logprobs: bool = _field("true or false", False)
     top_logprobs: _Int | None = _field(f"0 to {_MAX_TOP_LOGPROBS}", ge=0, le=_MAX_TOP_LOGPROBS)
+    tools: list[Any] = _field(f"a list of up to {_MAX_TOOLS} tools", [], max_length=_MAX_TOOLS)
+    tool_choice: str | dict[str, Any] = _field("none or auto", "auto")
+    parallel_tool_calls: bool = _field("true or false", True)
+    response_format: dict[str, Any] = _field("an object with a type", {"type": "text"})
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         if self.messages is None:
             raise missing("messages")
+        if self.tool_choice not in ("none", "auto"):
+            raise unsupported("tool_choice", _NO_FORCED_CALL)
+        if self.offered_tools and self.answer_schema is not None:
+            text = "'response_format' would keep the model from calling tools: give one of them."
+            raise invalid("response_format", text)
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("top_logprobs", "'top_logprobs' requires 'logprobs': true.")
         if None not in (self.max_tokens, self.max_completion_tokens):
@@ -179,6 +194,23 @@ class ChatRequest(_Request):
     @cached_property
     def conversation(self) -> Messages:
         return read_messages(self.messages or [])
+
+    @cached_property
+    def offered_tools(self) -> list[dict[str, Any]]:
+        """The tools that the model may call, as chat templates take them."""
+        tools = [_read_tool(one, f"tools[{place}]") for place, one in enumerate(self.tools)]
+        return [] if self.tool_choice == "none" else tools
+
+    @cached_property
+    def answer_schema(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer must have; None if it may be any text."""
+        return _read_format(self.response_format)
+
+    @property
+    def question(self) -> str | None:
+        """The question, if the request is for an answer to it and nothing else."""
+        is_plain = not self.offered_tools and self.answer_schema is None
+        return only_question(self.conversation) if is_plain else None
 
     @property
     def answers(self) -> int:
@@ -283,8 +315,37 @@ class FeedbackRequest(_Fields):
 
 class _Message(_Fields):
     group = "message"
-    role: str | None = _field("system, developer, user or assistant")
+    role: str | None = _field(_ROLE_WORDS)
     content: str | list[Any] | None = _field("a text, or a list of parts of type text")
+    tool_calls: list[Any] = _field("a list of calls", [])
+    tool_call_id: str | None = _field("the ID of the call")
+    name: str | None = _field("the name of the tool")
+
+
+class _Tool(_Fields):
+    group = "tool"
+    type: str | None = _field("function")
+    function: dict[str, Any] | None = _field("an object with name, description and parameters")
+
+
+class _ToolFunction(_Fields):
+    group = "function"
+    name: _Text | None = _field("a text")
+    description: str | None = _field("a text")
+    parameters: dict[str, Any] | None = _field("a JSON schema")
+
+
+class _Call(_Fields):
+    group = "call"
+    id: str | None = _field("a text")
+    type: str | None = _field("function")
+    function: dict[str, Any] | None = _field("an object with name and arguments")
+
+
+class _Called(_Fields):
+    group = "called"
+    name: _Text | None = _field("a text")
+    arguments: str | None = _field("a text that is a JSON object")
 
 
 class _Part(_Fields):
@@ -294,26 +355,77 @@ class _Part(_Fields):
 
 
 def read_messages(given: list[Any], path: str = "messages") -> Messages:
-    """Role and text of every message, as the model's chat template takes them. Raises ApiError,
-    which names the part that cannot be used: what a model does with tools is not checked by any
-    detector."""
+    """Role and text of every message, calls of tools and their results included, as the model's
+    chat template takes them. Raises ApiError, which names the part that cannot be used."""
     return [_read_message(one, f"{path}[{place}]") for place, one in enumerate(given)]
 
 
-def _read_message(given: Any, path: str) -> dict[str, str]:
+def _read_message(given: Any, path: str) -> dict[str, Any]:
     found = _Message.read(given, f"{path}.")
-    if found.role in _TOOL_ROLES:
-        text = f"'{path}.role' is {found.role}: tools are not supported."
-        raise unsupported(f"{path}.role", text)
     if found.role not in _ROLES:
-        raise invalid(f"{path}.role", f"{path}.role: give system, developer, user or assistant.")
+        raise invalid(f"{path}.role", f"{path}.role: give {_ROLE_WORDS}.")
+    owners = {"tool_calls": "assistant", "tool_call_id": "tool", "name": "tool"}
+    about = {name: value for name in owners if (value := getattr(found, name))}
+    for name in about:
+        if found.role != owners[name]:
+            text = f"'{path}.{name}' is only supported with the role {owners[name]}: omit it."
+            raise unsupported(f"{path}.{name}", text)
+    if found.tool_calls:
+        calls = enumerate(found.tool_calls)
+        about["tool_calls"] = [_read_call(one, f"{path}.tool_calls[{n}]") for n, one in calls]
     content = found.content
-    if content is None:
+    if content is None and not found.tool_calls:
         raise invalid(f"{path}.content", f"{path}.content: give a text.")
     if isinstance(content, list):
         parts = enumerate(content)
         content = "".join(_read_part(part, f"{path}.content[{place}]") for place, part in parts)
-    return {"role": _ROLES[found.role], "content": content}
+    return {"role": _ROLES[found.role], "content": content or "", **about}
+
+
+def _read_call(given: Any, path: str) -> dict[str, Any]:
+    """A call that the model made, with its arguments as chat templates take them."""
+    call = _Call.read(given, f"{path}.")
+    called = _Called.read(call.function, f"{path}.function.")
+    try:
+        arguments = parse_json((called.arguments or "{}").encode())
+    except (ValueError, RecursionError):
+        arguments = None
+    if called.name is None or not isinstance(arguments, dict):
+        text = f"'{path}.function': give a name, and arguments that are a JSON object."
+        raise invalid(f"{path}.function", text)
+    function = {"name": called.name, "arguments": arguments}
+    return {"id": call.id or "", "type": "function", "function": function}
+
+
+def _read_tool(given: Any, path: str) -> dict[str, Any]:
+    tool = _Tool.read(given, f"{path}.")
+    if tool.type != "function":
+        text = f"'{path}.type': only tools of type function are supported."
+        raise unsupported(f"{path}.type", text)
+    function = _ToolFunction.read(tool.function, f"{path}.function.")
+    if function.name is None:
+        raise missing(f"{path}.function.name")
+    about = function.model_dump(exclude_none=True)
+    # Chat templates expect all three.
+    about = {"description": "", "parameters": {"type": "object", "properties": {}}, **about}
+    return {"type": "function", "function": about}
+
+
+def _read_format(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The JSON schema of a `response_format`."""
+    kind, inner = given.get("type"), given.get("json_schema")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        text = "'response_format.type': give text, json_object or json_schema."
+        raise invalid("response_format", text)
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if not isinstance(schema, dict):
+        text = "'response_format.json_schema.schema': give a JSON schema, an object."
+        raise invalid("response_format", text)
+    return schema
 
 
 def _read_part(given: Any, path: str) -> str:

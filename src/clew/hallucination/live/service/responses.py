@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from clew.hallucination.live.scoring import Scored
     from clew.hallucination.live.service.requests import Asked
     from clew.hallucination.live.service.service import Service
+    from clew.hallucination.live.service.tools import Said
     from clew.hallucination.llm.requests import Token
 
 # JSON has no infinity. The log probability of a token that cannot come, as OpenAI writes it.
@@ -105,6 +106,20 @@ class Shape:
         content = {"content": token.text} if self.is_chat else token.text
         return self._chunk(choice, content, clew, logprobs=self._logprobs([token], offset))
 
+    def said(
+        self, choice: int, said: "Said", tokens: "Sequence[Token]", calls: int
+    ) -> dict[str, Any]:
+        """The chunk of what tokens add to an answer that has so many `calls` of tools already."""
+        called = [{"index": calls + place, **one} for place, one in enumerate(said.calls)]
+        given = {
+            "reasoning_content": said.reasoning,
+            "content": said.content,
+            "tool_calls": called,
+        }
+        clew = {"tokens": _describe_tokens(tokens)}
+        delta = {name: value for name, value in given.items() if value}
+        return self._chunk(choice, delta, clew, logprobs=self._logprobs(tokens, 0))
+
     def body(self, choice: int, answer: "LiveAnswer") -> "Iterator[dict[str, Any]]":
         """The chunks of an answer that is sent once its risk is known: its tokens, or what takes
         their place."""
@@ -123,7 +138,7 @@ class Shape:
         last = self._logprobs([], 0, self._clew(answer))
         refusal = _refusal(answer)
         content: Any = ({"refusal": refusal} if refusal else {}) if self.is_chat else ""
-        return self._chunk(choice, content, clew, _finish_reason(answer), logprobs=last)
+        return self._chunk(choice, content, clew, answer.finish_reason, logprobs=last)
 
     def _clew(
         self, answer: "LiveAnswer", tokens: "Sequence[Token] | None" = None
@@ -172,12 +187,17 @@ class Shape:
         return {**self._head("chat.completion.chunk"), "choices": [inner], **above}
 
     def _choice(self, place: int, answer: "LiveAnswer") -> dict[str, Any]:
-        message = {"role": "assistant", "content": answer.text, "refusal": _refusal(answer)}
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+        message["refusal"] = _refusal(answer)
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
+            message |= {"content": answer.text.strip() or None, "tool_calls": [*answer.calls]}
         return {
             "index": place,
             **({"message": message} if self.is_chat else {"text": answer.text}),
             "logprobs": self._logprobs(answer.tokens, 0, self._clew(answer)),
-            "finish_reason": _finish_reason(answer),
+            "finish_reason": answer.finish_reason,
             "clew": self._clew(answer, answer.tokens),
         }
 
@@ -238,14 +258,6 @@ def _refusal(answer: "LiveAnswer") -> str | None:
     """Why there is no text, in OpenAI's field for it."""
     is_missing = answer.is_withheld and not answer.text
     return f"The answer was withheld: {answer.risk.words}." if is_missing else None
-
-
-def _finish_reason(answer: "LiveAnswer") -> str:
-    """OpenAI's reason: an answer that was cut where the detector's training answers were has
-    stopped. One that was replaced is complete."""
-    if answer.is_withheld:
-        return "stop" if answer.text else "content_filter"
-    return "length" if answer.ended == "length" else "stop"
 
 
 def _with_bytes(text: str, logprob: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.base.memory import is_out_of_memory
 from clew.base.settings import check_numbers, check_positive
-from clew.hallucination.detectors.data import RiskPolicy
+from clew.hallucination.detectors.data import RiskPolicy, unavailable
 from clew.hallucination.detectors.promises import Traffic
 from clew.hallucination.live.delivery import LiveAnswer
 from clew.hallucination.live.feedback import Feedback, RecentAnswer
@@ -31,9 +31,11 @@ from clew.hallucination.live.service.requests import (
     only_question,
     out_of_time,
     too_long,
+    unsupported,
     unusable,
 )
 from clew.hallucination.live.service.telemetry import operation
+from clew.hallucination.live.service.tools import CALLS, CallReader, Said, ToolFormat
 from clew.hallucination.llm.prompts import Cut
 from clew.hallucination.llm.requests import Request, Token
 from clew.pages.api import (
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from clew.hallucination.detectors.data import Risk
     from clew.hallucination.grounded import GroundedReading
     from clew.hallucination.live.session import Session
+    from clew.hallucination.llm.grammar import Grammar
 
 logger = logging.getLogger(__name__)
 Event = Token | LiveAnswer
@@ -61,9 +64,21 @@ _NO_CONTEXT = (
     "'context' is for a question in the detector's own prompt: one message of the user. Put the "
     "text in a message."
 )
+_NO_TOOLS = (
+    "'tools' cannot be used where answers may be withheld: a call is not an answer, and cannot be "
+    "checked. Omit them."
+)
 _RISKS = tuple(place / 10 for place in range(1, 11))
 _PATHS = (
-    *("/", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/score", "/score"),
+    *(
+        "/",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/models",
+        "/v1/score",
+        "/score",
+    ),
     *("/v1/check", "/v1/feedback", "/healthz", "/readyz", "/metrics", GUARDRAIL_PATH),
 )
 
@@ -194,7 +209,7 @@ class Service(Serving):
 
     def is_usual(self, asked: Asked) -> bool:
         """Whether a request is put in the detector's own prompt."""
-        is_question = not isinstance(asked, CompletionRequest) and only_question(asked.conversation)
+        is_question = not isinstance(asked, CompletionRequest) and asked.question
         return bool(is_question) and self.settings.prompt == "detector"
 
     def prepare(self, asked: Asked) -> list[Request]:
@@ -224,23 +239,82 @@ class Service(Serving):
         if isinstance(asked, CompletionRequest):
             encoded = [self.encode_text(prompt) for prompt in asked.prompts]
             return [make(prompt=t, max_new_tokens=longest, question=q) for t, q in encoded]
-        tokens, question, is_detectors = self.encode_chat(asked.conversation, asked.context)
+        self._check_tools(asked)
+        tokens, question, is_detectors = self.encode_chat(
+            asked.conversation,
+            asked.context,
+            tools=asked.offered_tools,
+            is_json=bool(asked.answer_schema),
+        )
         most = min(made.max_new_tokens, longest) if is_detectors else longest
         cut: Cut = made.cut if is_detectors else "none"
-        return [make(prompt=tokens, max_new_tokens=most, question=question, cut=cut)]
+        grammar = self.compile(asked)
+        return [
+            make(prompt=tokens, max_new_tokens=most, question=question, cut=cut, grammar=grammar)
+        ]
+
+    @cached_property
+    def tool_format(self) -> ToolFormat:
+        """Raises InputError for a model that knows no tools."""
+        return ToolFormat(self.session.tokenizer)
+
+    def _check_tools(self, asked: ChatRequest) -> None:
+        """Raises ApiError if the model cannot be offered tools, or read what they gave."""
+        if asked.offered_tools and self.settings.on_risk != "flag":
+            raise unsupported("tools", _NO_TOOLS)
+        has_results = any(one["role"] == "tool" for one in asked.conversation)
+        try:
+            _ = self.tool_format if asked.offered_tools or has_results else None
+        except InputError as error:
+            raise unsupported("tools" if asked.offered_tools else "messages", str(error)) from None
+
+    def compile(self, asked: ChatRequest) -> "Grammar | None":
+        """The grammar of the answer, if it must be JSON. Raises ApiError. Runs in a thread of its
+        own, as `prepare` does, which finds it again."""
+        if asked.answer_schema is None:
+            return None
+        try:
+            return self.session.grammars.compile(asked.answer_schema)
+        except InputError as error:
+            raise invalid("response_format", f"'response_format': {error}") from None
 
     def encode_chat(
-        self, messages: Messages, context: str | None, path: str = ""
+        self,
+        messages: Messages,
+        context: str | None,
+        path: str = "",
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        is_json: bool = False,
     ) -> tuple[list[int], str, bool]:
         """The prompt of a conversation, the question in it (the last message of the user), and
-        whether it is the detector's own prompt. `path` is that to the fields, for errors."""
+        whether it is the detector's own prompt, which offers no tools and asks for no JSON. `path`
+        is that to the fields, for errors."""
         encoder = self.session.encoder
-        question = None if self.settings.prompt == "messages" else only_question(messages)
+        is_detectors = self.settings.prompt == "detector" and not tools and not is_json
+        question = only_question(messages) if is_detectors else None
         if question is not None:
             return encoder.encode(question, context), question, True
         if context is not None:
             raise invalid(f"{path}context", _NO_CONTEXT)
-        return encoder.encode_messages(messages), last_question(messages), False
+        return encoder.encode_messages(messages, tools), last_question(messages), False
+
+    def call_reader(self, asked: Asked, request: Request) -> CallReader | None:
+        """Reads the calls in an answer, if the model may call tools."""
+        if not isinstance(asked, ChatRequest) or not asked.offered_tools:
+            return None
+        return self.tool_format.reader(
+            request.prompt, asked.offered_tools, parallel=asked.parallel_tool_calls
+        )
+
+    def with_calls(self, answer: LiveAnswer, said: Said) -> LiveAnswer:
+        """An answer that says this: if it calls tools, nobody has checked it."""
+        answer = replace(answer, text=said.content, reasoning=said.reasoning, calls=said.calls)
+        if not said.calls:
+            return answer
+        risk = unavailable(CALLS, method=self.session.detector.name)
+        tokens = tuple(replace(token, risk=None) for token in answer.tokens)
+        return replace(answer, risk=risk, tokens=tokens, vector=None)
 
     def encode_text(self, prompt: str | list[int]) -> tuple[list[int], str]:
         """The tokens of a completion's prompt, and its text."""
@@ -305,7 +379,7 @@ class Service(Serving):
             response=response,
             index=index,
             text=answer.text,
-            reason="length" if answer.ended == "length" else "stop",
+            reason=answer.finish_reason,
         )
         self.metrics.tokens.add(len(answer.tokens))
         self.metrics.count_answer(answer.risk, endpoint)
@@ -434,6 +508,8 @@ class Answering:
         if isinstance(event, ClewError):
             logger.error("a request has failed: %s", event)
             told = out_of_memory() if is_out_of_memory(event) else failed()
+            if isinstance(event.__cause__, InputError):  # the request itself cannot be answered
+                told = ApiError(422, str(event.__cause__), param="response_format")
         else:
             told = place, event
         with suppress(RuntimeError):

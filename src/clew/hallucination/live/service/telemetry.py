@@ -26,6 +26,7 @@ Headers = list[tuple[bytes, bytes]]
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",
+    "/v1/responses": "chat",
     **dict.fromkeys(("/v1/score", "/score", "/v1/check", GUARDRAIL_PATH), "evaluate"),
 }
 _RESULT = "gen_ai.evaluation.result"

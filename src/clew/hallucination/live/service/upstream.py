@@ -15,6 +15,8 @@ from collections.abc import (
 )
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -28,6 +30,7 @@ from clew.hallucination.live.service.relay import (
     DONE,
     EventLines,
     PassedAnswers,
+    PassedResponse,
     add_objects,
     event,
     read_response,
@@ -54,15 +57,23 @@ _MOST_BYTES = 1 << 24
 # Of an answer: what may wait for the end of its sentence.
 _LONGEST_TAIL = 20_000
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-_CHECKED = {"chat/completions": True, "completions": False}
+_CHECKED: dict[str, Callable[[Mapping[str, Any]], PassedAnswers]] = {
+    "chat/completions": partial(PassedAnswers, is_chat=True),
+    "completions": partial(PassedAnswers, is_chat=False),
+    "responses": PassedResponse,
+}
+_WITHHELD = ("chat/completions", "completions")
 # What may pass if unchecked answers may not.
 _WITHOUT_ANSWERS = ("models", "embeddings")
 _OWN = ("score", "check", "feedback")
+# Those that have passed a request on: one that comes back would go round for ever.
+_VIA = b"x-clew-via"
+_MOST_HOPS = 8
 _HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
     b"transfer-encoding upgrade content-length cookie set-cookie expect".split()
 )
-_NOT_SENT = _HOP | {b"host", b"authorization", b"accept-encoding", b"origin", b"referer"}
+_NOT_SENT = _HOP | {b"host", b"authorization", b"accept-encoding", b"origin", b"referer", _VIA}
 _NOT_RETURNED = _HOP | {b"date", b"server", b"x-clew-risk", b"x-clew-state"}
 # What the upstream sends is data: a browser runs nothing of it in the name of clew's own page.
 _SANDBOX = (b"content-security-policy", b"sandbox; default-src 'none'")
@@ -220,7 +231,7 @@ class Upstream:
         prepare: Callable[[bytes], bytes],
     ) -> None:
         self._service, self._settings, self._inspection = service, settings, inspection
-        self._prepare = prepare
+        self._prepare, self._name = prepare, token_hex(8).encode()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         # Without a client there are no cookies, redirects or proxies, and no log of addresses.
         self._transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
@@ -229,14 +240,17 @@ class Upstream:
 
     async def relay(self, request: "Request", path: str) -> "Response":
         """The response to a request. Raises ApiError."""
-        is_chat = _CHECKED.get(path) if request.method == "POST" else None
-        if is_chat is None and self._withholds and path.partition("/")[0] not in _WITHOUT_ANSWERS:
+        make = _CHECKED.get(path) if request.method == "POST" else None
+        can_withhold = make is not None and path in _WITHHELD
+        is_open = path.partition("/")[0] in _WITHOUT_ANSWERS
+        if self._withholds and not can_withhold and not is_open:
             text = "This server delivers only answers that it has checked: those of "
             raise ApiError(404, f"{text}/v1/chat/completions and /v1/completions.")
         body = await request.body()
+        is_chat = make is not None and path == "chat/completions"
         sent = self._make_request(request, self._prepare(body) if is_chat else body)
         exchange = _Exchange(self._service.settings.request_seconds)
-        work = asyncio.ensure_future(self._answer(exchange, sent, is_chat))
+        work = asyncio.ensure_future(self._answer(exchange, sent, make))
         left = asyncio.ensure_future(wait_until_left(request.receive))
         found: Response | None = None
         try:
@@ -271,6 +285,7 @@ class Upstream:
         if not self._settings.passes_keys:
             named.add(OTHER_KEY)
         headers = [(key, value) for key, value in given if key not in _NOT_SENT | named]
+        headers.append((_VIA, b", ".join([*_passed_by(given, self._name), self._name])))
         # A compressed response could not be read.
         headers.append((b"accept-encoding", b"identity"))
         if self._settings.key is not None:
@@ -286,12 +301,13 @@ class Upstream:
         )
 
     async def _answer(
-        self, exchange: _Exchange, sent: httpx.Request, is_chat: bool | None
+        self,
+        exchange: _Exchange,
+        sent: httpx.Request,
+        make: Callable[[Mapping[str, Any]], PassedAnswers] | None,
     ) -> "Response":
-        answers = PassedAnswers(
-            _read_fields(sent) if is_chat is not None else {}, is_chat=bool(is_chat)
-        )
-        operation().ask(answers.asked, upstream=self._base)
+        answers = None if make is None else make(_read_fields(sent))
+        operation().ask({} if answers is None else answers.asked, upstream=self._base)
         await exchange.open(self._transport, sent)
         response = exchange.response
         if response.is_redirect:
@@ -301,7 +317,7 @@ class Upstream:
             raise ApiError(502, text, code="upstream_redirects")
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_stream = kind == "text/event-stream"
-        if is_chat is None or response.is_error:
+        if answers is None or response.is_error:
             return self._stream(exchange, exchange.blocks())
         if response.headers.get("content-encoding", "identity") != "identity":
             answers.problem = "the upstream's response is compressed"
@@ -437,6 +453,21 @@ class Upstream:
             *_clew_headers([*found.values()]),
             _SANDBOX,
         ]
+
+
+def _passed_by(headers: Sequence[tuple[bytes, bytes]], own: bytes) -> list[bytes]:
+    """The clew servers that a request has passed. Raises ApiError if it goes in a circle."""
+    given = [value for key, value in headers if key == _VIA]
+    names = [name.strip() for value in given for name in value.split(b",") if name.strip()]
+    if own in names or len(names) >= _MOST_HOPS:
+        raise ApiError(
+            508,
+            "This request has come back to a clew server that has passed it on: the address of the "
+            "server behind clew leads to clew itself. Give that of the server that generates.",
+            code="upstream_loop",
+            headers={"x-should-retry": "false"},
+        )
+    return names
 
 
 def _climbs(path: str) -> bool:

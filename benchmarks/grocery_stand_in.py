@@ -1,5 +1,5 @@
-"""A stand-in for photos of groceries, drawn: 81 kinds of food, as four vendors draw their emoji, put
-onto tables with other food beside them, small, turned, shaded, blurred and recompressed. It says
+"""A stand-in for photos of groceries, drawn: 81 kinds of food, as four vendors draw their emoji, on
+tables with other food beside them, small, turned, shaded, blurred and recompressed. It says
 which of two settings is better on a set of this size and kind; its accuracy says nothing about
 photos.
 
@@ -36,7 +36,8 @@ def main():
     parser.add_argument("--only-train", action="store_true", help="3,068 photos, without splits")
     args = parser.parse_args()
     if args.step == "sprites":
-        return keep_food(args.sources, args.to)
+        keep_food(args.sources, args.to)
+        return
     counts = {"": 3_068} if args.only_train else SPLITS
     with ProcessPoolExecutor() as processes:
         for place, (split, count) in enumerate(counts.items()):

@@ -111,7 +111,7 @@ class _Budget:
     compiles_a_run: int
 
 
-_ON_GPU = _Budget(short_run=3, seconds=10, share=float("inf"), compiling=40, compiles_a_run=3)
+_ON_GPU = _Budget(short_run=3, seconds=10, share=0.1, compiling=40, compiles_a_run=3)
 # Compiling gains little: two cores took 24 to 120 s to compile networks that then ran 0.5 to 1.4
 # times as fast.
 _ON_CPU = _Budget(short_run=15, seconds=30, share=0.1, compiling=60, compiles_a_run=10)

@@ -45,28 +45,32 @@ class Spread(NamedTuple):
     basis: Float[np.ndarray, "features directions"]
 
 
-def find_spread(features: Features, labels: Labels) -> Spread:
+def find_spread(features: Features, labels: Labels, device: torch.device | None = None) -> Spread:
+    """Found on `device`: decompositions take a GPU a moment, and a CPU seconds."""
     values = to_unit(features.astype(np.float32))
     means, places = _find_means(values, labels)
     within = values - means[places].astype(np.float32)
-    variances, directions = _find_directions(within / np.sqrt(np.float32(len(within))))
+    variances, directions = _find_directions(within / np.sqrt(np.float32(len(within))), device)
     smoothing = _SMOOTHING * max(float(variances.sum()) / values.shape[1], 1e-9)
     # In all other directions the variance is 0.
     other = 1 / np.sqrt(smoothing)
     whitening = directions * (1 / np.sqrt(variances + smoothing) - other) @ directions.T
     whitening += other * np.eye(values.shape[1], dtype=np.float32)
-    _, basis = _find_directions(values)
+    _, basis = _find_directions(values, device)
     return Spread(whitening.astype(np.float32), basis[:, :_MOST_DIRECTIONS])
 
 
-def _find_directions(values: Features) -> tuple[np.ndarray, Float[np.ndarray, "features n"]]:
+def _find_directions(
+    values: Features, device: torch.device | None
+) -> tuple[np.ndarray, Float[np.ndarray, "features n"]]:
     """The principal directions, without centering, and the sums of squares along them, from the
     largest on. Few photos span few directions, which takes much less time to find."""
     if len(values) < values.shape[1] // 2:
         _, lengths, directions = np.linalg.svd(values, full_matrices=False)
         return lengths**2, directions.T
-    squares, directions = np.linalg.eigh(values.T @ values)
-    return squares[::-1].clip(0), directions[:, ::-1]
+    products = torch.from_numpy(values.T @ values).to(device or "cpu")
+    squares, found = (one.flip(-1).cpu().numpy() for one in torch.linalg.eigh(products))
+    return squares.clip(0), found
 
 
 def _find_means(values: np.ndarray, labels: Labels) -> tuple[np.ndarray, np.ndarray]:

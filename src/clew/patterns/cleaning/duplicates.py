@@ -34,6 +34,9 @@ _AT_ONCE = 256
 _MARGIN = 0.12  # of a side, not compared: a crop may have cut it off
 _MOST_SHIFT = 0.3
 _COARSE = 9  # pixels over which the coarse structure is averaged
+# Parts of so many pixels a side must agree in finer details, all but the lowest quarter. Seen: on
+# photos and drawings 0.77 or more with their copies, 0.62 and less with others of the same kind.
+_FINE, _PART, _LEAST_CONTRAST, _LOWEST, _AGREED = 5, 6, 2.0, 0.25, 0.7
 # Each photo is compared with this many others, if they are this much alike at 8 x 8 pixels.
 _PROPOSED, _ALIKE = 3, 0.8
 _ROUGH, _ROUGHLY = 12, 0.4  # what images of this side share before they are aligned
@@ -128,6 +131,10 @@ def _compare_all(
             continue
         likeness, shape = compare_images(ones[close], seconds[close])
         is_same = likeness >= _SAME
+        if not is_same.any():
+            continue
+        aligned = _warp(seconds[close][is_same], shape[is_same])
+        is_same[is_same.clone()] = agree_everywhere(ones[close][is_same], aligned)
         some, likeness = some[is_same.numpy()], likeness[is_same]
         colored = _as_colors(photos, some[:, 0]), _as_colors(others, some[:, 1])
         inside = _inside(COLOR_SIDE)
@@ -229,6 +236,24 @@ def _correlate(ones: Grays, others: Grays, *, coarse: int = _COARSE) -> Scores:
     lengths = [values.norm(dim=1) for values in centered]
     # Images without details are alike in everything, and say nothing.
     return (centered[0] * centered[1]).sum(1) / (lengths[0] * lengths[1]).clamp_min(SIDE)
+
+
+def agree_everywhere(ones: Grays, others: Grays) -> Bool[Tensor, " pairs"]:
+    """Whether fine details agree in nearly every part of two aligned images, not only along an
+    outline that both have: two drawings, or two things of one shape on one table, differ in what is
+    around and inside it."""
+    inside = _inside(ones.shape[-1])
+    parts = []
+    for image in (ones, others):
+        details = (image - _blur(image, _FINE))[:, :, inside, inside]
+        part = F.unfold(details, _PART, stride=_PART)
+        parts.append(part - part.mean(1, keepdim=True))
+    lengths = [part.norm(dim=1) for part in parts]
+    agreement = (parts[0] * parts[1]).sum(1) / (lengths[0] * lengths[1]).clamp_min(1e-3)
+    # Of parts in which there is nothing to see, noise is compared.
+    is_plain = torch.maximum(*lengths) < _LEAST_CONTRAST * _PART
+    lowest = agreement.masked_fill(is_plain, torch.nan).nanquantile(_LOWEST, dim=1)
+    return lowest.nan_to_num(1.0) >= _AGREED
 
 
 def _inside(side: int) -> slice:

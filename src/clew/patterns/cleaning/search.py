@@ -45,7 +45,14 @@ from clew.patterns.cleaning.duplicates import (
 from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind, Overlap
 from clew.patterns.features.compute import PhotoFeatures, compute_features
 from clew.patterns.networks.lite0 import STAGE_CHANNELS
-from clew.patterns.photos import Photo, PhotoFolder, assign_splits, find_classes, find_photos
+from clew.patterns.photos import (
+    Photo,
+    PhotoFolder,
+    assign_splits,
+    find_classes,
+    find_photos,
+    group_copies,
+)
 from clew.patterns.photos.photo import first_kept
 from clew.patterns.settings import OfPhotos, SimilarSettings
 from clew.patterns.trained.model import usual_device
@@ -137,6 +144,11 @@ def read_images(
     for first in range(0, len(rows), _READ_AT_ONCE):
         chosen = np.arange(first, min(first + _READ_AT_ONCE, len(rows)))
         yield samples.read_batch(chosen, BufferPool())["image"].numpy()
+
+
+def read_small(cached: CachedPhotos) -> SmallImages:
+    """The photos as near duplicates are found among them."""
+    return join_arrays([make_small(images) for images in read_images(cached)])
 
 
 def find_problems(looked: LookedAt) -> Findings:
@@ -247,8 +259,9 @@ def _duplicate_findings(looked: LookedAt) -> Iterator[Finding]:
             splits = (photo.split, kept.split) if photo.split else (None, None)
             where = ": in {} and in {}"
             yield _pair_finding((photo, digest), (kept, digest), "the same image as", splits, where)
-    drawn = _splits(looked)
-    for pair in find_duplicates(looked.small, *likely):
+    pairs = find_duplicates(looked.small, *likely)
+    drawn = _splits(looked, pairs)
+    for pair in pairs:
         kept_one, photo_one = _sort_pair(looked, pair)
         what = "a mirrored copy of" if pair.mirrored else "nearly the same image as"
         drawn_into = drawn.get(photo_one[1]), drawn.get(kept_one[1])
@@ -301,13 +314,15 @@ def _contradiction(photo: Photo, kept: Photo) -> str:
     return f', in another class ("{kept.label}"): one of the labels is wrong'
 
 
-def _splits(looked: LookedAt) -> dict[str, str]:
+def _splits(looked: LookedAt, pairs: Sequence[DuplicatePair]) -> dict[str, str]:
     """The split of each image: its folder's, or the one that training draws at its defaults."""
+    digests = looked.cached.digests
+    copies = [(pair.first, pair.second) for pair in pairs]
     try:
-        splits = assign_splits(looked.photos, looked.cached.digests)
+        splits = assign_splits(looked.photos, group_copies(looked.photos, digests, copies))
     except InputError:  # too few photos to train on: no photo has a split yet
         return {}
-    return dict(zip(looked.cached.digests, splits, strict=True))
+    return dict(zip(digests, splits, strict=True))
 
 
 def _notes(looked: LookedAt) -> Iterator[str]:

@@ -19,6 +19,9 @@ _KIND = "distance to the training features"
 # With at least this many, the share of those that are farther away is counted; with fewer, a
 # distribution is fitted to their distances.
 _ENOUGH_TO_COUNT = 100
+# A few held-out photos cannot tell the share of new photos that is farther away. It is rather taken
+# too large: at most the share that is asked for is marked, in so many of all models.
+_SURE = 0.9
 # The typicalities whose distances are kept; between them is interpolated.
 LEVELS = np.concatenate([np.geomspace(1e-6, 0.1, 100), np.linspace(0.11, 1.0, 90)])
 # Added to each variance within the classes, as a multiple of their mean: with few photos, many
@@ -250,18 +253,21 @@ def rank(
 
 
 def find_levels(distances: Float[np.ndarray, " photos"]) -> Float[np.ndarray, " levels"]:
-    """The distance that a further photo exceeds with each probability in LEVELS: counted where
-    there are enough photos, and beyond the farthest of them that of a normal distribution with
-    their mean and variance."""
+    """The distance that a further photo exceeds with at most each probability in LEVELS, as sure as
+    _SURE: counted where there are enough photos, and beyond the farthest of them that of a normal
+    distribution with their mean and variance."""
+    from scipy.stats import beta, chi2
     from scipy.stats import t as student  # slow to import
 
     count, spread = len(distances), max(float(distances.std(ddof=1)), _LEAST_SPREAD)
-    # Student's t: mean and variance are estimates themselves.
+    # Student's t: mean and variance are estimates themselves, and the variance may be too small.
+    spread *= np.sqrt((count - 1) / chi2.ppf(1 - _SURE, count - 1))
     levels = distances.mean() + spread * np.sqrt(1 + 1 / count) * student.isf(LEVELS, count - 1)
     levels = levels.clip(-1e6, 1e6)
     if count >= _ENOUGH_TO_COUNT:
-        # Of n photos, the k-th farthest is exceeded by a further photo with probability k / (n+1).
-        known, shares = np.sort(distances)[::-1], np.arange(1, count + 1) / (count + 1)
+        # The probability that a further photo exceeds the k-th farthest of n has this distribution.
+        known, rank = np.sort(distances)[::-1], np.arange(1, count + 1)
+        shares = beta.ppf(_SURE, rank, count + 1 - rank)
         counted = np.interp(LEVELS, shares, known)
         levels = np.where(shares[0] > LEVELS, np.maximum(levels, known[0]), counted)
     return np.maximum.accumulate(levels[::-1])[::-1]

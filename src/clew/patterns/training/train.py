@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, ignore_event, log_event
 from clew.base.settings import offer_overwrite
+from clew.base.texts import counted
 from clew.base.urls import resolved
 from clew.engine import (
     CategoricalLoss,
@@ -177,10 +178,19 @@ def _prepare(
         start,
         sizes=sizes,
         check_size=folder.refuse_other_size,
+        started=folder.read_splits(),
         reporter=reporter,
         should_stop=should_stop,
     )
     folder.begin(photos, config.data)
+    if count := photos.copies_in_test:
+        names = "is a near duplicate" if count == 1 else "are near duplicates"
+        reporter(
+            Note(
+                f"{counted(count, 'test photo')} {names} of training photos: the test accuracy "
+                f'will be too high. "clew patterns clean" lists them.'
+            )
+        )
     if count := photos.count_seen_before():
         reporter(
             Note(

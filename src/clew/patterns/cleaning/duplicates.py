@@ -34,9 +34,9 @@ _AT_ONCE = 256
 _MARGIN = 0.12  # of a side, not compared: a crop may have cut it off
 _MOST_SHIFT = 0.3
 _COARSE = 9  # pixels over which the coarse structure is averaged
-# Parts of so many pixels a side must agree in finer details, all but the lowest quarter. Seen: on
-# photos and drawings 0.77 or more with their copies, 0.62 and less with others of the same kind.
-_FINE, _PART, _LEAST_CONTRAST, _LOWEST, _AGREED = 5, 6, 2.0, 0.25, 0.7
+# Parts of so many pixels a side must agree in their details, too, all but the lowest tenth. Seen: on
+# photos and drawings 0.78 or more with their copies, 0.68 and less with others of the same shape.
+_PART, _LEAST_CONTRAST, _LOWEST, _AGREED = 9, 2.0, 0.1, 0.73
 # Each photo is compared with this many others, if they are this much alike at 8 x 8 pixels.
 _PROPOSED, _ALIKE = 3, 0.8
 _ROUGH, _ROUGHLY = 12, 0.4  # what images of this side share before they are aligned
@@ -239,13 +239,13 @@ def _correlate(ones: Grays, others: Grays, *, coarse: int = _COARSE) -> Scores:
 
 
 def agree_everywhere(ones: Grays, others: Grays) -> Bool[Tensor, " pairs"]:
-    """Whether fine details agree in nearly every part of two aligned images, not only along an
+    """Whether details agree in nearly every part of two aligned images, not only along an
     outline that both have: two drawings, or two things of one shape on one table, differ in what is
     around and inside it."""
     inside = _inside(ones.shape[-1])
     parts = []
     for image in (ones, others):
-        details = (image - _blur(image, _FINE))[:, :, inside, inside]
+        details = (image - _blur(image, _COARSE))[:, :, inside, inside]
         part = F.unfold(details, _PART, stride=_PART)
         parts.append(part - part.mean(1, keepdim=True))
     lengths = [part.norm(dim=1) for part in parts]

@@ -48,6 +48,8 @@ Labels = Int64[np.ndarray, " photos"]
 _COLDEST, _HOTTEST = 0.1, 10.0
 Logits = Float[np.ndarray, "photos classes"]
 MOST_ON_MAP = 6_000
+# The probability of a class below which a label is suspect.
+_UNLIKELY = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +195,14 @@ def measure(
         "per_class": per_class,
         "confusion": confusion.tolist(),
     }
+
+
+def count_suspects(probabilities: Float[np.ndarray, "photos classes"], labels: Labels) -> int:
+    """How many of the photos have a label that looks wrong: their own class is unlikely, and
+    another one as likely as the prediction of every second photo."""
+    top = probabilities.max(1)
+    own = probabilities[np.arange(len(labels)), labels]
+    return int(((own < _UNLIKELY) & (top >= np.median(top))).sum()) if len(labels) else 0
 
 
 def _describe_class(confusion: Int64[np.ndarray, "classes classes"], place: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from clew.patterns.features.fitting import FeaturePlan, fit_on_features, plan_fe
 from clew.patterns.networks import MANY_ON_GPU, build_network, usual_sizes
 from clew.patterns.networks.classifier import PatternClassifier
 from clew.patterns.photos import SPLITS, PhotoFolder, find_classes
-from clew.patterns.results_file import RESULTS
+from clew.patterns.results_file import RESULTS, describe_suspects
 from clew.patterns.trained.model import PatternModel, read_results, softmax
 from clew.patterns.trained.tables import EXCLUDED_FILE, write_predictions
 from clew.patterns.training.config import (
@@ -54,6 +54,7 @@ from clew.patterns.training.config import (
     TrainingChoice,
 )
 from clew.patterns.training.measuring import (
+    count_suspects,
     draw_photo_map,
     fit_temperature,
     fit_unknown,
@@ -159,6 +160,8 @@ def _train(
     results = first_does(partial(_finish, task, classifier.to(device), fitted))
     if is_first_process():
         reporter(ModelMeasured(metrics={name: results.get(name) for name in _LOGGED}))
+        if text := describe_suspects(results):
+            reporter(Note(text))
     return results
 
 
@@ -468,6 +471,7 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     counts = {split: photos.count_classes(split) for split in SPLITS}
     reached = measure(found["test"], labels["test"], photos.classes, counts)
     reached["val_accuracy"] = float((found["validation"].argmax(1) == labels["validation"]).mean())
+    reached["suspect_labels"] = sum(count_suspects(found[split], labels[split]) for split in found)
     unknown, about_unknown = fit_unknown(outputs, photos.labels, photos.classes, model.device)
     if unknown is not None:
         unknown.write(folder)

@@ -99,5 +99,5 @@ def describe_suspects(results: Mapping[str, Any]) -> str:
     return (
         f"{found:,} of {photos:,} validation and test photos are predicted as another class with "
         "confidence: their labels may be wrong. Check the labels of all photos with "
-        f'"clew patterns clean {for_shell(str(data.get("folder") or "FOLDER"))}".'
+        f'"clew patterns clean {for_shell([data.get("folder") or "FOLDER"])}".'
     )

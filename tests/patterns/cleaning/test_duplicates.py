@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from clew.patterns.cleaning.checks import find_issues, measure_light
-from clew.patterns.cleaning.duplicates import find_duplicates, make_small
+from clew.patterns.features.duplicates import find_duplicates, make_small
 from tests.patterns.cleaning.making import SIDE, as_squares, detailed, pieces
 
 pytestmark = pytest.mark.slow

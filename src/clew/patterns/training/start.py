@@ -24,8 +24,7 @@ from clew.engine.model_files import read_model, refuse_non_finite
 from clew.engine.plan import look_at_machine
 from clew.engine.torchrun import count_processes
 from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
-from clew.patterns.cleaning.duplicates import find_duplicates
-from clew.patterns.cleaning.search import read_small
+from clew.patterns.features.duplicates import find_duplicates, read_small
 from clew.patterns.networks import LITE0, build_network, check_network, usual_network
 from clew.patterns.networks.lite0 import pretrained_lite0
 from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits, group_copies

@@ -4,7 +4,8 @@ repeated."""
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, ignore_event, log_event
@@ -107,9 +108,20 @@ def train_patterns(
     open_folder(config.images, cache_dir=config.cache_dir, cache_size=config.cache_size)
     with working_copy(config.out) as out, optional_copy(config.start_from) as start_from:
         here = replace(config, out=out, start_from=start_from, images_dir=config.images)
-        # NumPy counts the cores of the whole machine, as PyTorch does.
-        with threadpool_limits(look_at_machine().cores):
+        with _fewer_threads(look_at_machine().cores):
             return _train(here, device, reporter or log_event, should_stop)
+
+
+@contextmanager
+def _fewer_threads(cores: int) -> Iterator[None]:
+    """PyTorch and NumPy count the cores of the whole machine: in a container that may use fewer,
+    more threads than these would wait for each other."""
+    limit_threads(cores)
+    has_more = any(
+        pool["num_threads"] > cores for pool in threadpool_info() if pool["user_api"] == "blas"
+    )
+    with threadpool_limits(cores if has_more else None, user_api="blas"):
+        yield
 
 
 def _train(
@@ -119,7 +131,6 @@ def _train(
     should_stop: Callable[[], bool],
 ) -> dict[str, Any]:
     started = time.monotonic()
-    limit_threads(look_at_machine().cores)
     folder = RunFolder(config.out, overwrite=config.overwrite)
     on_gpu = device.type == "cuda"
     with folder.removed_if_refused():

@@ -11,7 +11,9 @@ from jaxtyping import Bool, Float, Float32, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from clew.patterns.cleaning.checks import Neighbors, find_neighbors, unit_rows
+from clew.patterns.cache.build import CachedPhotos
+from clew.patterns.cache.samples import read_images
+from clew.patterns.features.neighbors import Neighbors, find_neighbors, join_arrays, unit_rows
 
 Pairs = Int64[np.ndarray, "pairs 2"]  # places of two photos each
 GrayBytes = UInt8[np.ndarray, "photos 48 48"]
@@ -34,7 +36,7 @@ _AT_ONCE = 256
 _MARGIN = 0.12  # of a side, not compared: a crop may have cut it off
 _MOST_SHIFT = 0.3
 _COARSE = 9  # pixels over which the coarse structure is averaged
-# Parts of so many pixels a side must agree in their details, too, all but the lowest tenth. Seen: on
+# Parts of so many pixels a side must agree in their details, all but the lowest tenth. Seen: on
 # photos and drawings 0.78 or more with their copies, 0.68 and less with others of the same shape.
 _PART, _LEAST_CONTRAST, _LOWEST, _AGREED = 9, 2.0, 0.1, 0.73
 # Each photo is compared with this many others, if they are this much alike at 8 x 8 pixels.
@@ -59,6 +61,11 @@ class SmallImages(NamedTuple):
 
     def mirrored(self) -> "SmallImages":
         return SmallImages(self.gray[:, :, ::-1], self.color[:, :, ::-1])
+
+
+def read_small(cached: CachedPhotos) -> SmallImages:
+    """The photos as near duplicates are found among them."""
+    return join_arrays([make_small(images) for images in read_images(cached)])
 
 
 def make_small(images: UInt8[np.ndarray, "photos size size 3"]) -> SmallImages:

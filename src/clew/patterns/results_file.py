@@ -90,9 +90,9 @@ def describe_suspects(results: Mapping[str, Any]) -> str:
     """A sentence about labels that look wrong; "" if hardly any do, and for results of earlier
     versions and of evaluations."""
     found, data = results.get("suspect_labels"), results.get("data")
-    splits = data.get("splits") if isinstance(data, dict) else None
-    if not isinstance(found, int) or not isinstance(splits, dict):
+    if not isinstance(found, int) or not isinstance(data, dict):
         return ""
+    splits = data.get("splits") or {}
     photos = sum(splits.get(split) or 0 for split in ("validation", "test"))
     if found < max(_FEWEST_SUSPECTS, _SUSPECT_SHARE * photos):
         return ""

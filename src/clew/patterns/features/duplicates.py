@@ -140,8 +140,8 @@ def _compare_all(
         is_same = likeness >= _SAME
         if not is_same.any():
             continue
-        aligned = _warp(seconds[close][is_same], shape[is_same])
-        is_same[is_same.clone()] = agree_everywhere(ones[close][is_same], aligned)
+        warped = _warp(seconds[close][is_same], shape[is_same])
+        is_same[is_same.clone()] = agree_everywhere(ones[close][is_same], warped)
         some, likeness = some[is_same.numpy()], likeness[is_same]
         colored = _as_colors(photos, some[:, 0]), _as_colors(others, some[:, 1])
         inside = _inside(COLOR_SIDE)

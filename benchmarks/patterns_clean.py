@@ -20,8 +20,8 @@ from PIL import Image, ImageOps
 
 from clew.base.progress import ignore_event
 from clew.patterns.cleaning.checks import find_suspects, predict_left_out
-from clew.patterns.cleaning.duplicates import compare_pairs, find_duplicates
 from clew.patterns.cleaning.search import find_problems, join_all, look_at
+from clew.patterns.features.duplicates import compare_pairs, find_duplicates
 from clew.patterns.photos import find_classes
 from clew.patterns.settings import OfPhotos
 

@@ -97,7 +97,8 @@ def connect(request: PlanRequest) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Budget:
-    """How much measuring may cost on one kind of device: `seconds`, and a `share` of the run.
+    """How much measuring may cost on one kind of device: `seconds`, and a `share` of the run, or
+    at least `fewest_seconds`, in which the variants that matter most are timed.
 
     A run of fewer than `short_run` seconds is over before a better plan would have been found.
     torch.compile is tried if the run takes at least `compiles_a_run` times `compiling`, the
@@ -107,14 +108,19 @@ class _Budget:
     short_run: float
     seconds: float
     share: float
+    fewest_seconds: float
     compiling: float
     compiles_a_run: int
 
 
-_ON_GPU = _Budget(short_run=3, seconds=10, share=float("inf"), compiling=40, compiles_a_run=3)
+_ON_GPU = _Budget(
+    short_run=3, seconds=10, share=0.1, fewest_seconds=5, compiling=40, compiles_a_run=3
+)
 # Compiling gains little: two cores took 24 to 120 s to compile networks that then ran 0.5 to 1.4
 # times as fast.
-_ON_CPU = _Budget(short_run=15, seconds=30, share=0.1, compiling=60, compiles_a_run=10)
+_ON_CPU = _Budget(
+    short_run=15, seconds=30, share=0.1, fewest_seconds=0, compiling=60, compiles_a_run=10
+)
 
 
 class _Calibration:
@@ -210,7 +216,8 @@ class _Calibration:
             self._keep_plain(f"not measured: the run takes only {_about(seconds)}")
             self._measure_compiling(seconds)
             return
-        self._bench.allow(min(self._budget.seconds, self._budget.share * seconds))
+        share = max(self._budget.fewest_seconds, self._budget.share * seconds)
+        self._bench.allow(min(self._budget.seconds, share))
         search = self._open_search()
         if not search.run():
             size = self._sizes[0]

@@ -51,6 +51,7 @@ def fit(
     test: Batches | OpenBatches | None = None,
     config: TrainConfig | None = None,
     request: PlanRequest | None = None,
+    plan: HardwarePlan | None = None,
     output_dir: str | Path,
     settings: Mapping[str, Any] | None = None,
     reporter: Reporter | None = None,
@@ -75,6 +76,7 @@ def fit(
             `TrainConfig()`]
         request: Choices to fix in the hardware plan. The others are made by measuring the
             alternatives.
+        plan: What `plan_hardware` chose for this request, to train without measuring again.
         output_dir: Folder for checkpoints, weights, log.csv, TensorBoard and the result, or its
             URL.
         settings: What else identifies this run, as plain JSON data: the dataset, the dimensions of
@@ -115,7 +117,13 @@ def fit(
     limit_threads(max(1, look_at_machine().cores // count_processes()))
     with working_copy(as_path(output_dir)) as folder, only_one(folder):
         run = _Run(
-            model, train, config or TrainConfig(), request or PlanRequest(), folder, settings or {}
+            model,
+            train,
+            config or TrainConfig(),
+            request or PlanRequest(),
+            folder,
+            settings or {},
+            plan,
         )
         if run.is_finished:
             return run.load_result()
@@ -137,6 +145,7 @@ class _Run:
         request: PlanRequest,
         folder: Path,
         settings: Mapping[str, Any],
+        plan: HardwarePlan | None,
     ) -> None:
         self._model, self._train, self._folder = model, train, folder
         self._config, self._request = config, request
@@ -153,11 +162,13 @@ class _Run:
                 # The run it belongs to no longer exists.
                 (folder / RESULT).unlink(missing_ok=True)
         self._is_started = about is not None
-        self.fabric, self._plan = self._make_plan() if about is None else self._read_plan(about)
+        self.fabric, self._plan = self._make_plan(plan) if about is None else self._read_plan(about)
         self._checkpoints = Checkpoints(folder, self.fabric, self._identity)
         self.is_finished = self._is_started and (folder / RESULT).exists()
 
-    def _make_plan(self) -> "tuple[Fabric, HardwarePlan]":
+    def _make_plan(self, plan: HardwarePlan | None) -> "tuple[Fabric, HardwarePlan]":
+        if plan is not None:
+            return start_fabric(plan.device), plan
         processes = count_processes()
         first = plan_hardware(self._request, config=self._config, processes=processes)
         fabric = start_fabric(first.device)

@@ -1,16 +1,20 @@
 """results.json of a training or an evaluation, read back: any entry may be missing, but one that is
 there has its type. Imports nothing heavy."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from clew.base.errors import StoreError
+from clew.base.texts import for_shell
 from clew.base.typed_json import Bounds, Count, Seconds, read_as, without_nan
 from clew.storage.reading import read_json
 
 RESULTS = "results.json"
 # Of the photos of known classes, the share that is marked as unknown.
 USUAL_UNKNOWN = 0.05
+# Labels that look wrong are mentioned from this many on.
+_FEWEST_SUSPECTS, _SUSPECT_SHARE = 3, 0.02
 _Share = Annotated[float, Bounds(least=0, most=1)]
 # What the summary of a finished training shows.
 SHOWN = (
@@ -80,3 +84,20 @@ def refuse_other_results(folder: Path, *wanted: str) -> None:
         ) from None
     if not set(wanted) <= there.keys():
         raise StoreError(f'"{path}" was not written by this command: choose another `out`.')
+
+
+def describe_suspects(results: Mapping[str, Any]) -> str:
+    """A sentence about labels that look wrong; "" if hardly any do, and for results of earlier
+    versions and of evaluations."""
+    found, data = results.get("suspect_labels"), results.get("data")
+    if not isinstance(found, int) or not isinstance(data, dict):
+        return ""
+    splits = data.get("splits") or {}
+    photos = sum(splits.get(split) or 0 for split in ("validation", "test"))
+    if found < max(_FEWEST_SUSPECTS, _SUSPECT_SHARE * photos):
+        return ""
+    return (
+        f"{found:,} of {photos:,} validation and test photos are predicted as another class with "
+        "confidence: their labels may be wrong. Check the labels of all photos with "
+        f'"clew patterns clean {for_shell([data.get("folder") or "FOLDER"])}".'
+    )

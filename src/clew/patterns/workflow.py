@@ -263,6 +263,7 @@ def train(given: TrainSettings) -> "ClassifierResult":
         cache_size=None if size is None else read_size("cache_size", size),
         shares=parse_split(given.split),
         augment=_read_augment(given),
+        tries_augmentations=given.augment and given.rand_augment is None and given.mixup is None,
         loss=select(LossSettings, given, focal=given.focal_loss),
         train=replace(
             usual_train(),

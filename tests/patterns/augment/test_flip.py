@@ -36,6 +36,28 @@ def test_classes_are_mirrored_where_neighbors_say_little_about_them() -> None:
         assert is_allowed, why
 
 
+def bursts(scenes: int = 60, frames: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    """Photos of scenes, each in a class by chance, several nearly alike of each."""
+    random = np.random.default_rng(5)
+    coarse = random.integers(0, 256, (scenes, 6, 6, 3)).repeat(6, 1).repeat(6, 2)
+    images = coarse.repeat(frames, 0) + random.normal(0, 10, (scenes * frames, 36, 36, 3))
+    return images.clip(0, 255).astype(np.uint8), random.integers(0, 4, scenes).repeat(frames)
+
+
+def test_bursts_of_one_scene_do_not_count_as_neighbors() -> None:
+    is_allowed, why = decide_flip(*bursts())
+    assert is_allowed, why
+
+
+def test_classes_that_differ_left_and_right_are_not_mirrored_in_bursts_either() -> None:
+    images, _ = bursts()
+    labels = np.arange(60).repeat(6) % 2
+    for image, label in zip(images, labels, strict=True):
+        image[6:30, 4 + 16 * label : 16 + 16 * label] = 255
+    is_allowed, why = decide_flip(images, labels)
+    assert not is_allowed, why
+
+
 def test_two_photos_are_enough_to_decide() -> None:
     images, _ = arrows(2)
     assert decide_flip(images, np.array([0, 1])) == (

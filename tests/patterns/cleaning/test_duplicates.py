@@ -1,13 +1,15 @@
 """Near duplicates among real photos, and photos of poor quality."""
 
+import importlib
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from clew.patterns.cleaning.checks import find_issues, measure_light
-from clew.patterns.cleaning.duplicates import find_duplicates, make_small
+from clew.patterns.features.duplicates import find_duplicates, make_small
 from tests.patterns.cleaning.making import SIDE, as_squares, detailed, pieces
 
 pytestmark = pytest.mark.slow
@@ -66,6 +68,18 @@ def test_photos_that_differ_only_in_color_are_not_duplicates() -> None:
 
 def test_different_photos_are_not_duplicates() -> None:
     assert find_duplicates(make_small(as_squares(list(pieces())))) == []
+
+
+@pytest.mark.parametrize("kind, seeds", [("banana", (1013, 1031)), ("banana", (5001, 5033))])
+def test_different_drawings_of_one_shape_are_not_duplicates(
+    kind: str, seeds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "docs")
+    draw = importlib.import_module("draw_photos").draw_photo
+    drawn = [draw(kind, seed) for seed in seeds]
+    photos = [*drawn, recompress(drawn[0].resize((180, 180)))]
+    found = find_duplicates(make_small(as_squares(photos)))
+    assert [(pair.first, pair.second) for pair in found] == [(0, 2)]
 
 
 def test_blurred_dark_and_odd_photos_are_named() -> None:

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 from clew.patterns.cleaning.checks import (
-    find_neighbors,
     find_outliers,
     find_overlaps,
     find_suspects,
     join_features,
     predict_left_out,
-    unit_rows,
 )
+from clew.patterns.features.neighbors import find_neighbors, unit_rows
 
 CLASSES, PER_CLASS = 4, 40
 

@@ -7,7 +7,7 @@ import pytest
 
 from clew.base.errors import InputError
 from clew.loading.splits import Shares
-from clew.patterns.photos import Photo, assign_splits
+from clew.patterns.photos import Photo, assign_splits, group_copies
 
 
 def _photos(counts: dict[str, int], split: str | None = None) -> list[Photo]:
@@ -55,6 +55,30 @@ def test_split_follows_the_image_not_its_name_or_position() -> None:
         for photo in reversed(photos)
     ]
     assert assign_splits(renamed, keys[::-1]) == [splits[key] for key in keys[::-1]]
+
+
+def test_near_duplicates_of_a_class_are_in_one_split() -> None:
+    photos = _photos({"a": 60, "b": 60})
+    keys, pairs = _keys(photos), [(first, first + 1) for first in range(0, 60, 3)]
+    splits = assign_splits(photos, group_copies(photos, keys, pairs))
+    assert all(splits[one] == splits[other] for one, other in pairs)
+    assert {*splits} == {"train", "validation", "test"}
+    across = [(0, 60)]  # one label is wrong, and nobody knows which
+    assert group_copies(photos, keys, across) == keys
+
+
+def test_near_duplicates_join_the_split_of_a_known_photo() -> None:
+    photos = _photos({"a": 20, "b": 20})
+    keys = _keys(photos)
+    known = {keys[7]: "test", keys[8]: "train"}
+    splits = assign_splits(photos, group_copies(photos, keys, [(3, 7)], known), known=known)
+    assert (splits[3], splits[7], splits[8]) == ("test", "test", "train")
+
+
+def test_a_class_of_copies_is_split_all_the_same() -> None:
+    photos = _photos({"a": 4, "b": 4})
+    keys = _keys(photos)
+    assert group_copies(photos, keys, [(0, 1), (1, 2), (2, 3)]) == keys
 
 
 def test_known_photos_stay_when_others_are_added() -> None:

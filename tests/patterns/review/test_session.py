@@ -50,6 +50,18 @@ def test_no_photo_is_asked_about_twice(animals: PatternSet, photos: Path) -> Non
         assert (review.queue.decided, review.queue.skipped) == (1, 1)
 
 
+def test_the_review_says_what_waits_behind_it(animals: PatternSet, tmp_path: Path) -> None:
+    save_photo(tmp_path / "newer" / "new.png", 77)
+    identify(animals.folder, tmp_path / "newer", names=("new.png",))
+    with reviewing(animals) as review:
+        waiting = f"waiting behind these: {len(NAMES)} photos of earlier identifications"
+        assert waiting in review.queue.tell(str)
+        review.approve()
+        assert any(f"{len(NAMES)} photos of earlier" in line for line in review.tell_end(str))
+    with reviewing(animals) as review:
+        assert len(review.queue.questions) == len(NAMES) and not review.queue.behind
+
+
 def test_photos_moved_by_a_review_count_as_decided(animals: PatternSet) -> None:
     with reviewing(animals, move=True) as review:
         review.approve()

@@ -48,17 +48,19 @@ def test_photos_of_another_class_are_far_and_known_ones_are_not() -> None:
     typicality = model.typicality(np.concatenate([known, unknown]))
     is_unknown = np.repeat([0, 1], [len(known), len(unknown)])
     assert auroc(is_unknown, -typicality) > 0.95
-    assert 0.01 < (typicality[is_unknown == 0] < 0.05).mean() < 0.12
+    assert (typicality[is_unknown == 0] < 0.05).mean() <= 0.05
 
 
 @pytest.mark.parametrize("count", [12, 60, 400])
-def test_the_share_of_known_photos_marked_is_the_one_asked_for(count: int) -> None:
+def test_at_most_the_share_asked_for_of_known_photos_is_marked(count: int) -> None:
     random, marked = np.random.default_rng(0), []
-    for _ in range(40):
+    for _ in range(100):
         levels = torch.from_numpy(find_levels(random.normal(size=count)).copy())
-        found = rank(torch.from_numpy(random.normal(size=200)), levels, torch.from_numpy(LEVELS))
+        found = rank(torch.from_numpy(random.normal(size=2_000)), levels, torch.from_numpy(LEVELS))
         marked.append((found < 0.05).double().mean())
-    assert 0.02 < np.mean(marked) < 0.08
+    assert 0.01 < np.mean(marked) < 0.05
+    # The tail is a normal one here; the share itself varies by what was held out.
+    assert np.mean([share <= 0.06 for share in marked]) > 0.8
 
 
 def test_very_few_held_out_photos_say_nothing() -> None:

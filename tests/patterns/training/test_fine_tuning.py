@@ -11,10 +11,11 @@ from clew.base.errors import InputError, SettingsMismatchError
 from clew.base.progress import Event, Note, ignore_event
 from clew.engine import EpochEnded
 from clew.patterns.augment import AugmentConfig
+from clew.patterns.networks import usual_sizes
 from clew.patterns.networks.classifier import PatternClassifier
 from clew.patterns.networks.lite0 import EfficientNetLite0, load_lite0
 from clew.patterns.trained.model import load_classifier
-from clew.patterns.training import PatternsConfig, Prepared, train_patterns
+from clew.patterns.training import PatternsConfig, Prepared, train, train_patterns
 from clew.patterns.training.config import BODY_RATE, USUAL_MINUTES, fine_tuning_epochs
 from clew.patterns.training.start import RunFolder, choose_network
 from clew.storage import wheels
@@ -214,3 +215,29 @@ def test_crops_are_for_pretrained_networks_and_off_without_augmentation(tmp_path
     assert usual.augment_for(flip=True, is_fine_tuned=True).is_cropping
     assert not usual.augment_for(flip=True, is_fine_tuned=False).is_cropping
     assert not plain.augment_for(flip=True, is_fine_tuned=True).is_cropping
+
+
+def test_small_photos_are_enlarged_more_where_that_is_affordable() -> None:
+    assert usual_sizes("lite0", 3_000, on_gpu=True) == (224, 224)
+    assert usual_sizes("lite0", 60_000, on_gpu=True) == (128, 224)
+    assert usual_sizes("lite0", 3_000, on_features=True) == (192, 224)
+    assert usual_sizes("lite0", 60_000, on_features=True) == (128, 224)
+    assert usual_sizes("lite0", 3_000) == (128, 224)
+    assert usual_sizes("tiny", 3_000, on_gpu=True) == (32, 128)
+
+
+def test_validation_photos_choose_the_augmentation_and_a_resumed_run_keeps_it(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = train._decide  # on a CPU, nothing is tried by itself
+    monkeypatch.setattr(train, "_decide", lambda *given: replace(decide(*given), tries=True))
+    events: list[Event] = []
+    run = small_run(photos, tmp_path / "out", augment=AugmentConfig(flip=True))
+    results = train_patterns(run, events.append)
+    [note] = [str(one) for one in pick(events, Note) if str(one).startswith("augmentation")]
+    is_lighter = "random crops and mirroring alone" in note
+    assert results["augment"]["ops"] == (0 if is_lighter else 2)
+    assert results["augment"]["mixup"] == (0 if is_lighter else 0.2)
+    events.clear()
+    assert train_patterns(run, events.append)["augment"] == results["augment"]
+    assert not [one for one in pick(events, Note) if str(one).startswith("augmentation")]

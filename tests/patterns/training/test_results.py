@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, f1_score, log_loss
 
+from clew.patterns.results_file import describe_suspects
 from clew.patterns.trained.model import softmax
-from clew.patterns.training.measuring import fit_temperature, measure
+from clew.patterns.training.measuring import count_suspects, fit_temperature, measure
 
 
 def draw(photos: int, classes: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
@@ -71,3 +72,18 @@ def test_confident_mistake_stays_finite() -> None:
         "recall": None,
         "f1": None,
     }
+
+
+def test_labels_that_look_wrong_are_counted_and_mentioned() -> None:
+    labels = np.arange(200) % 4
+    found = np.full((200, 4), 0.02)
+    found[np.arange(200), labels] = 0.94
+    found[:20] = np.roll(found[:20], 1, axis=1)  # another class, as confidently as the others
+    found[20:40] = 0.25  # hard, but not wrong
+    assert count_suspects(found, labels) == 20
+    data = {"folder": "my photos", "splits": {"train": 500, "validation": 60, "test": 140}}
+    text = describe_suspects({"suspect_labels": 20, "data": data})
+    assert "20 of 200 validation and test photos" in text
+    assert "clew patterns clean 'my photos'" in text
+    assert describe_suspects({"suspect_labels": 2, "data": data}) == ""
+    assert describe_suspects({"data": data}) == describe_suspects({}) == ""

@@ -83,6 +83,7 @@ def test_results_record_how_they_were_made(trained: Path, photos: Path) -> None:
         "other_files": 0,
         "splits": {"train": 30, "validation": 3, "test": 9},
         "test_seen_before": 0,
+        "test_near_duplicates": 0,
         "split_folders": False,
     }
     assert results["test_photos"] == 9 == sum(map(sum, results["confusion"]))

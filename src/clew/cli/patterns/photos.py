@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 
 _FEW_PHOTOS = 20
+_UNKNOWN_MEANS = (
+    "unknown: unlike the training photos of every class; the percentage only says which of the "
+    "known classes comes closest"
+)
 
 
 def _run_identify(call: Call) -> None:
@@ -96,6 +100,8 @@ def _print_photos(console: Console, title: str, photos: "tuple[Identified, ...]"
             first += " (doubtful)"
         rows.append((photo.name, first, others))
     print_table(console, (title, "", ""), rows)
+    if any(photo.unknown for photo in photos):
+        print_line(console, _UNKNOWN_MEANS)
 
 
 def _print_places(console: Console, result: "IdentifyResult") -> None:
@@ -145,7 +151,7 @@ def _print(console: Console, found: "Recognition") -> None:
     rows = ((one, whole_percent(chance), bar * round(_BAR * chance)) for one, chance in found.best)
     print_table(console, ("", "", ""), rows)
     if found.is_unknown:
-        print_line(console, "unknown: none of these classes; the photo is unlike all of them")
+        print_line(console, _UNKNOWN_MEANS)
     elif found.is_doubtful:
         limit = whole_percent(found.threshold)
         print_line(console, f"doubtful: no class reaches a confidence of {limit}")

@@ -58,6 +58,8 @@ _COMPARED_SIDE = 16
 # Chance alone makes the two fractions differ by a few points; and where neighbors say little about
 # the class, by a large share of them (McNemar's test).
 _MAY_LOSE, _STANDARD_ERRORS = 0.9, 2
+# Photos of one scene are this much nearer to each other than the nearest other mirror image is.
+_OF_ONE_SCENE = 0.8
 GRAY = (0.299, 0.587, 0.114)
 SAMPLED_SIDE = 64
 _BLUR = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
@@ -167,14 +169,14 @@ def decide_flip(
     """Whether mirroring keeps the classes, and why.
 
     The nearest neighbor of a photo usually has the same class. If that of its mirror image has it
-    clearly less often, mirroring would teach the network wrong labels.
+    clearly less often, mirroring would teach the network wrong labels. Photos of one burst, or of
+    one scene, are much nearer to each other than to any mirror image, which says nothing about
+    classes: they are not compared with each other.
     """
     chosen = np.random.default_rng(0).permutation(len(images))[:_MOST_COMPARED]
     looks = _looks(torch.from_numpy(images[chosen]))
     classes = torch.from_numpy(np.asarray(labels)[chosen])
-    mirrored = looks.flip(2)
-    plain = _have_same_class(looks, looks, classes)
-    turned = _have_same_class(mirrored, looks, classes)
+    plain, turned = _have_same_class(looks, classes)
     lost, won = int((plain & ~turned).sum()), int((turned & ~plain).sum())
     measured = (
         f"the nearest neighbor has the same class for {plain.mean():.0%} of photos, and for "
@@ -194,10 +196,21 @@ def _looks(images: UInt8[Tensor, "photos side side 3"]) -> Tensor:
     return small / small.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-3)
 
 
-def _have_same_class(asked: Tensor, others: Tensor, classes: Tensor) -> Bool[np.ndarray, " photos"]:
-    near = torch.cdist(asked.flatten(1), others.flatten(1))
-    near.fill_diagonal_(torch.inf)  # not the photo itself, nor its own mirror image
-    return (classes[near.argmin(1)] == classes).numpy()
+def _have_same_class(looks: Tensor, classes: Tensor) -> list[Bool[np.ndarray, " photos"]]:
+    """Whether the nearest other photo has the same class: of each photo, and of its mirror image.
+    Photos of one scene do not count, unless there are no others of the class."""
+    from scipy.sparse.csgraph import connected_components  # slow to import
+
+    near = [torch.cdist(asked.flatten(1), looks.flatten(1)) for asked in (looks, looks.flip(2))]
+    for distances in near:
+        distances.fill_diagonal_(torch.inf)  # not the photo itself, nor its own mirror image
+    alike = near[0] < _OF_ONE_SCENE * near[1].amin(1, keepdim=True)
+    _, scenes = connected_components(alike.numpy())
+    of_one_scene = torch.from_numpy(scenes[:, None] == scenes)
+    of_others = (classes[:, None] == classes) & ~of_one_scene & near[0].isfinite()
+    of_one_scene &= of_others.any(1, keepdim=True)
+    nearest = [distances.masked_fill(of_one_scene, torch.inf).argmin(1) for distances in near]
+    return [(classes[found] == classes).numpy() for found in nearest]
 
 
 @torch.compiler.disable  # compiling takes minutes, and this is only a hundredth of a step

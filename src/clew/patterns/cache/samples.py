@@ -2,6 +2,7 @@
 suits the machine."""
 
 import math
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,6 +21,7 @@ from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.loading.reader import Rows, SampleReader
+from clew.patterns.cache.build import CachedPhotos
 from clew.patterns.cache.store import CHANNELS, KIND
 
 Place = Literal["ram", "disk", "gpu"]
@@ -30,6 +32,7 @@ _GPU_SHARE, _RAM_SHARE, _WANTED_RAM_SHARE = 0.3, 0.5, 0.8
 _COLUMN = "image"
 _OPEN_FILES = 256
 _READ_AT_ONCE_BYTES = 8 << 20
+_PHOTOS_AT_ONCE = 256
 
 Images = UInt8[Tensor, "batch size size 3"]
 
@@ -195,6 +198,17 @@ def open_images(
         pin_memory=settings.pin_memory and is_read,
         rank=rank,
     )
+
+
+def read_images(
+    cached: CachedPhotos, places: Sequence[int] | None = None
+) -> Iterator[UInt8[np.ndarray, "photos size size 3"]]:
+    """The decoded photos, a few at a time."""
+    rows = cached.rows if places is None else cached.rows[list(places)]
+    samples = ImageSamples(cached.open_store(), rows, np.zeros(len(rows), np.int64), place="disk")
+    for first in range(0, len(rows), _PHOTOS_AT_ONCE):
+        chosen = np.arange(first, min(first + _PHOTOS_AT_ONCE, len(rows)))
+        yield samples.read_batch(chosen, BufferPool())["image"].numpy()
 
 
 def _open_reader(store: Path) -> SampleReader:

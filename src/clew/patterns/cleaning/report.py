@@ -8,8 +8,9 @@ from PIL import Image, ImageOps
 
 from clew.base.texts import counted, whole_percent
 from clew.pages.markup import Html, Section, make_section, tag, wrap_page
+from clew.patterns.cache.samples import read_images
 from clew.patterns.cleaning.findings import KINDS, PACKAGE, REPORT, TITLES, Finding, Findings
-from clew.patterns.cleaning.search import LookedAt, read_images
+from clew.patterns.cleaning.search import LookedAt
 from clew.patterns.photo_map.block import MOST_THUMBNAILS, Coloring, draw_map, draw_sheet, map_style
 from clew.patterns.photo_map.layout import choose_shown, lay_out
 from clew.patterns.photos.decode import open_photo

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float32
 
 from clew.base.cores import count_cores
 from clew.base.errors import InputError
 from clew.base.progress import log_event
 from clew.base.settings import check_positive
 from clew.base.texts import counted, whole_percent
-from clew.loading.buffers import BufferPool
 from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
-from clew.patterns.cache.samples import ImageSamples
+from clew.patterns.cache.samples import read_images
 from clew.patterns.cleaning.checks import (
     FEWEST_PHOTOS,
     Chances,
@@ -26,26 +25,31 @@ from clew.patterns.cleaning.checks import (
     Labels,
     Light,
     find_issues,
-    find_neighbors,
     find_outliers,
     find_overlaps,
     find_suspects,
-    join_arrays,
     join_features,
     measure_light,
     predict_left_out,
-    unit_rows,
 )
-from clew.patterns.cleaning.duplicates import (
+from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind, Overlap
+from clew.patterns.features.compute import PhotoFeatures, compute_features
+from clew.patterns.features.duplicates import (
     DuplicatePair,
     SmallImages,
     find_duplicates,
     make_small,
 )
-from clew.patterns.cleaning.findings import KINDS, Finding, Findings, Kind, Overlap
-from clew.patterns.features.compute import PhotoFeatures, compute_features
+from clew.patterns.features.neighbors import find_neighbors, join_arrays, unit_rows
 from clew.patterns.networks.lite0 import STAGE_CHANNELS
-from clew.patterns.photos import Photo, PhotoFolder, assign_splits, find_classes, find_photos
+from clew.patterns.photos import (
+    Photo,
+    PhotoFolder,
+    assign_splits,
+    find_classes,
+    find_photos,
+    group_copies,
+)
 from clew.patterns.photos.photo import first_kept
 from clew.patterns.settings import OfPhotos, SimilarSettings
 from clew.patterns.trained.model import usual_device
@@ -55,7 +59,6 @@ _FEATURE_SIZE, _TINY_SIZE, _TINY_PHOTO = 128, 96, 64
 _NEIGHBORS = 3
 _MOST_BY_FEATURES = 20_000  # in larger sets, only photos alike at a glance are compared
 _BLANK = 0.9  # the score of a photo on which hardly anything can be seen
-_READ_AT_ONCE = 256
 _MOST_OF_A_PAIR = 20  # photos that are listed for two classes that overlap
 
 
@@ -126,17 +129,6 @@ def _compute_features(
 def choose_features(cached: CachedPhotos) -> int:
     """The side of the images whose features photos are compared by."""
     return _TINY_SIZE if cached.size <= _TINY_PHOTO else _FEATURE_SIZE
-
-
-def read_images(
-    cached: CachedPhotos, places: Sequence[int] | None = None
-) -> Iterator[UInt8[np.ndarray, "photos size size 3"]]:
-    """The decoded photos, a few at a time."""
-    rows = cached.rows if places is None else cached.rows[list(places)]
-    samples = ImageSamples(cached.open_store(), rows, np.zeros(len(rows), np.int64), place="disk")
-    for first in range(0, len(rows), _READ_AT_ONCE):
-        chosen = np.arange(first, min(first + _READ_AT_ONCE, len(rows)))
-        yield samples.read_batch(chosen, BufferPool())["image"].numpy()
 
 
 def find_problems(looked: LookedAt) -> Findings:
@@ -247,8 +239,9 @@ def _duplicate_findings(looked: LookedAt) -> Iterator[Finding]:
             splits = (photo.split, kept.split) if photo.split else (None, None)
             where = ": in {} and in {}"
             yield _pair_finding((photo, digest), (kept, digest), "the same image as", splits, where)
-    drawn = _splits(looked)
-    for pair in find_duplicates(looked.small, *likely):
+    pairs = find_duplicates(looked.small, *likely)
+    drawn = _splits(looked, pairs)
+    for pair in pairs:
         kept_one, photo_one = _sort_pair(looked, pair)
         what = "a mirrored copy of" if pair.mirrored else "nearly the same image as"
         drawn_into = drawn.get(photo_one[1]), drawn.get(kept_one[1])
@@ -301,13 +294,15 @@ def _contradiction(photo: Photo, kept: Photo) -> str:
     return f', in another class ("{kept.label}"): one of the labels is wrong'
 
 
-def _splits(looked: LookedAt) -> dict[str, str]:
+def _splits(looked: LookedAt, pairs: Sequence[DuplicatePair]) -> dict[str, str]:
     """The split of each image: its folder's, or the one that training draws at its defaults."""
+    digests = looked.cached.digests
+    copies = [(pair.first, pair.second) for pair in pairs]
     try:
-        splits = assign_splits(looked.photos, looked.cached.digests)
+        splits = assign_splits(looked.photos, group_copies(looked.photos, digests, copies))
     except InputError:  # too few photos to train on: no photo has a split yet
         return {}
-    return dict(zip(looked.cached.digests, splits, strict=True))
+    return dict(zip(digests, splits, strict=True))
 
 
 def _notes(looked: LookedAt) -> Iterator[str]:

@@ -16,9 +16,10 @@ TIMM = "timm:"
 LITE0 = "lite0"
 GPU_NETWORK, CPU_NETWORK = "standard", "small"
 # The smallest and the largest image size that is chosen by itself. Small photos are enlarged for
-# the pretrained network: at their own size, little would be left of them after five halvings. More
-# so where its first blocks are not trained: they know photos of 224 pixels.
-_SIZES, _SIZES_OF_LITE0, _SIZES_FOR_FEATURES = (32, 128), (128, 224), (192, 224)
+# the pretrained network: at their own size, little would be left of them after five halvings, and
+# it was trained on photos of 224 pixels. Very many are enlarged less, because it takes long.
+_SIZES, _SIZES_OF_LITE0, _LEAST_FOR_FEATURES = (32, 128), (128, 224), 192
+MANY_ON_GPU, _MANY_FOR_FEATURES = 20_000, 5_000
 
 
 class NetworkPreset(NamedTuple):
@@ -39,12 +40,19 @@ NETWORKS = {
 }
 
 
-def usual_sizes(name: str, *, for_features: bool = False) -> tuple[int, int]:
-    """The image sizes to choose from, in pixels: the smallest and the largest. `for_features` if
-    the first blocks stay as they are."""
+def usual_sizes(
+    name: str, photos: int, *, on_gpu: bool = False, on_features: bool = False
+) -> tuple[int, int]:
+    """The image sizes to choose from, in pixels: the smallest and the largest. `on_features` if it
+    is trained on what its first blocks make of the photos."""
     if name != LITE0:
         return _SIZES
-    return _SIZES_FOR_FEATURES if for_features else _SIZES_OF_LITE0
+    smallest, largest = _SIZES_OF_LITE0
+    if on_features and photos <= _MANY_FOR_FEATURES:
+        smallest = min(_LEAST_FOR_FEATURES, largest)
+    elif on_gpu and not on_features and photos <= MANY_ON_GPU:
+        smallest = largest
+    return smallest, largest
 
 
 def usual_network(*, on_gpu: bool) -> tuple[str, str]:

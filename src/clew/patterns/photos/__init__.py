@@ -10,6 +10,7 @@ from clew.patterns.photos.photo import (
     Fault,
     Photo,
     assign_splits,
+    group_copies,
     natural_order,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "assign_splits",
     "find_classes",
     "find_photos",
+    "group_copies",
     "natural_order",
     "open_photo",
     "photo_size",

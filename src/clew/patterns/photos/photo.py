@@ -5,7 +5,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,6 +123,30 @@ def assign_splits(
             splits[row] = dealt[keys[row]]
     _refuse_nothing_left(labels, splits, shares)
     return splits
+
+
+def group_copies(
+    photos: Sequence[Photo],
+    keys: Sequence[str],
+    pairs: Iterable[tuple[int, int]],
+    known: Mapping[str, str] | None = None,
+) -> list[str]:
+    """One key for all near duplicates of a class, so that `assign_splits` puts them into the same
+    split; `pairs` are indices of two photos each. A photo in `known` keeps its own key, and its
+    copies get it. The photos of a class that is mostly copies keep theirs: there would be too few
+    groups to split."""
+    known, groups = known or {}, {row: {row} for row in range(len(photos))}
+    for one, other in pairs:
+        if photos[one].label == photos[other].label and groups[one] is not groups[other]:
+            groups[one] |= groups[other]
+            groups |= dict.fromkeys(groups[other], groups[one])
+    distinct = {id(group): photos[min(group)].label for group in groups.values()}
+    left, labels = Counter(distinct.values()), Counter(photo.label for photo in photos)
+    grouped = list(keys)
+    for row, group in groups.items():
+        if keys[row] not in known and 2 * left[photos[row].label] > labels[photos[row].label]:
+            grouped[row] = min((keys[one] not in known, keys[one]) for one in group)[1]
+    return grouped
 
 
 def _refuse_one_class(classes: set[str]) -> None:

@@ -22,7 +22,7 @@ from clew.pages.numbers import (
     read_results,
 )
 from clew.patterns.photos.photo import Fault
-from clew.patterns.results_file import RESULTS
+from clew.patterns.results_file import RESULTS, describe_suspects
 from clew.patterns.trained.tables import EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE
 from clew.storage.text_files import read_csv
 
@@ -209,8 +209,10 @@ def describe_details(run: Run) -> list[str]:
         "so this accuracy is too optimistic.",
         before is not None
         and f"On the test photos of its own training run, its accuracy was {percents(before)}.",
+        _describe_copies(run),
         _describe_weakest(run),
         _describe_confused(run),
+        describe_suspects(run.raw),
         untested
         and f"{counted(len(untested), 'class', 'classes')} {verb} no validation photos: "
         f"{list_some(untested)}.",
@@ -231,6 +233,17 @@ def _describe_interval(run: Run) -> str:
     return (
         f"On other photos of the same kind, expect between {percents(low)} and {percents(high)} "
         f"(95% confidence interval).{few if 0 < run.test_photos < _FEW else ''}"
+    )
+
+
+def _describe_copies(run: Run) -> str:
+    copies = int(as_number(run.part("data").get("test_near_duplicates")) or 0)
+    if not copies:
+        return ""
+    are = "is a near duplicate" if copies == 1 else "are near duplicates"
+    return (
+        f"{counted(copies, 'test photo')} {are} of training photos, so this accuracy is too "
+        "optimistic."
     )
 
 

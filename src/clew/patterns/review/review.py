@@ -6,8 +6,8 @@ import sys
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 JOURNAL = "review.jsonl"
+_MOST_BEHIND = 20  # earlier identifications that are counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +138,16 @@ def _find_identified(chosen: Chosen, given: ReviewSettings) -> list[Path]:
 def _choose(
     files: list[Path], journal: DecisionJournal, *, every: bool
 ) -> tuple[Identification, Queue]:
-    """The newest that still has questions; if none has, the newest."""
+    """The newest that still has questions; if none has, the newest. What waits in those before it
+    is counted."""
     opened = map(read_identified, files)
     asked = ((one, make_queue(one, journal, every=every)) for one in opened)
     newest = next(asked)
-    return next((pair for pair in chain([newest], asked) if pair[1].questions), newest)
+    chosen = next((pair for pair in chain([newest], asked) if pair[1].questions), newest)
+    # A photo that was identified again is asked about once.
+    now = {photo.path for photo in chosen[1].questions}
+    older = {photo.path for _, queue in islice(asked, _MOST_BEHIND) for photo in queue.questions}
+    return chosen[0], replace(chosen[1], behind=len(older - now))
 
 
 def _open_classes(chosen: Chosen, given: ReviewSettings) -> LabeledFolder:

@@ -97,6 +97,7 @@ class Queue:
     gone: tuple[str, ...] = ()
     faulty: tuple[str, ...] = ()
     sure: int = 0
+    behind: int = 0  # questions of earlier identifications, which come when these are answered
 
     def tell(self, say: Say) -> list[str]:
         """What is asked, and what is not, in lines."""
@@ -107,8 +108,12 @@ class Queue:
         ]
         faulty = f"{len(self.faulty):,} could not be opened: {name_some(self.faulty)}"
         sure = f"{counted(self.sure, 'confident prediction')} not shown ({every} includes them)"
+        unknown = sum(photo.unknown for photo in self.questions)
+        kind = f" ({unknown:,} of them unknown)" if unknown else ""
+        behind = f"{counted(self.behind, 'photo')} of earlier identifications"
         lines = {
-            f"{counted(len(self.questions), 'photo')} to review, from {self.source}": True,
+            f"{counted(len(self.questions), 'photo')} to review{kind}, from {self.source}": True,
+            f"waiting behind these: {behind}": self.behind > 0,
             f"in earlier reviews: {', '.join(filter(None, before))}": any(before),
             f"no longer found: {len(self.gone):,} ({name_some(self.gone)})": bool(self.gone),
             faulty: bool(self.faulty),
@@ -373,6 +378,10 @@ class Review(Session):
             lines.append(describe_new_classes(self.new_classes()))
         if counts["approved"] or counts["corrected"]:
             lines.append(f"the photos are in {self.folder}")
+        if self.queue.behind and not left:
+            waiting = f"{counted(self.queue.behind, 'photo')} of earlier identifications"
+            lines.append(f"{waiting} wait: {say(self.again_call)}")
+        if counts["approved"] or counts["corrected"]:
             lines.append(f"train again from the last weights with: {say(self.next_call)}")
         return lines
 

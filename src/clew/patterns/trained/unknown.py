@@ -19,6 +19,9 @@ _KIND = "distance to the training features"
 # With at least this many, the share of those that are farther away is counted; with fewer, a
 # distribution is fitted to their distances.
 _ENOUGH_TO_COUNT = 100
+# A few held-out photos cannot tell the share of new photos that is farther away. It is rather taken
+# too large: at most the share that is asked for is marked, in so many of all models.
+_SURE = 0.9
 # The typicalities whose distances are kept; between them is interpolated.
 LEVELS = np.concatenate([np.geomspace(1e-6, 0.1, 100), np.linspace(0.11, 1.0, 90)])
 # Added to each variance within the classes, as a multiple of their mean: with few photos, many
@@ -45,28 +48,32 @@ class Spread(NamedTuple):
     basis: Float[np.ndarray, "features directions"]
 
 
-def find_spread(features: Features, labels: Labels) -> Spread:
+def find_spread(features: Features, labels: Labels, device: torch.device | None = None) -> Spread:
+    """Found on `device`: decompositions take a GPU a moment, and a CPU seconds."""
     values = to_unit(features.astype(np.float32))
     means, places = _find_means(values, labels)
     within = values - means[places].astype(np.float32)
-    variances, directions = _find_directions(within / np.sqrt(np.float32(len(within))))
+    variances, directions = _find_directions(within / np.sqrt(np.float32(len(within))), device)
     smoothing = _SMOOTHING * max(float(variances.sum()) / values.shape[1], 1e-9)
     # In all other directions the variance is 0.
     other = 1 / np.sqrt(smoothing)
     whitening = directions * (1 / np.sqrt(variances + smoothing) - other) @ directions.T
     whitening += other * np.eye(values.shape[1], dtype=np.float32)
-    _, basis = _find_directions(values)
+    _, basis = _find_directions(values, device)
     return Spread(whitening.astype(np.float32), basis[:, :_MOST_DIRECTIONS])
 
 
-def _find_directions(values: Features) -> tuple[np.ndarray, Float[np.ndarray, "features n"]]:
+def _find_directions(
+    values: Features, device: torch.device | None
+) -> tuple[np.ndarray, Float[np.ndarray, "features n"]]:
     """The principal directions, without centering, and the sums of squares along them, from the
     largest on. Few photos span few directions, which takes much less time to find."""
     if len(values) < values.shape[1] // 2:
         _, lengths, directions = np.linalg.svd(values, full_matrices=False)
         return lengths**2, directions.T
-    squares, directions = np.linalg.eigh(values.T @ values)
-    return squares[::-1].clip(0), directions[:, ::-1]
+    products = torch.from_numpy(values.T @ values).to(device or "cpu")
+    squares, found = (one.flip(-1).cpu().numpy() for one in torch.linalg.eigh(products))
+    return squares.clip(0), found
 
 
 def _find_means(values: np.ndarray, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
@@ -246,18 +253,21 @@ def rank(
 
 
 def find_levels(distances: Float[np.ndarray, " photos"]) -> Float[np.ndarray, " levels"]:
-    """The distance that a further photo exceeds with each probability in LEVELS: counted where
-    there are enough photos, and beyond the farthest of them that of a normal distribution with
-    their mean and variance."""
+    """The distance that a further photo exceeds with at most each probability in LEVELS, as sure as
+    _SURE: counted where there are enough photos, and beyond the farthest of them that of a normal
+    distribution with their mean and variance."""
+    from scipy.stats import beta, chi2
     from scipy.stats import t as student  # slow to import
 
     count, spread = len(distances), max(float(distances.std(ddof=1)), _LEAST_SPREAD)
-    # Student's t: mean and variance are estimates themselves.
+    # Student's t: mean and variance are estimates themselves, and the variance may be too small.
+    spread *= np.sqrt((count - 1) / chi2.ppf(1 - _SURE, count - 1))
     levels = distances.mean() + spread * np.sqrt(1 + 1 / count) * student.isf(LEVELS, count - 1)
     levels = levels.clip(-1e6, 1e6)
     if count >= _ENOUGH_TO_COUNT:
-        # Of n photos, the k-th farthest is exceeded by a further photo with probability k / (n+1).
-        known, shares = np.sort(distances)[::-1], np.arange(1, count + 1) / (count + 1)
+        # The probability that a further photo exceeds the k-th farthest of n has this distribution.
+        known, rank = np.sort(distances)[::-1], np.arange(1, count + 1)
+        shares = beta.ppf(_SURE, rank, count + 1 - rank)
         counted = np.interp(LEVELS, shares, known)
         levels = np.where(shares[0] > LEVELS, np.maximum(levels, known[0]), counted)
     return np.maximum.accumulate(levels[::-1])[::-1]

@@ -73,9 +73,10 @@ class PatternsConfig:
     network, image size and splits. Settings that are None are chosen: `network` and `image_size`
     are then those of `start_from`, or else the pretrained network (with `from_scratch`, one that
     suits the machine) and what suits the photos; `epochs` and `patience` (0 disables early
-    stopping) follow; `images_dir` is "images" in `out`. Without a GPU and without `epochs`, the
-    pretrained network is trained on features within `minutes`. At a URL, images and features are
-    read through `cache_dir`, which may take `cache_size` bytes (see `open_folder`).
+    stopping) follow; with `tries_augmentations`, validation photos decide on a GPU whether
+    RandAugment and Mixup are used; `images_dir` is "images" in `out`. Without a GPU and without
+    `epochs`, the pretrained network is trained on features within `minutes`. At a URL, images and
+    features are read through `cache_dir`, which may take `cache_size` bytes (see `open_folder`).
     """
 
     data: Path
@@ -90,6 +91,7 @@ class PatternsConfig:
     cache_size: int | None = None
     shares: Shares = USUAL_SHARES
     augment: AugmentConfig = field(default_factory=AugmentConfig)
+    tries_augmentations: bool = False
     loss: LossSettings = field(default_factory=LossSettings)
     epochs: int | None = None
     minutes: float | None = None

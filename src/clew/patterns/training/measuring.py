@@ -48,6 +48,8 @@ Labels = Int64[np.ndarray, " photos"]
 _COLDEST, _HOTTEST = 0.1, 10.0
 Logits = Float[np.ndarray, "photos classes"]
 MOST_ON_MAP = 6_000
+# The probability of a class below which a label is suspect.
+_UNLIKELY = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +88,16 @@ def run_split(
 
 
 def fit_unknown(
-    outputs: Mapping[str, SplitOutputs], labels: Labels, classes: Sequence[str]
+    outputs: Mapping[str, SplitOutputs],
+    labels: Labels,
+    classes: Sequence[str],
+    device: torch.device | None = None,
 ) -> tuple[UnknownModel | None, dict[str, Any] | None]:
     """Which photos are unlike every class, fitted on the features of the training photos and
     calibrated on the validation photos, and how well that works on the test photos, as in
     results.json. `labels` are those of all photos. None with too few validation photos."""
     train, held_out = outputs["train"], outputs["validation"]
-    spread = find_spread(train.features, labels[train.chosen])
+    spread = find_spread(train.features, labels[train.chosen], device)
     space = fit_space(train.features, labels[train.chosen], spread)
     unknown = calibrate(space, held_out.features)
     if unknown is None:
@@ -192,6 +197,14 @@ def measure(
     }
 
 
+def count_suspects(probabilities: Float[np.ndarray, "photos classes"], labels: Labels) -> int:
+    """How many of the photos have a label that looks wrong: their own class is unlikely, and
+    another one as likely as the prediction of every second photo."""
+    top = probabilities.max(1)
+    own = probabilities[np.arange(len(labels)), labels]
+    return int(((own < _UNLIKELY) & (top >= np.median(top))).sum()) if len(labels) else 0
+
+
 def _describe_class(confusion: Int64[np.ndarray, "classes classes"], place: int) -> dict[str, Any]:
     """Precision, recall and F1; None without photos to compute them from."""
     right = int(confusion[place, place])
@@ -226,6 +239,12 @@ def fit_temperature(logits: Logits, labels: Labels) -> float:
     return math.exp(found_at.x)
 
 
+def measure_loss(logits: Logits, labels: Labels, temperature: float) -> float:
+    """The mean negative logarithm of the probability of the true class."""
+    likely = (torch.from_numpy(logits).double() / temperature).log_softmax(dim=1)
+    return float(-likely[torch.arange(len(labels)), torch.from_numpy(labels)].mean())
+
+
 def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
     """Write results.json; returns the results as they read back (JSON has no tuples)."""
     replace_json(folder / RESULTS, results)
@@ -237,8 +256,9 @@ def draw_photo_map(
     photos: TrainingPhotos,
     samples: ImageSamples,
     outputs: Mapping[str, SplitOutputs],
+    device: torch.device,
 ) -> None:
-    """Write map.csv and map.jpg."""
+    """Write map.csv and map.jpg; the positions are computed on `device`."""
     places = np.concatenate([one.chosen for one in outputs.values()])
     features = np.concatenate([one.features for one in outputs.values()])
     predicted = np.concatenate(
@@ -251,7 +271,7 @@ def draw_photo_map(
     # The first ones have thumbnails: the mistakes, then some of everything.
     order = np.random.default_rng(0).permutation(shown)
     order = order[np.argsort(~is_wrong[order], kind="stable")]
-    positions = lay_out(features[order], first=is_wrong[order])
+    positions = lay_out(features[order], first=is_wrong[order], device=device)
     rows = [
         MapRow(
             name=photos.cached.photos[place].name,

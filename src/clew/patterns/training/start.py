@@ -3,9 +3,10 @@ earlier run, the network, and the photos, decoded and split. Whatever can be ref
 before anything is written."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from clew.engine.model_files import read_model, refuse_non_finite
 from clew.engine.plan import look_at_machine
 from clew.engine.torchrun import count_processes
 from clew.patterns.cache.build import CachedPhotos, cache_photos, choose_size
+from clew.patterns.features.duplicates import find_duplicates, read_small
 from clew.patterns.networks import LITE0, build_network, check_network, usual_network
 from clew.patterns.networks.lite0 import pretrained_lite0
-from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits
+from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits, group_copies
 from clew.patterns.report.page import REPORT_FILE
 from clew.patterns.results_file import RESULTS, refuse_other_results
 from clew.patterns.trained.model import PREFIX, read_model_settings
@@ -55,6 +57,8 @@ _HASH_LETTERS = 16
 _OLD_TUNING_FILE = "tuning.safetensors"
 
 
+# Finding near duplicates takes a core some milliseconds per photo.
+_MOST_COMPARED = 20_000
 _TABLES = (SPLITS_FILE, EARLIER_FILE, EXCLUDED_FILE, OLD_EXCLUDED_FILE)
 
 
@@ -109,6 +113,12 @@ class RunFolder:
         self._refuse_lost_run()
         names = (*_FOLLOWS, *_TABLES, _OLD_TUNING_FILE)
         make_folder(self.path, *names, command="patterns train")
+
+    def read_splits(self) -> dict[str, str]:
+        """The splits of the run to resume, by digest."""
+        if self.read_started() is None or not (self.path / SPLITS_FILE).exists():
+            return {}
+        return {row.digest: row.split for row in read_splits(self.path)}
 
     def refuse_other_size(self, size: int) -> None:
         """Raises SettingsMismatchError if a run was started in the folder with another image
@@ -323,6 +333,8 @@ class TrainingPhotos:
     classes: tuple[str, ...]
     labels: Int64[np.ndarray, " photos"]
     splits: Int64[np.ndarray, " photos"]
+    # Test photos that are near duplicates of training photos.
+    copies_in_test: int
     # By digest, of the runs whose weights this one starts from: photos that are not here, and test
     # photos that those runs were trained on.
     earlier: dict[str, str]
@@ -368,6 +380,7 @@ class TrainingPhotos:
             "other_files": self.folder.other_files,
             "splits": {split: len(self.places(split)) for split in SPLITS},
             "test_seen_before": self.count_seen_before(),
+            "test_near_duplicates": self.copies_in_test,
             "split_folders": self.folder.split_folders,
         }
 
@@ -387,11 +400,13 @@ def prepare_photos(
     *,
     sizes: tuple[int, int],
     check_size: Callable[[int], None],
+    started: Mapping[str, str],
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
     """Decode and split the photos that were found. An image size that is not given is chosen within
-    `sizes`; `check_size` can reject it before a large set is decoded for nothing.
+    `sizes`; `check_size` can reject it before a large set is decoded for nothing. `started` are the
+    splits of the run to resume, by digest.
 
     Raises InputError for folders that cannot be trained on, TrainingStoppedError when `should_stop`
     returns true.
@@ -409,7 +424,7 @@ def prepare_photos(
     )
     _refuse_lost_classes(folder, cached, config.data)
     known = start.splits if start is not None else {}
-    splits = assign_splits(cached.photos, cached.digests, shares=config.shares, known=known)
+    splits, copies = _draw_splits(cached, config, known, started)
     places = {name: place for place, name in enumerate(folder.classes)}
     return TrainingPhotos(
         folder=folder,
@@ -418,8 +433,30 @@ def prepare_photos(
         classes=folder.classes,
         labels=np.array([places[photo.label or ""] for photo in cached.photos], np.int64),
         splits=np.array([SPLITS.index(split) for split in splits], np.int64),
+        copies_in_test=copies,
         earlier=_find_earlier(known, dict(zip(cached.digests, splits, strict=True))),
     )
+
+
+def _draw_splits(
+    cached: CachedPhotos,
+    config: PatternsConfig,
+    known: Mapping[str, str],
+    started: Mapping[str, str],
+) -> tuple[list[str], int]:
+    """The split of each photo, near duplicates in the same one; and how many test photos are near
+    duplicates of training photos all the same, because of their folders or an earlier run."""
+    assign = partial(assign_splits, cached.photos, shares=config.shares, known=known)
+    plain = assign(cached.digests)
+    if len(plain) > _MOST_COMPARED:
+        return plain, 0
+    pairs = [(pair.first, pair.second) for pair in find_duplicates(read_small(cached))]
+    splits = assign(group_copies(cached.photos, cached.digests, pairs, known))
+    if dict(zip(cached.digests, plain, strict=True)) == started:  # by an earlier version
+        splits = plain
+    both = [{*pair} for pair in pairs if {splits[one] for one in pair} == {"train", "test"}]
+    copies = {one for pair in both for one in pair if splits[one] == "test"}
+    return splits, len(copies)
 
 
 def _find_earlier(known: dict[str, str], now: dict[str, str]) -> dict[str, str]:

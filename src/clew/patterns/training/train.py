@@ -1,9 +1,11 @@
 """`train_patterns`: from folders of photos to an evaluated model, in one call that can always be
 repeated."""
 
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +13,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.base.errors import InputError
-from clew.base.progress import Note, Reporter, log_event
+from clew.base.progress import Note, Reporter, ignore_event, log_event
 from clew.base.settings import offer_overwrite
+from clew.base.texts import counted
 from clew.base.urls import resolved
-from clew.engine import CategoricalLoss, FitResult, ModelMeasured, PlanRequest, TrainConfig, fit
+from clew.engine import (
+    CategoricalLoss,
+    FitResult,
+    HardwarePlan,
+    ModelMeasured,
+    PlanRequest,
+    TrainConfig,
+    fit,
+    plan_hardware,
+)
 from clew.engine.checkpoint import read_versions
+from clew.engine.config import OpenBatches
 from clew.engine.folders import CURVES, LAST, RESULT, draw_curves
+from clew.engine.plan import limit_threads, look_at_machine
 from clew.engine.planner import connect
 from clew.engine.processes import first_does
 from clew.engine.torchrun import count_processes, is_first_process
@@ -26,10 +41,10 @@ from clew.patterns.augment import AugmentConfig
 from clew.patterns.augment.operations import decide_flip
 from clew.patterns.cache.samples import ImageSamples, choose_place, open_images
 from clew.patterns.features.fitting import FeaturePlan, fit_on_features, plan_features
-from clew.patterns.networks import build_network, usual_sizes
+from clew.patterns.networks import MANY_ON_GPU, build_network, usual_sizes
 from clew.patterns.networks.classifier import PatternClassifier
 from clew.patterns.photos import SPLITS, PhotoFolder, find_classes
-from clew.patterns.results_file import RESULTS
+from clew.patterns.results_file import RESULTS, describe_suspects
 from clew.patterns.trained.model import PatternModel, read_results, softmax
 from clew.patterns.trained.tables import EXCLUDED_FILE, write_predictions
 from clew.patterns.training.config import (
@@ -40,10 +55,12 @@ from clew.patterns.training.config import (
     TrainingChoice,
 )
 from clew.patterns.training.measuring import (
+    count_suspects,
     draw_photo_map,
     fit_temperature,
     fit_unknown,
     measure,
+    measure_loss,
     run_split,
     write_results,
 )
@@ -61,8 +78,10 @@ from clew.storage.working_copy import optional_copy, working_copy
 
 # This many photos are used to decide on mirroring.
 _LOOKED_AT = 2_000
+# Short trainings, for this share of the epochs, try the augmentation; fewer validation photos could
+# not tell.
+_TRIED_SHARE, _FEWEST_TRIED, _FEWEST_JUDGES = 0.15, 3, 50
 _AT_RATES = f", its body at {BODY_RATE:g} times the learning rate of its head"
-_MANY_PHOTOS = 5_000
 _LOGGED = ("test_accuracy", "test_macro_f1", "test_loss", "test_ece", "val_accuracy", "temperature")
 
 
@@ -89,7 +108,20 @@ def train_patterns(
     open_folder(config.images, cache_dir=config.cache_dir, cache_size=config.cache_size)
     with working_copy(config.out) as out, optional_copy(config.start_from) as start_from:
         here = replace(config, out=out, start_from=start_from, images_dir=config.images)
-        return _train(here, device, reporter or log_event, should_stop)
+        with _fewer_threads(look_at_machine().cores):
+            return _train(here, device, reporter or log_event, should_stop)
+
+
+@contextmanager
+def _fewer_threads(cores: int) -> Iterator[None]:
+    """PyTorch and NumPy count the cores of the whole machine: in a container that may use fewer,
+    more threads than these would wait for each other."""
+    limit_threads(cores)
+    has_more = any(
+        pool["num_threads"] > cores for pool in threadpool_info() if pool["user_api"] == "blas"
+    )
+    with threadpool_limits(cores if has_more else None, user_api="blas"):
+        yield
 
 
 def _train(
@@ -108,9 +140,15 @@ def _train(
         network = first_does(
             partial(choose_network, config, start, folder, on_gpu=on_gpu, reporter=reporter)
         )
-        # Enlarging very many photos would take too long.
-        for_features = network.minutes is not None and len(found.photos) <= _MANY_PHOTOS
-        sizes = usual_sizes(network.name, for_features=for_features)
+        started_size = (folder.read_started() or {}).get("image_size")
+        sizes = usual_sizes(
+            network.name,
+            len(found.photos),
+            on_gpu=on_gpu,
+            on_features=network.minutes is not None,
+        )
+        if isinstance(started_size, int):  # whatever the default was when the run was started
+            sizes = (started_size, started_size)
         photos = first_does(
             partial(_prepare, found, config, folder, start, sizes, reporter, should_stop)
         )
@@ -118,15 +156,23 @@ def _train(
         photos = replace(photos, cached=replace(photos.cached, cache_dir=config.cache_dir))
     spent = time.monotonic() - started
     task = _decide(config, network, photos, start, device, spent, reporter)
-    classifier = task.build()
     with offer_overwrite():
-        fitted = task.fit(classifier, reporter, should_stop)
+        plan = None
+        if task.tries and not (known := _known_augment(folder)):
+            plan = task.measure(device)
+            task = choose_augmentation(task, plan, device, reporter, should_stop)
+        elif task.tries and known:
+            task = replace(task, augment=replace(task.augment, **known))
+        classifier = task.build()
+        fitted = task.fit(classifier, reporter, should_stop, plan=plan)
     if is_first_process():
         reporter(Measuring())
     # A run that was already finished has not opened them yet.
     results = first_does(partial(_finish, task, classifier.to(device), fitted))
     if is_first_process():
         reporter(ModelMeasured(metrics={name: results.get(name) for name in _LOGGED}))
+        if text := describe_suspects(results):
+            reporter(Note(text))
     return results
 
 
@@ -146,10 +192,19 @@ def _prepare(
         start,
         sizes=sizes,
         check_size=folder.refuse_other_size,
+        started=folder.read_splits(),
         reporter=reporter,
         should_stop=should_stop,
     )
     folder.begin(photos, config.data)
+    if count := photos.copies_in_test:
+        names = "is a near duplicate" if count == 1 else "are near duplicates"
+        reporter(
+            Note(
+                f"{counted(count, 'test photo')} {names} of training photos: the test accuracy "
+                f'will be too high. "clew patterns clean" lists them.'
+            )
+        )
     if count := photos.count_seen_before():
         reporter(
             Note(
@@ -176,6 +231,8 @@ class Task:
     loss: CategoricalLoss
     train: TrainConfig
     request: PlanRequest
+    # Whether the augmentation is one that the validation photos choose.
+    tries: bool = False
 
     def build(self) -> PatternClassifier:
         """The initial network, the same for the same seed."""
@@ -199,9 +256,15 @@ class Task:
         )
 
     def fit(
-        self, model: PatternClassifier, reporter: Reporter, should_stop: Callable[[], bool]
+        self,
+        model: PatternClassifier,
+        reporter: Reporter,
+        should_stop: Callable[[], bool],
+        *,
+        plan: HardwarePlan | None = None,
     ) -> FitResult:
-        """Trains it, or resumes it, or loads its result when it is finished.
+        """Trains it, or resumes it, or loads its result when it is finished; measures how to unless
+        there is a `plan`.
 
         The test photos are evaluated afterwards: with the model as it will be loaded.
         """
@@ -215,9 +278,7 @@ class Task:
         }
         photos = self.photos
         if self.quick is None:
-            places = map(photos.places, ("train", "validation"))
-            openers = (partial(open_images, samples=self.samples, places=one) for one in places)
-            return fit(model, *openers, **common)
+            return fit(model, self.open("train"), self.open("validation"), plan=plan, **common)
         return fit_on_features(
             model,
             photos.cached,
@@ -227,6 +288,32 @@ class Task:
             plan=self.quick,
             augment=self.augment,
             **common,
+        )
+
+    def open(self, split: str) -> OpenBatches:
+        """Opens batches of the photos of a split."""
+        return partial(open_images, samples=self.samples, places=self.photos.places(split))
+
+    def measure(self, device: torch.device) -> HardwarePlan:
+        """The hardware plan of its training."""
+        return plan_hardware(
+            self.request,
+            model=self.build(),
+            open_batches=self.open("train"),
+            config=self.train,
+            device=device,
+        )
+
+    def load(self, classifier: PatternClassifier) -> PatternModel:
+        """The model as it is used, before it is calibrated."""
+        return PatternModel(
+            folder=self.out,
+            classes=self.photos.classes,
+            image_size=self.photos.size.value,
+            network=classifier.network.eval(),
+            temperature=1.0,
+            device=next(classifier.parameters()).device,
+            looks_closer=self.augment.is_cropping,
         )
 
     @property
@@ -313,7 +400,61 @@ def _decide(
         loss=config.loss.build(photos.count_classes("train")),
         train=train,
         request=config.request_for(count, is_fine_tuned=fine),
+        tries=config.tries_augmentations
+        and fine
+        and quick is None
+        and device.type == "cuda"
+        and processes == 1
+        and count <= MANY_ON_GPU
+        and len(photos.places("validation")) >= _FEWEST_JUDGES,
     )
+
+
+def _known_augment(folder: RunFolder) -> dict[str, Any]:
+    """What the run was started with, if it was."""
+    known = (folder.read_started() or {}).get("augment") or {}
+    return {name: known[name] for name in ("ops", "mixup") if name in known}
+
+
+def choose_augmentation(
+    task: Task,
+    plan: HardwarePlan,
+    device: torch.device,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> Task:
+    """The task with the augmentation that is better on the validation photos, after a short
+    training with each: RandAugment and Mixup help where photos are few and alike, and hurt where
+    colors and small details make the difference."""
+    lighter = replace(task, augment=replace(task.augment, ops=0, mixup=0.0))
+    losses = [_try(one, plan, device, should_stop) for one in (lighter, task)]
+    is_lighter = losses[0] <= losses[1]
+    crops = f"random crops{' and mirroring' if task.augment.flip else ''}"
+    shown = [f"{loss:.3f}" for loss in losses]
+    what = f"{crops} alone" if is_lighter else f"RandAugment, Mixup and {crops}"
+    reporter(
+        Note(
+            f"augmentation: {what}, because the validation loss after a short training is "
+            f"{shown[0]} without RandAugment and Mixup, and {shown[1]} with both"
+        )
+    )
+    return lighter if is_lighter else task
+
+
+def _try(
+    task: Task, plan: HardwarePlan, device: torch.device, should_stop: Callable[[], bool]
+) -> float:
+    """The loss on the validation photos after a short training."""
+    epochs = max(_FEWEST_TRIED, round(_TRIED_SHARE * task.train.epochs))
+    with tempfile.TemporaryDirectory() as folder:
+        short = replace(
+            task, out=Path(folder), train=replace(task.train, epochs=epochs, patience=None)
+        )
+        model = short.build()
+        short.fit(model, ignore_event, should_stop, plan=plan)
+        found = run_split(short.load(model.to(device)), task.photos, task.samples, "validation")
+    labels = task.photos.labels[found.places]
+    return measure_loss(found.logits, labels, fit_temperature(found.logits, labels))
 
 
 def _why_epochs(config: PatternsConfig, count: int, *, fine: bool) -> str:
@@ -332,15 +473,7 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     if (folder / RESULTS).exists():
         return read_results(folder, complete=True)
     photos = task.photos
-    model = PatternModel(
-        folder=folder,
-        classes=photos.classes,
-        image_size=photos.size.value,
-        network=classifier.network.eval(),
-        temperature=1.0,
-        device=next(classifier.parameters()).device,
-        looks_closer=task.augment.is_cropping,
-    )
+    model = task.load(classifier)
     outputs = {split: run_split(model, photos, task.samples, split) for split in SPLITS}
     held_out = {split: outputs[split] for split in ("validation", "test")}
     labels = {split: photos.labels[one.places] for split, one in held_out.items()}
@@ -349,10 +482,11 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     counts = {split: photos.count_classes(split) for split in SPLITS}
     reached = measure(found["test"], labels["test"], photos.classes, counts)
     reached["val_accuracy"] = float((found["validation"].argmax(1) == labels["validation"]).mean())
-    unknown, about_unknown = fit_unknown(outputs, photos.labels, photos.classes)
+    reached["suspect_labels"] = sum(count_suspects(found[split], labels[split]) for split in found)
+    unknown, about_unknown = fit_unknown(outputs, photos.labels, photos.classes, model.device)
     if unknown is not None:
         unknown.write(folder)
-    draw_photo_map(folder, photos, task.samples, outputs)
+    draw_photo_map(folder, photos, task.samples, outputs, model.device)
     photos.write_tables(folder)  # names may have changed since the run was started
     tested = [photos.cached.photos[place] for place in photos.places("test")]
     named = [(photo.name, photo.label or "") for photo in tested]

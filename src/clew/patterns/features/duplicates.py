@@ -11,7 +11,9 @@ from jaxtyping import Bool, Float, Float32, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from clew.patterns.cleaning.checks import Neighbors, find_neighbors, unit_rows
+from clew.patterns.cache.build import CachedPhotos
+from clew.patterns.cache.samples import read_images
+from clew.patterns.features.neighbors import Neighbors, find_neighbors, join_arrays, unit_rows
 
 Pairs = Int64[np.ndarray, "pairs 2"]  # places of two photos each
 GrayBytes = UInt8[np.ndarray, "photos 48 48"]
@@ -34,6 +36,9 @@ _AT_ONCE = 256
 _MARGIN = 0.12  # of a side, not compared: a crop may have cut it off
 _MOST_SHIFT = 0.3
 _COARSE = 9  # pixels over which the coarse structure is averaged
+# Parts of so many pixels a side must agree in their details, all but the lowest tenth. Seen: on
+# photos and drawings 0.78 or more with their copies, 0.68 and less with others of the same shape.
+_PART, _LEAST_CONTRAST, _LOWEST, _AGREED = 9, 2.0, 0.1, 0.73
 # Each photo is compared with this many others, if they are this much alike at 8 x 8 pixels.
 _PROPOSED, _ALIKE = 3, 0.8
 _ROUGH, _ROUGHLY = 12, 0.4  # what images of this side share before they are aligned
@@ -56,6 +61,11 @@ class SmallImages(NamedTuple):
 
     def mirrored(self) -> "SmallImages":
         return SmallImages(self.gray[:, :, ::-1], self.color[:, :, ::-1])
+
+
+def read_small(cached: CachedPhotos) -> SmallImages:
+    """The photos as near duplicates are found among them."""
+    return join_arrays([make_small(images) for images in read_images(cached)])
 
 
 def make_small(images: UInt8[np.ndarray, "photos size size 3"]) -> SmallImages:
@@ -128,6 +138,10 @@ def _compare_all(
             continue
         likeness, shape = compare_images(ones[close], seconds[close])
         is_same = likeness >= _SAME
+        if not is_same.any():
+            continue
+        warped = _warp(seconds[close][is_same], shape[is_same])
+        is_same[is_same.clone()] = agree_everywhere(ones[close][is_same], warped)
         some, likeness = some[is_same.numpy()], likeness[is_same]
         colored = _as_colors(photos, some[:, 0]), _as_colors(others, some[:, 1])
         inside = _inside(COLOR_SIDE)
@@ -229,6 +243,24 @@ def _correlate(ones: Grays, others: Grays, *, coarse: int = _COARSE) -> Scores:
     lengths = [values.norm(dim=1) for values in centered]
     # Images without details are alike in everything, and say nothing.
     return (centered[0] * centered[1]).sum(1) / (lengths[0] * lengths[1]).clamp_min(SIDE)
+
+
+def agree_everywhere(ones: Grays, others: Grays) -> Bool[Tensor, " pairs"]:
+    """Whether details agree in nearly every part of two aligned images, not only along an
+    outline that both have: two drawings, or two things of one shape on one table, differ in what is
+    around and inside it."""
+    inside = _inside(ones.shape[-1])
+    parts = []
+    for image in (ones, others):
+        details = (image - _blur(image, _COARSE))[:, :, inside, inside]
+        part = F.unfold(details, _PART, stride=_PART)
+        parts.append(part - part.mean(1, keepdim=True))
+    lengths = [part.norm(dim=1) for part in parts]
+    agreement = (parts[0] * parts[1]).sum(1) / (lengths[0] * lengths[1]).clamp_min(1e-3)
+    # Of parts in which there is nothing to see, noise is compared.
+    is_plain = torch.maximum(*lengths) < _LEAST_CONTRAST * _PART
+    lowest = agreement.masked_fill(is_plain, torch.nan).nanquantile(_LOWEST, dim=1)
+    return lowest.nan_to_num(1.0) >= _AGREED
 
 
 def _inside(side: int) -> slice:

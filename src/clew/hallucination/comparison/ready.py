@@ -17,7 +17,9 @@ from clew.loading.splits import SPLIT_NAMES
 
 def learn_ready(_: Features) -> Fitted:
     """Nothing is fitted but, as for every method, the calibration."""
-    return Fitted(scorer=on_host(_load().scorer))
+    scorer = on_host(_load().scorer)
+    assert scorer is not None
+    return Fitted(scorer=scorer)
 
 
 def explain_known(data: AnswerData) -> str | None:

@@ -17,8 +17,9 @@ from clew.loading.splits import SPLIT_NAMES
 
 def learn_ready(_: Features) -> Fitted:
     """Nothing is fitted but, as for every method, the calibration."""
-    assert (scorer := _load().scorer) is not None  # it is a probe
-    return Fitted(scorer=on_host(scorer))
+    scorer = on_host(_load().scorer)
+    assert scorer is not None
+    return Fitted(scorer=scorer)
 
 
 def explain_known(data: AnswerData) -> str | None:

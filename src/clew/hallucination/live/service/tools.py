@@ -78,7 +78,7 @@ class ToolFormat:
                 fields = {"tool_calls": calls, "content": {"content": "text"}}
                 return {"start_anchor": "\0", "fields": fields}
         raise InputError(
-            "clew does not know how this model writes calls of tools: add a `response_template` "
+            "clew does not know how this model writes calls of tools: add a response_template "
             "to its tokenizer_config.json, as transformers describes it, or omit the tools."
         )
 

@@ -259,5 +259,5 @@ def test_response_template_of_the_model_comes_first() -> None:
 
 
 def test_unknown_formats_are_refused_with_what_to_do() -> None:
-    with pytest.raises(InputError, match="add a `response_template`"):
+    with pytest.raises(InputError, match="add a response_template"):
         format_with("tools: ")

@@ -415,8 +415,8 @@ Number = TypeVar("Number", int, np.ndarray)
 
 def trace_bytes(shape: TraceShape, keep: Keep, tokens: Number, sampled_tokens: int = 0) -> Number:
     """Bytes on disk of one trace with that many tokens, including the text of drawn answers."""
-    vectors = 2 * shape.dim, tokens * shape.node_dim
-    of_states = shape.layers * sum(vectors) * (2 if keep == "full" else 1 + 2 / BLOCK)
+    states = shape.layers * (2 * shape.dim + tokens * shape.node_dim)
+    of_states = 2 * states if keep == "full" else states * (BLOCK + 2) // BLOCK
     by_head = 2 * shape.heads * (4 + MOST_EIGENVALUES)
     of_attention = shape.attention_layers * (by_head + tokens * 4 * shape.edges_per_token)
     size = of_states + of_attention

@@ -2,32 +2,45 @@
 
     python benchmarks/compact.py
     python benchmarks/compact.py --columns       bytes per column at Llama-2-7B's shape, 62 tokens
+    python benchmarks/compact.py --splits 5      every method, states in float16 and in 8 bits
 
 Captures the embedded questions fully once; a full trace holds the compact fields too. A linear
-probe is fitted on the last answer token's state of one layer, as each form stores it.
+probe is fitted on the last answer token's state of one layer, as each form stores it. With
+`--splits`, captures them twice, compactly, and compares all methods on the same random splits.
 """
 
 import argparse
+import json
 import re
 import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
+import time
 import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import clew
 from clew import TraceBatchLoader
-from clew.hallucination.capture import ExtractConfig, extract
+from clew.hallucination.capture import ExtractConfig, extract, job
+from clew.hallucination.traces.compact import STATES
+from clew.hallucination.traces.packed import pack, unpack
 from clew.hallucination.traces.schema import (
+    BLOCK,
+    PACKED,
     TraceShape,
     build_record_batch,
     id_fields,
-    resolve_shape,
+    stored_shape,
     text_fields,
     trace_schema,
 )
@@ -59,23 +72,31 @@ def main():
     parser.add_argument("--traces", type=int, default=1000)
     parser.add_argument("--layers", type=int, nargs="+", default=[12, 18, 24])
     parser.add_argument("--columns", action="store_true")
+    parser.add_argument("--splits", type=int)
+    parser.add_argument("--methods", default="all")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=3600, help="the most that compare takes")
     args = parser.parse_args()
     if args.columns:
         return print_columns()
     folder = Path(tempfile.mkdtemp())
     try:
-        compare(args, folder / "store")
+        if args.splits:
+            compare_methods(args, folder)
+        else:
+            compare(args, folder / "store")
     finally:
         shutil.rmtree(folder)
 
 
 def print_columns():
     """Bytes depend on the sizes alone, so the values are zeros and the texts are missing."""
-    schema = trace_schema(LLAMA_7B, "compact")
+    schema = trace_schema(LLAMA_7B, "compact", packed=True)
     texts = [field for field in (*id_fields(), *text_fields()) if field.name != "tokens"]
     columns = {field.name: [None] for field in texts} | {"tokens": [[0] * TOKENS]}
     for field in schema:
-        shape = resolve_shape(field, TOKENS, ANSWER)
+        shape = stored_shape(field, TOKENS, ANSWER)
         if shape is not None:
             columns[field.name] = np.zeros(shape, innermost(field.type).to_pandas_dtype())
     batch = build_record_batch(schema, columns, [TOKENS], [ANSWER])
@@ -96,12 +117,14 @@ def compare(args, store):
     compact, full, hallucinated, sizes, full_sizes = [], [], [], [], []
     for trace in TraceBatchLoader(store).iter_traces():
         hallucinated.append(not is_right(trace))
-        compact.append(trace["last_hidden"][args.layers].astype(np.float32))
+        states = torch.from_numpy(np.array(trace["last_hidden"][args.layers]))
+        compact.append(unpack(pack(states).numpy()).astype(np.float32))
         full.append(trace["hidden_states"][args.layers, -1].astype(np.float32))
         arrays = {name: trace[name] for name in trace if isinstance(trace[name], np.ndarray)}
         whole = sum(array.nbytes for array in arrays.values())
         everything = arrays["hidden_states"].nbytes + arrays["attentions"].nbytes
-        sizes.append(whole - everything)
+        states = sum(arrays[name].size for name in STATES)
+        sizes.append(whole - everything - states * (1 - 2 / BLOCK))
         full_sizes.append(everything)
     hallucinated = np.array(hallucinated)
     train = np.random.default_rng(0).random(len(hallucinated)) < 0.7
@@ -116,6 +139,85 @@ def compare(args, store):
         f"bytes a trace: compact {np.mean(sizes):,.0f}, full {np.mean(full_sizes):,.0f}: "
         f"{np.mean(full_sizes) / np.mean(sizes):.1f} times as many"
     )
+
+
+def compare_methods(args, folder):
+    """The mean AUROC of every method over the splits, with the same answers in both forms."""
+    describe, forms = job._describe_settings, ("float16", "8 bits")
+    for form in forms:
+        packed = {PACKED: form != forms[0]}
+        job._describe_settings = lambda *given, packed=packed: describe(*given) | packed
+        store = folder / f"traces {form}"
+        extract(ExtractConfig(out=store, num_samples=args.traces))
+        clew.label(store, out=folder / f"{form}.csv")
+        scores, samples = folder / f"{form}.csv", folder / f"samples {form}"
+        clew.preprocess(store, scores_file=scores, out=samples)
+        print(f"{form}: {sum(f.stat().st_size for f in store.glob('batch_*')) / args.traces:,.0f}")
+    runs = {}
+    for number in range(args.splits):
+        for form in forms:
+            samples = folder / f"split {number} {form}"
+            shutil.copytree(folder / f"samples {form}", samples, copy_function=link)
+            shuffle_splits(samples / "splits.csv", number)
+            runs[number, form] = start_comparison(args, samples)
+    ends = time.monotonic() + args.seconds
+    for run in runs.values():
+        try:
+            run.wait(max(1, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            run.kill()
+    found = {key: read_aurocs(folder / f"split {key[0]} {key[1]}-compared") for key in runs}
+    print_methods(found, forms, args.splits)
+
+
+def link(source, target):
+    """Samples are the same in all splits; only splits.csv differs."""
+    if source.endswith("splits.csv"):
+        shutil.copy(source, target)
+    else:
+        Path(target).hardlink_to(source)
+
+
+def shuffle_splits(path, seed):
+    head, *lines = path.read_text().splitlines()
+    place = head.split(",").index("split")
+    rows = [line.split(",") for line in lines]
+    splits = [row[place] for row in rows]
+    np.random.default_rng(seed).shuffle(splits)
+    for row, split in zip(rows, splits, strict=True):
+        row[place] = split
+    path.write_text("\n".join([head, *(",".join(row) for row in rows)]) + "\n")
+
+
+def start_comparison(args, samples):
+    command = [sys.executable, "-m", "clew", "compare", "--preprocessed-dir", str(samples)]
+    command += ["--out", f"{samples}-compared", "--keep-detectors", "none"]
+    command += ["--seeds", str(args.seeds), "--epochs", str(args.epochs)]
+    command += [] if args.methods == "all" else ["--methods", args.methods]
+    with Path(f"{samples}.log").open("w") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def read_aurocs(folder):
+    path = folder / "results.json"
+    if not path.exists():
+        log = Path(f"{folder}.log".replace("-compared", ""))
+        print(folder.name, *log.read_text().splitlines()[-1:])
+        return {}
+    methods = json.loads(path.read_text())["methods"]
+    return {one["method"]: one["test_auroc_mean"] or one["test_auroc"] for one in methods}
+
+
+def print_methods(found, forms, splits):
+    names = [n for n in found[0, forms[0]] if all(n in aurocs for aurocs in found.values())]
+    print(f"{'method':28}{forms[0]:>10}{forms[1]:>10}{'difference':>12}   mean of {splits} splits")
+    for name in names:
+        one, other = ([found[number, form][name] for number in range(splits)] for form in forms)
+        gaps = [b - a for a, b in zip(one, other, strict=True)]
+        print(
+            f"{name:28}{statistics.mean(one):10.4f}{statistics.mean(other):10.4f}"
+            f"{statistics.mean(gaps):12.4f}   {' '.join(f'{gap:+.3f}' for gap in gaps)}"
+        )
 
 
 if __name__ == "__main__":

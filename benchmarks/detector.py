@@ -223,7 +223,7 @@ def score(detector, count, device, repeats=30):
     took = []
     for _ in range(repeats + 3):
         start, worked = time.perf_counter(), time.process_time()
-        risks = assess(detector, LiveFeatures(record, [answer] * count, detector.sample_shape))
+        risks, _ = assess(detector, LiveFeatures(record, [answer] * count, detector.sample_shape))
         took.append((time.perf_counter() - start, time.process_time() - worked))
         assert all(risk.risk is not None for risk in risks)
     wall, cpu = (1000 * statistics.median(times) / count for times in zip(*took[3:], strict=True))

@@ -22,6 +22,15 @@ FIELDS = (
     *("sequence", "state_mean", "lookback", "log_diagonal_all", "log_diagonal_answer"),
     *("laplacian_top", "laplacian_answer", "node_mean", "node_max", "node_prompt"),
 )
+OF_STATES = (
+    "sequence",
+    "layer",
+    "state_mean",
+    "node_mean",
+    "node_max",
+    "node_prompt",
+    "node_tokens",
+)
 RAGGED = ("token_logprobs", "token_entropies", "node_tokens")
 TEXTS = ("question", "answer", "stop_reason")
 
@@ -58,7 +67,8 @@ def first_layer(stored: AnswerFeatures, split: str) -> np.ndarray:
 
 
 def assert_close(name: str, found: Any, expected: Any) -> None:
-    """Numbers agree within 2e-3, relative to the size of the field's values."""
+    """Numbers agree within 2e-3, relative to the size of the field's values, and half a step of
+    states in 8 bits."""
     if name in TEXTS:
         assert found == expected
         return
@@ -66,8 +76,9 @@ def assert_close(name: str, found: Any, expected: Any) -> None:
         assert [len(one) for one in found] == [len(one) for one in expected], name
         found, expected = torch.cat(found), np.concatenate(expected)
     assert found.dtype == torch.float32
+    limit = 2e-3 + (1 / 254 if name in OF_STATES else 0)
     scale = max(1e-6, float(np.abs(expected).max(initial=0)))
-    assert np.abs(found.numpy() - expected).max(initial=0) <= 2e-3 * scale, name
+    assert np.abs(found.numpy() - expected).max(initial=0) <= limit * scale, name
 
 
 @pytest.mark.parametrize("kind", ["sequences", "graphs", "grids", "heads"])

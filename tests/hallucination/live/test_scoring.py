@@ -245,7 +245,7 @@ def test_an_answer_that_fails_to_be_scored_holds_up_nobody(
     question = ended_question(live_store)
     with Session(live_model, fit("perplexity"), max_rows=4) as session:
         with monkeypatch.context() as patch:
-            patch.setattr(Detector, "assess", lambda *_: [][1])
+            patch.setattr(Detector, "assess", lambda *_, **__: [][1])
             failed = session.ask(question)
         assert failed.risk.state == "unavailable" and failed.text
         assert failed.risk.reason == "scoring it failed (IndexError)"

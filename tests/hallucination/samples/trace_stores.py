@@ -11,6 +11,7 @@ import pyarrow as pa
 from clew.hallucination.labels.label import label_store
 from clew.hallucination.samples.source import PreprocessConfig
 from clew.hallucination.traces import Trace
+from clew.hallucination.traces.schema import BLOCK, is_packed, plain_field
 from clew.storage.manifest import read_manifest, write_manifest
 from clew.storage.origin import describe_in_schema
 from clew.storage.reader import ShardReader, StoreReader, read_value
@@ -91,7 +92,7 @@ def stored_edges(sample: Mapping[str, Any]) -> list[tuple[int, int, float]]:
 
 
 def overwrite_value(shard: Path, column: str, row: int, place: int, value: Any) -> None:
-    """Change one value of one trace in the file."""
+    """Change one value of one trace in the file; of states in 8 bits, the scale of its block."""
     content = pa.memory_map(str(shard)).read_buffer()
     file = pa.ipc.open_file(content)
     batches = [file.get_batch(index) for index in range(file.num_record_batches)]
@@ -101,7 +102,14 @@ def overwrite_value(shard: Path, column: str, row: int, place: int, value: Any) 
         row -= batch.num_rows
     values = read_value(batch.column(column), row)
     at = values.ctypes.data - content.address + place * values.itemsize
-    written = np.array(value, values.dtype).tobytes()
+    if is_packed(field := batch.schema.field(column)):
+        size = plain_field(field).type.value_type.list_size
+        vector, inside = divmod(place, size)
+        at = values.ctypes.data - content.address + vector * field.type.value_type.list_size
+        at += size + 2 * (inside // BLOCK)
+        written = np.array(value, np.float32).tobytes()[2:]  # bfloat16
+    else:
+        written = np.array(value, values.dtype).tobytes()
     with shard.open("r+b") as raw:
         raw.seek(at)
         raw.write(written)

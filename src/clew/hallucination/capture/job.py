@@ -53,15 +53,17 @@ from clew.hallucination.llm.prompts import (
 )
 from clew.hallucination.llm.recording import Recording
 from clew.hallucination.llm.self_evaluation import Entailment, SelfChecks, SelfEvaluation
-from clew.hallucination.llm.vllm_decoder import STATES, VllmDecoder
+from clew.hallucination.llm.vllm_decoder import VllmDecoder
 from clew.hallucination.questions import QuestionSet
-from clew.hallucination.traces.compact import COLUMNS
+from clew.hallucination.traces.compact import COLUMNS, STATES
 from clew.hallucination.traces.schema import (
     ANSWER_HIDDEN,
     ANSWERS_KEY,
+    BLOCK,
     EIGENVALUES,
     GIVEN,
     MOST_EIGENVALUES,
+    PACKED,
     Keep,
     TraceShape,
     trace_schema,
@@ -146,6 +148,7 @@ class Job:
     decoder: Decoder
     plan: BatchPlan
     eigenvalues: int  # 0: the diagonals of every token instead
+    packed: bool  # states in 8 bits
     schema: pa.Schema
     checks: SelfChecks
     examples: int = 3  # answers to show as they come
@@ -212,11 +215,13 @@ def prepare_job(
         other,
     )
     eigenvalues = store.manifest.settings.get(EIGENVALUES, 0)
+    packed = store.manifest.settings.get(PACKED, False)
     schema = trace_schema(
         shape,
         config.keep,
         answer_hidden=_has_answer_hidden(store.manifest, reporter),
         eigenvalues=eigenvalues,
+        packed=packed,
         samples=config.draws > 0,
         context=prompt.context_template is not None,
         parts=questions.has_parts,
@@ -248,6 +253,7 @@ def prepare_job(
         decoder=decoder,
         plan=replace(plan, same_length=same_length),
         eigenvalues=eigenvalues,
+        packed=packed,
         schema=describe_in_schema(schema, store.manifest),
         checks=checks,
     )
@@ -288,6 +294,8 @@ def _describe_settings(
         **({} if config.engine == "clew" else {"engine": config.engine}),
         ANSWER_HIDDEN: True,
         EIGENVALUES: MOST_EIGENVALUES,
+        # A full trace is for those who want the exact values.
+        PACKED: config.keep == "compact",
         "node_dim": config.node_dim,
         "edges_per_token": config.edges_per_token,
         MACHINE_KEY: {
@@ -410,7 +418,8 @@ Number = TypeVar("Number", int, np.ndarray)
 
 def trace_bytes(shape: TraceShape, keep: Keep, tokens: Number, sampled_tokens: int = 0) -> Number:
     """Bytes on disk of one trace with that many tokens, including the text of drawn answers."""
-    of_states = shape.layers * (4 * shape.dim + tokens * 2 * shape.node_dim)
+    states = shape.layers * (2 * shape.dim + tokens * shape.node_dim)
+    of_states = 2 * states if keep == "full" else states * (BLOCK + 2) // BLOCK
     by_head = 2 * shape.heads * (4 + MOST_EIGENVALUES)
     of_attention = shape.attention_layers * (by_head + tokens * 4 * shape.edges_per_token)
     size = of_states + of_attention

@@ -27,7 +27,8 @@ from clew.hallucination.llm.observe import FullRecord, full_columns, record_full
 from clew.hallucination.llm.prompts import find_token_ends
 from clew.hallucination.llm.requests import Finished
 from clew.hallucination.questions.given import GivenAnswer
-from clew.hallucination.traces.compact import reduce_heads, reduced_columns
+from clew.hallucination.traces.compact import reduce_heads, start_columns
+from clew.hallucination.traces.packed import find_finite
 from clew.hallucination.traces.schema import (
     ANSWER_PARTS,
     CONTEXT,
@@ -208,8 +209,13 @@ class ShardCapture:
             by_head = {}
         elif job.eigenvalues:
             by_head = reduce_heads(reduced, *sizes, job.eigenvalues)
-        arrays = {**reduced_columns(reduced, sizes[0], by_head), **evaluated, **compared}
-        return ids, answers, functools.partial(self._compact_batch, ids, answers, samples, arrays)
+        copied = start_columns(reduced, sizes[0], by_head, packed=job.packed)
+
+        def make() -> pa.RecordBatch:
+            arrays = {**copied(), **evaluated, **compared}
+            return self._compact_batch(ids, answers, samples, arrays)
+
+        return ids, answers, make
 
     def _show_examples(self, questions: Sequence[str], answers: Sequence[str]) -> None:
         """The first answers of a run, so that a wrong prompt is seen before it has taken hours."""
@@ -385,10 +391,7 @@ def _note_oddities(shard: Path, number: int) -> list[str]:
         batch = reader.record_batch(index)
         ids = batch.column("question_id").to_pylist()
         answers = batch.column("answer").to_pylist()
-        states = batch.column("last_hidden").flatten().flatten().to_numpy()
-        # NaN and Inf are the float16 numbers whose exponent bits are all ones.
-        bits = states.view(np.uint16).reshape(len(ids), -1) & 0x7FFF
-        finite = bits.max(1) < 0x7C00
+        finite = find_finite(batch.column("last_hidden"), batch.schema.field("last_hidden"))
         empty += [i for i, answer in zip(ids, answers, strict=True) if not answer]
         broken += [i for i, fine in zip(ids, finite, strict=True) if not fine]
     notes = []

@@ -37,7 +37,7 @@ from clew.hallucination.traces.compact import (
     load_basis,
     save_basis,
 )
-from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES, TraceShape
+from clew.hallucination.traces.schema import ANSWER_HIDDEN, EIGENVALUES, PACKED, TraceShape
 from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.leases import WORK_FOLDER, Claim, Claims, Heartbeat, Leases, take_all
 from clew.storage.lock import Part, joined_lock, writer_lock
@@ -276,7 +276,7 @@ class TraceStore:
             raise StoreError(f'"{self.path}" contains {kind}, not traces: choose another `out`.')
         before = manifest.settings
         # Earlier versions of clew did not record these.
-        unknown = [EIGENVALUES] if EIGENVALUES not in before else []
+        unknown = [name for name in (EIGENVALUES, PACKED) if name not in before]
         if CHAT_TEMPLATE not in (before.get("prompt") or {}):
             unknown.append(f"prompt.{CHAT_TEMPLATE}")
         refuse_other_settings(

@@ -308,19 +308,25 @@ class Detector:
 
     @torch.inference_mode()
     def assess(
-        self, data: LiveData, scored: Float[np.ndarray, " answers"] | None = None
+        self,
+        data: LiveData,
+        scored: Float[np.ndarray, " answers"] | None = None,
+        vectors: Vectors | None = None,
     ) -> list[Risk]:
         """The risk of every answer. One that is empty, cut off or not finite is "unavailable"; one
         whose features are unlike the training data gets no verdict, only the risk of its token
         probabilities. `scored` are the risks of a network that has scored its batches already: of
-        `plain`, if it is adapted."""
+        `plain`, if it is adapted. `vectors` are those of `read_vectors`, if they have been read:
+        the method's scores are in them."""
         if not len(data.labels[LIVE]):
             return []
         distances = self._distances(data)
         if self.adaptation is not None:
-            vectors = self.read_vectors(data, scored)
+            vectors = self.read_vectors(data, scored) if vectors is None else vectors
             distances = np.minimum(distances, self.adaptation.region.measure(vectors))
             scored = calibrate(self.calibration, self.adaptation.score(vectors))
+        elif vectors is not None and self.calibration is not None:
+            scored = calibrate(self.calibration, vectors[:, 0])
         # A distance that is not a number is not a small one.
         is_far = ~(distances <= 1)
         others = self._fall_back(data) if is_far.any() else np.full(len(is_far), np.nan)

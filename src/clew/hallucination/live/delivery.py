@@ -28,7 +28,6 @@ from clew.hallucination.live.scoring import (
     assess,
     read_generation,
     read_maps,
-    read_vectors,
 )
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.models import LoadedModel
@@ -348,11 +347,7 @@ class Delivery:
                 pass_maps=lambda s: self._engine.call(partial(read_maps, self._loaded, s)),
                 evaluate=self._evaluate if self._evaluation.fields else None,
             )
-            risks = assess(self._detector, features)
-            vectors: Sequence[np.ndarray | None] = [None] * len(risks)
-            if self._vectors:
-                vectors = read_vectors(self._detector, features)
-            return [*zip(risks, vectors, strict=True)]
+            return [*zip(*assess(self._detector, features, vectors=self._vectors), strict=True)]
 
     def _evaluate(self, answers: Sequence[Answer]) -> dict[str, np.ndarray]:
         return self._engine.call(partial(self._evaluation.evaluate, answers))

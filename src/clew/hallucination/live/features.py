@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clew.base.commands import select
 from clew.base.errors import InputError
-from clew.hallucination.llm.recording import to_device
+from clew.hallucination.llm.packing import to_device
 from clew.hallucination.samples.batches import HEAD_COLUMNS, lay_grids, lay_heads
 from clew.hallucination.samples.columns import build_rows
 from clew.hallucination.samples.datasets import SampleKind

@@ -1,6 +1,7 @@
 """Score answers: a detector assesses what was recorded of their tokens. Those that exist already
 are passed through the model once."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -12,7 +13,7 @@ import torch
 from jaxtyping import Float32
 
 from clew.base.errors import InputError
-from clew.base.memory import run_in_halves
+from clew.base.memory import none_if_out_of_memory, run_in_halves
 from clew.base.progress import Event, Note, Reporter, log_event
 from clew.base.typed_json import read_as
 from clew.hallucination.capture.config import Generation
@@ -20,7 +21,7 @@ from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.adaptation import VECTOR_FIELDS
 from clew.hallucination.detectors.data import Risk, unavailable
 from clew.hallucination.live.features import SPLIT, Answer, LiveFeatures, needed_columns
-from clew.hallucination.llm.decoder import Decoder, settle_decoder
+from clew.hallucination.llm.decoder import Decoder, Recorded, settle_decoder
 from clew.hallucination.llm.memory import BatchPlan, make_batches
 from clew.hallucination.llm.models import LoadedModel, context_tokens
 from clew.hallucination.llm.observe import ModelObserver, full_columns, record_fully
@@ -133,12 +134,22 @@ class AnswerScorer:
             self._call(partial(self._settle, answers[passed[0]].prompt))
         lengths = [answers[row].length for row in passed]
         prompts = [answers[row].prompt for row in passed]
+        begun: deque[tuple[list[int], Callable[[], list[Scored]]]] = deque()
+
+        def finish(leaving: int) -> None:
+            while len(begun) > leaving:
+                rows, wait = begun.popleft()
+                for row, one in zip(rows, self._call(wait), strict=True):
+                    scored[row] = one
+                on_scored(len(rows))
+
+        # A GPU passes a batch while the one before it is scored.
+        ahead = 1 if self.loaded.device.type == "cuda" else 0
         for batch in make_batches(lengths, self._plan, 0, prompts):
             rows = [passed[place] for place in batch]
-            found = self._call(partial(self._score_batch, [answers[row] for row in rows]))
-            for row, one in zip(rows, found, strict=True):
-                scored[row] = one
-            on_scored(len(rows))
+            begun.append((rows, self._call(partial(self._begin, [answers[r] for r in rows]))))
+            finish(ahead)
+        finish(0)
         return [one for one in scored if one is not None]
 
     def _unscored(self, answer: Answer) -> Scored | None:
@@ -153,9 +164,19 @@ class AnswerScorer:
     def _refuse(self, reason: str) -> Scored:
         return Scored(risk=unavailable(reason, method=self.detector.name))
 
-    def _score_batch(self, answers: Sequence[Answer]) -> list[Scored]:
-        """Score a batch; if it does not fit in device memory, in halves."""
-        return [*chain(*run_in_halves(self._pass, answers, self._give_up))]
+    def _begin(self, answers: Sequence[Answer]) -> Callable[[], list[Scored]]:
+        """Pass a batch; if it does not fit in device memory, in halves, which are scored at
+        once."""
+        begun = none_if_out_of_memory(partial(self._pass, answers))
+
+        def finish() -> list[Scored]:
+            found = begun and none_if_out_of_memory(begun)
+            return found or self._score_in_halves(answers)
+
+        return finish
+
+    def _score_in_halves(self, answers: Sequence[Answer]) -> list[Scored]:
+        return [*chain(*run_in_halves(lambda some: self._pass(some)(), answers, self._give_up))]
 
     def _give_up(self, answers: Sequence[Answer], _: Exception) -> list[Scored] | None:
         if len(answers) > 1:
@@ -166,17 +187,26 @@ class AnswerScorer:
         )
         return [self._refuse(reason)]
 
-    @torch.inference_mode()
-    def _pass(self, answers: Sequence[Answer]) -> list[Scored]:
+    def _pass(self, answers: Sequence[Answer]) -> Callable[[], list[Scored]]:
+        """Pass answers; the returned function scores them."""
         assert (decoder := self._decoder) is not None  # settled before the first batch
-        numbers, record = decoder.record(
+        recorded = decoder.start_record(
             [answer.prompt for answer in answers], [answer.tokens for answer in answers]
         )
+        return partial(self._assess, decoder, answers, recorded, self._draw(decoder, answers))
+
+    @torch.inference_mode()
+    def _assess(
+        self,
+        decoder: Decoder,
+        answers: Sequence[Answer],
+        recorded: Callable[[], Recorded],
+        drawn: Sequence[list[str] | None],
+    ) -> list[Scored]:
+        numbers, record = recorded()
         passed = [
             replace(answer, logprobs=logprobs, entropies=entropies, samples=samples)
-            for answer, (logprobs, entropies), samples in zip(
-                answers, numbers, self._draw(decoder, answers), strict=True
-            )
+            for answer, (logprobs, entropies), samples in zip(answers, numbers, drawn, strict=True)
         ]
         evaluate = partial(self._evaluation.evaluate, model=decoder.packed, plan=self._plan)
         features = LiveFeatures(
@@ -186,13 +216,10 @@ class AnswerScorer:
             pass_maps=partial(read_maps, self.loaded),
             evaluate=evaluate if self._evaluation.fields else None,
         )
-        risks = assess(self.detector, features)
+        risks, vectors = assess(self.detector, features, vectors=self._vectors)
         by_token: Sequence[tuple[float, ...] | None] = [None] * len(passed)
         if self._tokens:
             by_token = assess_tokens(self.detector, features)
-        vectors: Sequence[np.ndarray | None] = [None] * len(passed)
-        if self._vectors:
-            vectors = read_vectors(self.detector, features)
         return [
             Scored(risk=risk, logprobs=tuple(one.logprobs), token_risks=tokens, vector=vector)
             for one, risk, tokens, vector in zip(passed, risks, by_token, vectors, strict=True)
@@ -244,24 +271,24 @@ def recorded_columns(
     return needed_columns(names, detector.samples) | nodes
 
 
-def assess(detector: Detector, features: LiveFeatures) -> list[Risk]:
-    """The risk of every answer; those that cannot be checked are unavailable with the reason."""
-    found = detector.assess(features.drop_unusable())
-    return [
+def assess(
+    detector: Detector, features: LiveFeatures, *, vectors: bool = False
+) -> tuple[list[Risk], Sequence[Float32[np.ndarray, " numbers"] | None]]:
+    """The risk of every answer; those that cannot be checked are unavailable with the reason. With
+    `vectors`, also what adaptation needs of each, familiar or not, if the columns were recorded for
+    it; None for one that cannot be checked. The method scores them once."""
+    usable, reasons = features.drop_unusable(), _find_reasons(detector, features)
+    read = detector.read_vectors(usable) if vectors else None
+    risks = [
         risk if reason is None else unavailable(reason, method=detector.name)
-        for risk, reason in zip(found, _find_reasons(detector, features), strict=True)
+        for risk, reason in zip(detector.assess(usable, vectors=read), reasons, strict=True)
     ]
-
-
-def read_vectors(
-    detector: Detector, features: LiveFeatures
-) -> list[Float32[np.ndarray, " numbers"] | None]:
-    """What adaptation needs of each answer, familiar or not, if the columns were recorded for it;
-    None for one that cannot be checked."""
-    found = detector.read_vectors(features.drop_unusable())
-    return [
-        vector if reason is None and np.isfinite(vector).all() else None
-        for vector, reason in zip(found, _find_reasons(detector, features), strict=True)
+    if read is None:
+        return risks, [None] * len(risks)
+    checked = (reason is None for reason in reasons)
+    return risks, [
+        vector if is_checked and np.isfinite(vector).all() else None
+        for vector, is_checked in zip(read, checked, strict=True)
     ]
 
 

@@ -96,7 +96,7 @@ class Assessor:
             copies = [copy for row in usable if (copy := records[row].copy)]
             some = [answers[row] for row in usable]
             features = LiveFeatures(reduce_rows(copies), some, self._detector.sample_shape)
-            risks = assess(self._detector, features)
+            risks, _ = assess(self._detector, features)
             by_token = (
                 assess_tokens(self._detector, features) if self._tokens else [None] * len(some)
             )

@@ -28,10 +28,16 @@ from clew.hallucination.llm.generation import draw_numbers
 from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import listen_to_whole
-from clew.hallucination.llm.packing import Segment
+from clew.hallucination.llm.packing import Segment, to_device
 from clew.hallucination.llm.passes import COLUMNS_STEP, PASS_ERRORS, PackedModel
 from clew.hallucination.llm.prompts import AnswerEnd, Cut, StopReason, shared_prefix
-from clew.hallucination.llm.recording import Recording, RowRecord, record_dtype, reduce_rows
+from clew.hallucination.llm.recording import (
+    Reading,
+    Recording,
+    RowRecord,
+    record_dtype,
+    reduce_rows,
+)
 from clew.hallucination.llm.requests import Finished, Request, Sampling
 from clew.hallucination.llm.scheduler import BATCH_CHUNK, Scheduler
 from clew.hallucination.traces.compact import Reduced
@@ -43,6 +49,9 @@ _SCORED_VALUES = 1 << 26
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
 # The kernels for 4-bit and 8-bit weights round depending on the batch's values.
 _QUANTIZED_TOLERANCE = 0.3
+
+# The log-probabilities and entropies of each answer's tokens, and the record.
+Recorded = tuple[list[tuple[list[float], list[float]]], Reduced]
 
 
 class Decoder:
@@ -137,28 +146,41 @@ class Decoder:
         drawn = [one for start in starts for one in self._run(requests[start : start + rows])]
         return [drawn[start : start + count] for start in range(0, len(drawn), count)]
 
-    @torch.inference_mode()
     def record(
         self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
-    ) -> tuple[list[tuple[list[float], list[float]]], Reduced]:
+    ) -> Recorded:
         """Record given answers; also returns the log-probability and entropy of their tokens."""
+        return self.start_record(prompts, answers)()
+
+    @torch.inference_mode()
+    def start_record(
+        self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
+    ) -> Callable[[], Recorded]:
+        """As `record`, but a GPU is not waited for: the returned function does."""
         whole = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
         borders = [len(prompt) for prompt in prompts]
         record = RowRecord(self.recording, self.device, record_dtype(self.model))
         rows = FilledRows(self.packed, whole, record=record, prompts=borders)
-        scores: list[tuple[list[float], list[float]]] = [([], []) for _ in whole]
+        found: list[tuple[list[tuple[int, int]], Reading]] = []
         wanted = [range(p - 1, len(w) - 1) for p, w in zip(borders, whole, strict=True)]
         for places, logits in rows.fill(wanted):
             tokens = [whole[row][place + 1] for row, place in places]
-            found = zip(places, *score_tokens(logits, tokens), strict=True)
-            for (row, _), logprob, entropy in found:
-                scores[row][0].append(logprob)
-                scores[row][1].append(entropy)
+            found.append((places, _start_scoring(logits, tokens)))
         copies = [
             record.copy(row, len(tokens), len(tokens) - borders[row], clones=False)
             for row, tokens in enumerate(whole)
         ]
-        return scores, reduce_rows(copies)
+        reduced = reduce_rows(copies)
+
+        def finish() -> Recorded:
+            scores: list[tuple[list[float], list[float]]] = [([], []) for _ in whole]
+            for places, reading in found:
+                for (row, _), *numbers in zip(places, *reading.get().tolist(), strict=True):
+                    for kept, number in zip(scores[row], numbers, strict=True):
+                        kept.append(number)
+            return scores, reduced
+
+        return finish
 
     def read(
         self, prompts: Sequence[Sequence[int]], answers: Sequence[tuple[Sequence[int], StopReason]]
@@ -218,16 +240,20 @@ class Decoder:
 def score_tokens(
     logits: Float[Tensor, "places vocabulary"], tokens: Sequence[int]
 ) -> tuple[list[float], list[float]]:
-    """Log-probability and entropy of tokens that follow, a few at a time: all logits in float32
-    would take more memory than the pass."""
-    found, followed = [], torch.tensor(list(tokens), device=logits.device)[:, None]
+    """Log-probability and entropy of tokens that follow."""
+    both = _start_scoring(logits, tokens).get().tolist()
+    return both[0], both[1]
+
+
+def _start_scoring(logits: Float[Tensor, "places vocabulary"], tokens: Sequence[int]) -> Reading:
+    """A few at a time: all logits in float32 would take more memory than the pass."""
+    found, followed = [], to_device(list(tokens), logits.device)[:, None]
     size = max(1, _SCORED_VALUES // logits.shape[1])
     for part, token in zip(logits.split(size), followed.split(size), strict=True):
         logprobs = part.float().log_softmax(-1)
         entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
         found.append(torch.stack([logprobs.gather(1, token)[:, 0], entropy]))
-    both = torch.cat(found, dim=1).tolist()
-    return both[0], both[1]
+    return Reading(torch.cat(found, dim=1))
 
 
 class FilledRows:
@@ -361,7 +387,7 @@ class FilledRows:
             keeps_start=keeps_start,
         )
         # Some token's logits are computed even if none are wanted: no model expects an empty index.
-        where = torch.tensor(keep or [0], device=self.model.device)
+        where = to_device(keep or [0], self.model.device)
         keeps_states = self._record is not None or len(layers) > 0
         logits = self.model.run(planned, where, keeps_states=keeps_states)
         if self._record is not None:

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clew.hallucination.llm.packing import Segment
+from clew.hallucination.llm.packing import Segment, to_device
 from clew.hallucination.llm.prompts import AnswerEnd, Pieces
-from clew.hallucination.llm.recording import Reading, RowCopy, to_device
+from clew.hallucination.llm.recording import Reading, RowCopy
 from clew.hallucination.llm.requests import Ended, Finished, Request, Ticket, Token
 
 _BROKEN = "\ufffd"

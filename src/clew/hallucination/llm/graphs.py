@@ -10,11 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clew.base.memory import collect_later
-from clew.hallucination.llm.device_map import can_replay
 from clew.hallucination.llm.generation import NextTokens, Scheduled, choose_tokens
-from clew.hallucination.llm.packing import Group, Pass, Segment
+from clew.hallucination.llm.packing import Group, Pass, Segment, to_device
 from clew.hallucination.llm.passes import PackedModel
-from clew.hallucination.llm.recording import Reading, RowRecord, to_device
+from clew.hallucination.llm.recording import Reading, RowRecord
 from clew.hallucination.llm.requests import Token
 
 # Tokens of a pass are padded to one of these, or to a multiple of the last.
@@ -50,7 +49,7 @@ class PlainPass:
         self._pass = model.plan(segments, keeps_weights=keeps_weights)
         wanted = [number for number, segment in enumerate(segments) if segment.wants_logits]
         # Some token's logits are computed even if none are wanted: no model expects an empty index.
-        keep = self._pass.last[wanted or [0]]
+        keep = self._pass.last[to_device(wanted or [0], model.device)]
         logits = model.run(self._pass, keep, keeps_states=record is not None)
         if wanted:
             asking = [segments[number].running for number in wanted]
@@ -80,8 +79,7 @@ def choose_passes(
     """Graphs on a GPU where its kernels can be used, or plain passes."""
     has_sinks = any(hasattr(module, "sinks") for module in model.model.modules())
     kinds = model.observer.kinds
-    fits = model.packs and model.fits_kernels and not has_sinks and "chunked_attention" not in kinds
-    if can_replay(model.model) and fits and torch.utils._triton.has_triton():
+    if model.has_kernels and not has_sinks and "chunked_attention" not in kinds:
         return GraphPasses(model, record, max_rows, is_exact=is_exact)
     return PlainPasses(model, record)
 

@@ -1,8 +1,10 @@
-"""The attention of a packed pass on a GPU, and what is recorded of it. Every token looks at its own
-row of the cache, up to itself: only the columns that it can see are read."""
+"""The attention of a packed pass on a GPU, and what is recorded of it; norms, gates and rotations.
+Every token looks at its own row of the cache, up to itself: only the columns that it can see are
+read."""
 
 from collections.abc import Mapping
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -36,8 +38,8 @@ def _attend(  # type: ignore[no-untyped-def]
     HEADS: tl.constexpr, REPEATS: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr,
     BLOCK: tl.constexpr, KEEPS: tl.constexpr, CAPS: tl.constexpr,
 ):  # fmt: skip
-    """One token and head: a softmax over the columns, block by block. The scores are kept in
-    `weights` on the way, and become weights at the end."""
+    """One token and head: a softmax over the columns, block by block. If there are several, the
+    scores are kept in `weights` on the way, and become weights at the end."""
     token, head = tl.program_id(0), tl.program_id(1)
     row, position = tl.load(rows + token), tl.load(positions + token)
     first = tl.maximum(position - window + 1, 0)
@@ -48,7 +50,8 @@ def _attend(  # type: ignore[no-untyped-def]
     base = row * s_row + (head // REPEATS) * s_kv
     kept = weights + (token * HEADS + head).to(tl.int64) * columns
     highest, total = -float("inf"), 0.0
-    mixed = tl.zeros([SIZE], dtype=tl.float32)
+    mixed, share = tl.zeros([SIZE], dtype=tl.float32), tl.zeros([BLOCK], dtype=tl.float32)
+    is_one = position < BLOCK
     for start in range((first // BLOCK) * BLOCK, position + 1, BLOCK):
         column = start + place
         seen = (column <= position) & (column >= first)
@@ -60,7 +63,7 @@ def _attend(  # type: ignore[no-untyped-def]
             score = softcap * (2.0 * tl.sigmoid(2.0 * score / softcap) - 1.0)
         score = tl.where(seen, score, -float("inf"))
         if KEEPS:
-            tl.store(kept + column, score, mask=column < columns)
+            tl.store(kept + column, score, mask=(column < columns) & (position >= BLOCK))
         now = tl.maximum(highest, tl.max(score, axis=0))
         share = tl.exp(score - now)
         before = tl.exp(highest - now)
@@ -71,12 +74,28 @@ def _attend(  # type: ignore[no-untyped-def]
     target = output + (token * HEADS + head) * D + dim
     tl.store(target, (mixed / total).to(output.dtype.element_ty), mask=inside)
     if KEEPS:
-        tl.debug_barrier()
-        for start in range(0, position + 1, BLOCK):
-            column = start + place
-            seen = (column <= position) & (column >= first)
-            score = tl.load(kept + column, mask=seen, other=-float("inf"))
-            tl.store(kept + column, tl.exp(score - highest) / total, mask=column < columns)
+        if is_one:
+            tl.store(kept + place, share / total, mask=place < columns)
+        else:
+            tl.debug_barrier()
+            for start in range(0, position + 1, BLOCK):
+                column = start + place
+                seen = (column <= position) & (column >= first)
+                score = tl.load(kept + column, mask=seen, other=-float("inf"))
+                tl.store(kept + column, tl.exp(score - highest) / total, mask=column < columns)
+
+
+def write_tokens(
+    key: Tensor, value: Tensor, cache: tuple[Tensor, Tensor], where: tuple[Tensor, Tensor]
+) -> None:
+    """Write keys and values to the cache; see `attend_packed`."""
+    kv_heads, tokens, dim = key.shape
+    key, value = (part if part.stride(2) == 1 else part.contiguous() for part in (key, value))
+    _write[(tokens, kv_heads)](
+        key, value, *cache, *where, key.stride(0), key.stride(1), value.stride(0),
+        value.stride(1), *cache[0].stride()[:3],
+        D=dim, SIZE=triton.next_power_of_2(dim), num_warps=1,
+    )  # fmt: skip
 
 
 def attend_packed(
@@ -99,21 +118,15 @@ def attend_packed(
     heads, tokens, dim = query.shape
     kv_heads, size = key.shape[0], triton.next_power_of_2(dim)
     strides = (keys.stride(0), keys.stride(1), keys.stride(2))
-    query, key, value = (
-        part if part.stride(2) == 1 else part.contiguous() for part in (query, key, value)
-    )
-    _write[(tokens, kv_heads)](
-        key, value, keys, values, *where, key.stride(0), key.stride(1), value.stride(0),
-        value.stride(1), *strides,
-        D=dim, SIZE=size, num_warps=1,
-    )  # fmt: skip
+    write_tokens(key, value, cache, where)
+    query = query if query.stride(2) == 1 else query.contiguous()
     output = query.new_empty(tokens, heads, dim)
     _attend[(tokens, heads)](
         query, keys, values, output, weights if weights is not None else output, *where,
         scaling, softcap or 1.0, window or 1 << 30, query.stride(0), query.stride(1), *strides,
         0 if weights is None else weights.shape[2],
         HEADS=heads, REPEATS=heads // kv_heads, D=dim, SIZE=size, BLOCK=_BLOCK,
-        KEEPS=weights is not None, CAPS=softcap is not None, num_warps=4,
+        KEEPS=weights is not None, CAPS=softcap is not None, num_warps=2,
     )  # fmt: skip
     return output
 
@@ -225,3 +238,89 @@ def keep_last(states: Tensor, rows: Tensor, last: Tensor, alive: Tensor, kept: T
         states, rows, last, alive, kept, tokens, layers,
         D=dim, SIZE=triton.next_power_of_2(dim), num_warps=4,
     )  # fmt: skip
+
+
+@triton.jit
+def _normalize(  # type: ignore[no-untyped-def]
+    given, weight, output, eps, D: tl.constexpr, SIZE: tl.constexpr
+):  # fmt: skip
+    """The root mean square norm of one row, rounded where PyTorch's operations round."""
+    dim = tl.arange(0, SIZE)
+    inside = dim < D
+    place = tl.program_id(0).to(tl.int64) * D + dim
+    x = tl.load(given + place, mask=inside, other=0.0).to(tl.float32)
+    kind = output.dtype.element_ty
+    scaled = (x * tl.rsqrt(tl.sum(x * x, axis=0) / D + eps)).to(kind).to(tl.float32)
+    scale = tl.load(weight + dim, mask=inside, other=0.0).to(tl.float32)
+    tl.store(output + place, (scaled * scale).to(kind), mask=inside)
+
+
+@triton.jit
+def _gate(gates, values, output, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """SiLU of one part times the other."""
+    place = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    inside = place < count
+    x = tl.load(gates + place, mask=inside, other=0.0).to(tl.float32)
+    kind = output.dtype.element_ty
+    opened = (x / (1.0 + tl.exp(-x))).to(kind).to(tl.float32)
+    value = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(output + place, (opened * value).to(kind), mask=inside)
+
+
+@triton.jit
+def _rotate(  # type: ignore[no-untyped-def]
+    given, cos, sin, output, s_head, s_token,
+    HEADS: tl.constexpr, SOME: tl.constexpr, HALF: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Rotary embedding of one token in some heads: the two halves are rotated together."""
+    token, head = tl.program_id(0), tl.program_id(1) * SOME + tl.arange(0, SOME)
+    dim = tl.arange(0, SIZE)
+    inside = (head < HEADS)[:, None] & (dim < HALF)[None, :]
+    source = given + head[:, None] * s_head + token * s_token + dim[None, :]
+    target = output + (token * HEADS + head[:, None]).to(tl.int64) * (2 * HALF) + dim[None, :]
+    low = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    high = tl.load(source + HALF, mask=inside, other=0.0).to(tl.float32)
+    kind = output.dtype.element_ty
+    for half in tl.static_range(2):
+        angle = token * (2 * HALF) + half * HALF + dim
+        c = tl.load(cos + angle, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
+        s = tl.load(sin + angle, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
+        if half == 0:
+            own, other = low * c, -high * s
+        else:
+            own, other = high * c, low * s
+        rotated = own.to(kind).to(tl.float32) + other.to(kind).to(tl.float32)
+        tl.store(target + half * HALF, rotated.to(kind), mask=inside)
+
+
+def normalize(given: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root mean square norm of the last dimension."""
+    given = given.contiguous()
+    output, size = torch.empty_like(given), triton.next_power_of_2(len(weight))
+    rows = given.numel() // len(weight)
+    _normalize[(rows,)](
+        given, weight, output, eps, D=len(weight), SIZE=size, num_warps=8 if size > 2048 else 4
+    )
+    return output
+
+
+def gate(gates: Tensor, values: Tensor) -> Tensor:
+    """silu(gates) * values."""
+    gates, values = gates.contiguous(), values.contiguous()
+    output, count = torch.empty_like(gates), gates.numel()
+    _gate[(triton.cdiv(count, _TILE),)](gates, values, output, count, SIZE=_TILE, num_warps=4)
+    return output
+
+
+def rotate(given: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of queries or keys [1, heads, tokens, dim] by [tokens, dim]."""
+    _, heads, tokens, dim = given.shape
+    given = given if given.stride(3) == 1 else given.contiguous()
+    output = given.new_empty(1, tokens, heads, dim)
+    size = triton.next_power_of_2(dim // 2)
+    some = min(triton.next_power_of_2(heads), max(1, _TILE // size))
+    _rotate[(tokens, triton.cdiv(heads, some))](
+        given, cos.contiguous(), sin.contiguous(), output, given.stride(1), given.stride(2),
+        HEADS=heads, SOME=some, HALF=dim // 2, SIZE=size, num_warps=4,
+    )  # fmt: skip
+    return output.transpose(1, 2)

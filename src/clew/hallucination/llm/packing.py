@@ -155,6 +155,8 @@ class Group:
         if self.packed is None:
             query = packed[:, self.first : self.first + len(self.rows)].transpose(0, 1)
             query = query.unsqueeze(2)
+        elif self.real is None:
+            query = packed[:, self.first : self.end].unflatten(1, (-1, self.width)).transpose(0, 1)
         else:
             query = packed[:, self.packed].transpose(0, 1)
         if self.lane is None:
@@ -216,7 +218,8 @@ class Group:
 class Pass:
     """What one pass does: tokens, their rows and positions, and what is kept of it: each layer's
     states, and the attention weights if `keeps_weights`. `last` are the last tokens of the
-    segments; `uses_kernels` is for a GPU, where each token is a group of its own."""
+    segments; `uses_kernels` is for a GPU, where each token is a group of its own; `has_kernels`:
+    tokens are written to the cache by a kernel."""
 
     groups: list[Group]
     tokens: Int[Tensor, " tokens"]
@@ -227,6 +230,8 @@ class Pass:
     keeps_weights: bool
     cache: RowCache | OwnCaches
     uses_kernels: bool = False
+    has_kernels: bool = False
+    segments: Sequence[Segment] = ()
     # What comes before these tokens is needed again, behind which others replace them.
     keeps_start: bool = False
     # Nothing comes before or after these tokens: their keys and values need no cache.
@@ -252,19 +257,19 @@ def make_group(
     rows = [segment.row for segment in segments]
     lengths = [len(segment.tokens) for segment in segments]
     width, low, high = max(lengths), min(rows), max(rows) + 1
-    starts = torch.tensor([segment.start for segment in segments], device=device)
+    starts = to_device([segment.start for segment in segments], device)
     positions = starts[:, None] + torch.arange(width, device=device)
     lanes: slice | Tensor = slice(low, high)
     lane = None
     if high - low > _MAX_SPREAD * len(rows) or width > 1 or not spreads:
-        lanes = torch.tensor(rows, device=device)
+        lanes = to_device(rows, device)
     elif rows != list(range(low, high)):
-        lane = torch.tensor(rows, device=device) - low
+        lane = to_device(rows, device) - low
         positions = positions.new_zeros(high - low, width).index_copy_(0, lane, positions)
     packed, real = _pack(lengths, first, device) if width > 1 else (None, None)
     return Group(
-        rows=torch.tensor(rows, device=device),
-        sizes=torch.tensor(lengths, device=device),
+        rows=to_device(rows, device),
+        sizes=to_device(lengths, device),
         lanes=lanes,
         lane=lane,
         first=first,
@@ -285,8 +290,14 @@ def _pack(
     is_real: Bool[Tensor, "segments tokens"] = place < sizes[:, None]
     begins = first + sizes.cumsum(0) - sizes
     packed = begins[:, None] + torch.minimum(place, sizes[:, None] - 1)
-    real = None if bool(is_real.all()) else is_real.flatten().nonzero()[:, 0].to(device)
-    return packed.to(device), real
+    real = None if bool(is_real.all()) else is_real.flatten().nonzero()[:, 0]
+    return to_device(packed, device), None if real is None else to_device(real, device)
+
+
+def to_device(numbers: Sequence[Any] | Tensor, device: torch.device) -> Tensor:
+    """Numbers on the device; a GPU is not waited for."""
+    found = torch.as_tensor(numbers)
+    return (found.pin_memory() if device.type == "cuda" else found).to(device, non_blocking=True)
 
 
 def attend_to_rows(
@@ -328,8 +339,13 @@ def attend_to_rows(
         return output[None], None
     if not planned.is_whole:
         cached = planned.cache.layer(layer, key[0], value[0])
-        for rows, new in zip(cached, (key, value), strict=True):
-            rows[planned.rows, :, planned.positions] = new[0].transpose(0, 1)
+        if planned.has_kernels:
+            from clew.hallucination.llm.kernels import write_tokens
+
+            write_tokens(key[0], value[0], cached, (planned.rows, planned.positions))
+        else:
+            for rows, new in zip(cached, (key, value), strict=True):
+                rows[planned.rows, :, planned.positions] = new[0].transpose(0, 1)
     parts = []
     for group in planned.groups:
         if planned.is_whole:

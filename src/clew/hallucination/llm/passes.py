@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from clew.base.errors import InputError
 from clew.base.memory import is_out_of_memory
-from clew.hallucination.llm.device_map import is_spread, model_device
+from clew.hallucination.llm.device_map import can_replay, is_spread, model_device
+from clew.hallucination.llm.fused import fused_parts
 from clew.hallucination.llm.observe import ModelObserver, accepted_arguments
 from clew.hallucination.llm.own_caches import OwnCaches, carries_states, name_cache
 from clew.hallucination.llm.packing import (
@@ -28,6 +29,7 @@ from clew.hallucination.llm.packing import (
     SomeSegment,
     current_pass,
     make_group,
+    to_device,
 )
 
 COLUMNS_STEP = 32
@@ -53,7 +55,7 @@ class PackedModel:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.observer = model, ModelObserver(model)
-        self._arguments = accepted_arguments(model)
+        self._arguments, self._fused = accepted_arguments(model), fused_parts(model)
         self._cache_name: str | None = name_cache(model)
         self.on_passed: Callable[[int], object] = lambda _tokens: None
         self.packs, self.fits_kernels = True, False
@@ -65,6 +67,12 @@ class PackedModel:
     @property
     def device(self) -> torch.device:
         return model_device(self.model)
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether the kernels of a GPU can be used."""
+        fits = self.packs and self.fits_kernels and can_replay(self.model)
+        return fits and torch.utils._triton.has_triton()
 
     def with_own_cache(self) -> "PackedModel":
         """The same model with other rows."""
@@ -116,23 +124,25 @@ class PackedModel:
         if all have several tokens."""
         device = self.device
         lengths = [len(segment.tokens) for segment in ordered]
+        tokens = [token for segment in ordered for token in segment.tokens]
         rows = [s.row for s, length in zip(ordered, lengths, strict=True) for _ in range(length)]
         positions = [p for s in ordered for p in range(s.start, s.start + len(s.tokens))]
-        ends = torch.tensor(lengths).cumsum(0)
         longest = max(positions) + 1
         columns = min(-(-longest // COLUMNS_STEP) * COLUMNS_STEP, self.cache.capacity)
         is_whole = is_whole and self.packs and min(lengths) > 1
         return Pass(
             groups=self._group(ordered),
-            tokens=torch.tensor([t for s in ordered for t in s.tokens], device=device),
-            rows=torch.tensor(rows, device=device),
-            positions=torch.tensor(positions, device=device),
-            last=(ends - 1).to(device),
+            tokens=to_device(tokens, device),
+            rows=to_device(rows, device),
+            positions=to_device(positions, device),
+            last=to_device([end - 1 for end in accumulate(lengths)], device),
             columns=longest if is_whole else columns,
             keeps_weights=keeps_weights,
             cache=self.cache,
             is_whole=is_whole,
             keeps_start=keeps_start,
+            has_kernels=self.has_kernels,
+            segments=ordered,
         )
 
     def _group(self, ordered: Sequence[Segment]) -> list[Group]:
@@ -287,7 +297,8 @@ class PackedModel:
         config._attn_implementation = ATTENTION
         token = current_pass.set(planned)
         try:
-            yield
+            with self._fused.used():
+                yield
         finally:
             current_pass.reset(token)
             config._attn_implementation = before

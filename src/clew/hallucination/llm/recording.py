@@ -3,14 +3,14 @@ layers and rows together, so that it costs little."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from clew.hallucination.llm.packing import Group, Pass
+from clew.hallucination.llm.packing import Group, Pass, Segment, to_device
 from clew.hallucination.traces.compact import (
     COLUMNS,
     Basis,
@@ -54,7 +54,8 @@ class Recording:
 
 
 class Passed(Protocol):
-    """The tokens of a pass: their rows and positions; `last` are the last ones of the segments."""
+    """The tokens of a pass: their rows and positions; `last` are the last ones of the segments,
+    which are empty where only the device knows them."""
 
     @property
     def rows(self) -> Int[Tensor, " tokens"]: ...
@@ -64,6 +65,8 @@ class Passed(Protocol):
     def last(self) -> Int[Tensor, " segments"]: ...
     @property
     def uses_kernels(self) -> bool: ...
+    @property
+    def segments(self) -> Sequence[Segment]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,7 @@ class RowRecord:
         self.rows = self.capacity = self.version = 0
         self._tensors: dict[str, Tensor] = {}
         self._prompts = torch.zeros(0, dtype=torch.long, device=device)
+        self._borders: dict[int, int] = {}  # the same, for those that need not ask the device
 
     def prepare_resize(self, rows: int, capacity: int) -> Callable[[], None]:
         """Allocate other sizes, and a spare row, with what fits of the record; the returned
@@ -118,6 +122,7 @@ class RowRecord:
         """A new request gets the row."""
         # Not by indexing: a number given to a tensor on a GPU waits for all of its work.
         self._prompts.select(0, row).fill_(prompt_length)
+        self._borders[row] = prompt_length
         for name in ("received", "answer_sum"):
             if name in self._tensors:
                 self._tensors[name].select(0, row).zero_()
@@ -237,10 +242,23 @@ class RowRecord:
             kept[rows] = last
         if "answer_sum" in tensors:
             # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
+            chosen = self._find_answer(planned, alive)
+            if len(chosen):
+                answer = states[:, chosen].transpose(0, 1).float()
+                tensors["answer_sum"].index_add_(0, planned.rows[chosen], answer)
+
+    def _find_answer(self, planned: Passed, alive: Tensor | None) -> Int[Tensor, " chosen"]:
+        """Which tokens of a pass are of answers; a GPU is not waited for if that is known."""
+        if not planned.segments:
             is_answer = planned.positions >= self._prompts[planned.rows]
-            chosen = (is_answer if alive is None else is_answer & alive).nonzero()[:, 0]
-            answer = states[:, chosen].transpose(0, 1).float()
-            tensors["answer_sum"].index_add_(0, planned.rows[chosen], answer)
+            return (is_answer if alive is None else is_answer & alive).nonzero()[:, 0]
+        chosen, first = list[int](), 0
+        for segment in planned.segments:
+            end = first + len(segment.tokens)
+            border = self._borders.get(segment.row, end)  # of a row that nobody scores: none
+            chosen += range(first + max(0, border - segment.start), end)
+            first = end
+        return to_device(chosen, self._device)
 
     def _add_weights(
         self, group: Group, weights: Tensor, planned: Pass, alive: Tensor | None
@@ -393,13 +411,6 @@ class Reading:
         if self._event is not None:
             self._event.synchronize()
         return self._values
-
-
-def to_device(numbers: Sequence[Any], device: torch.device) -> Tensor:
-    """Numbers on the device; a GPU is not waited for."""
-    if device.type != "cuda":
-        return torch.tensor(numbers, device=device)
-    return torch.tensor(numbers, pin_memory=True).to(device, non_blocking=True)
 
 
 def record_dtype(model: PreTrainedModel) -> torch.dtype:

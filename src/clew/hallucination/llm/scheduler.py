@@ -69,6 +69,7 @@ class Scheduler:
         self._owed_seconds = 0.0  # to the short requests
         self._is_closed_batch = False
         self.running: list[ActiveRequest] = []
+        self._sharing: list[ActiveRequest] = []  # others wait for their beginnings
         self.prompt_tokens = self.tokens = self.passes = 0
 
     @torch.inference_mode()
@@ -355,6 +356,7 @@ class Scheduler:
         self._begin(running, ticket.request.prompt)
         if shared >= running.position + _MIN_SHARED:
             running.shared = shared
+            self._sharing.append(running)
         self.running.append(running)
 
     def _begin(self, running: ActiveRequest, tokens: list[int]) -> None:
@@ -385,11 +387,10 @@ class Scheduler:
 
     def _is_prefix_on_its_way(self, prompt: list[int]) -> bool:
         """Whether a beginning of this prompt is being passed for another one: worth waiting for."""
+        self._sharing = [r for r in self._sharing if r.shared and not r.has_left]
         return any(
-            r.shared
-            and r.shared < len(prompt)
-            and prompt[: r.shared] == r.request.prompt[: r.shared]
-            for r in self.running
+            r.shared < len(prompt) and prompt[: r.shared] == r.request.prompt[: r.shared]
+            for r in self._sharing
         )
 
     def _finish(self, running: ActiveRequest, ended: Ended) -> None:

@@ -16,11 +16,9 @@ from clew.hallucination.llm.prompts import StopReason
 from clew.hallucination.llm.recording import Recording, reduce_rows
 from clew.hallucination.llm.requests import Finished
 from clew.hallucination.llm.vllm_states import BORDER, StateRecorder
-from clew.hallucination.traces.compact import Basis, Reduced
+from clew.hallucination.traces.compact import STATES, Basis, Reduced
 from clew.hallucination.traces.schema import TraceShape
 
-# What is recorded: all that does not need attention.
-STATES = frozenset(("last_hidden", "answer_hidden", "nodes"))
 _WORKER = "clew.vllm.StatesWorker"
 _MOST_ROWS = 256
 

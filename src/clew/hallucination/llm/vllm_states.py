@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from clew.base.errors import InputError
 from clew.hallucination.llm.decoder import score_tokens
+from clew.hallucination.llm.packing import Segment
 from clew.hallucination.llm.recording import Recording, RowCopy, RowRecord
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class _Step:
     positions: Int[Tensor, " tokens"]
     last: Int[Tensor, " segments"]
     uses_kernels: bool = False
+    segments: tuple[Segment, ...] = ()
 
     def choose(self, states: Float[Tensor, "all dim"]) -> Float[Tensor, "tokens dim"]:
         return states[: len(self.rows)] if self.chosen is None else states[self.chosen]

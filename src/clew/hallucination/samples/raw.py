@@ -18,6 +18,7 @@ from clew.hallucination.samples.graph_batches import GraphParts, GraphSamples
 from clew.hallucination.samples.labeled import label_shards
 from clew.hallucination.samples.source import TraceSource
 from clew.hallucination.samples.splits import assign_splits
+from clew.hallucination.traces.packed import unpack
 from clew.hallucination.traces.schema import check_traces
 from clew.loading.buffers import BufferPool
 from clew.loading.reader import Access, Rows, SampleReader
@@ -96,12 +97,13 @@ class TraceSequenceSamples(SequenceSamples):
     """The last token's states, read from traces whose values have not been checked before."""
 
     def read_sequences(self, rows: Rows, buffers: BufferPool) -> torch.Tensor:
-        sequences = super().read_sequences(rows, buffers)
+        sequences = _unpacked(super().read_sequences(rows, buffers).numpy())
         self._refuse_broken(sequences, rows)
         return sequences
 
     def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
         sample = super().read_sample(index, buffers)
+        sample["sequence"] = _unpacked(sample["sequence"].numpy())
         self._refuse_broken(sample["sequence"][None], self.index.rows[[index]])
         return sample
 
@@ -110,6 +112,10 @@ class TraceSequenceSamples(SequenceSamples):
         if not finite.all():
             row = int(rows[np.argmin(finite)])
             raise broken_trace(self, row, "its last_hidden contains NaN or infinity")
+
+
+def _unpacked(states: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(unpack(states) if states.dtype == np.uint8 else states)
 
 
 class TraceGraphSamples(GraphSamples):
@@ -145,6 +151,8 @@ class TraceGraphSamples(GraphSamples):
         tokens = np.array([len(nodes) // self._layers])
         edges = Edges(source=source, weight=weight)
         places = Nodes(tokens=tokens, layers=self._layers)
+        if nodes.dtype == np.uint8:
+            nodes = unpack(nodes)
         self._refuse_broken(row, nodes, edges, places)
         graphs = build_graphs(edges, places, self._attn_threshold)
         return GraphParts(

@@ -6,7 +6,7 @@ pieces are combined into record batches that are large enough to read at full sp
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from clew.hallucination.samples.source import (
     TraceSource,
 )
 from clew.hallucination.samples.store import SampleStore
+from clew.hallucination.traces.packed import unpack_batch
 from clew.hallucination.traces.schema import TOKEN_ENDS
 from clew.storage.manifest import ShardEntry
 from clew.storage.working_copy import scratch_root
@@ -161,7 +162,9 @@ class ShardJob:
             for start, stop in _runs(~np.isnan(scores)):
                 sizes = self._row_bytes(whole.cut(start, stop).batch)
                 for begin, end in _cut_by_size(sizes, start):
-                    yield from self._usable(whole.cut(begin, end), first + begin)
+                    piece = whole.cut(begin, end)
+                    piece = replace(piece, batch=unpack_batch(piece.batch))
+                    yield from self._usable(piece, first + begin)
 
     def _usable(self, piece: Piece, first: int) -> Iterator[Piece]:
         unusable = find_unusable(piece.batch, self.shape)

@@ -4,7 +4,7 @@ over its rows, so a pass over one new token adds one row."""
 
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from clew.base.errors import StoreError
+from clew.hallucination.traces.packed import pack
 from clew.hallucination.traces.schema import (
     BASIS_NAME,
     DIAGONALS,
@@ -158,13 +159,13 @@ _BY_NUMPY = platform.machine() in ("aarch64", "arm64")
 _TINY = 1e-30
 # The columns with one entry per token, and the dimension of the tokens.
 _TOKENS = {"nodes": 2, "edge_source": 2, "edge_weight": 2, **dict.fromkeys(DIAGONALS, 3)}
+_PACKED_ROWS = 64
+# On a GPU, several layers are sorted at once: fewer kernels.
+_SORTED_LAYERS = {"cuda": 4}
+# Those of states.
+STATES = frozenset(("last_hidden", "answer_hidden", "nodes"))
 # What can be recorded; "edges" are the columns edge_source and edge_weight.
-COLUMNS = frozenset(
-    (
-        *("last_hidden", "answer_hidden", "nodes", "edges"),
-        *(*DIAGONALS, "lookback"),
-    )
-)
+COLUMNS = STATES | {"edges", *DIAGONALS, "lookback"}
 
 
 def log_diagonal(diagonal: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -280,21 +281,44 @@ def _is_small(values: Float[np.ndarray, "..."]) -> bool:
 
 
 def reduced_columns(
-    reduced: Reduced, tokens: Sequence[int], by_head: Mapping[str, Tensor] | None = None
+    reduced: Reduced,
+    tokens: Sequence[int],
+    by_head: Mapping[str, Tensor] | None = None,
+    *,
+    packed: bool = False,
 ) -> dict[str, np.ndarray]:
     """The array fields of traces with so many tokens as flat NumPy arrays on the host, in their
-    storage types; those of `by_head` instead of the diagonals."""
+    storage types; those of `by_head` instead of the diagonals, `packed` states in 8 bits."""
+    return start_columns(reduced, tokens, by_head, packed=packed)()
+
+
+def start_columns(
+    reduced: Reduced,
+    tokens: Sequence[int],
+    by_head: Mapping[str, Tensor] | None = None,
+    *,
+    packed: bool = False,
+) -> Callable[[], dict[str, np.ndarray]]:
+    """Start to copy what `reduced_columns` returns to the host; the returned function waits for
+    it, in any thread."""
     names: tuple[str, ...] = ("last_hidden", "answer_hidden", "nodes", "edge_weight", "lookback")
     names = names if by_head is not None else (*names, *DIAGONALS)
     halves = {name: to_float16(getattr(reduced, name)) for name in names} | dict(by_head or {})
+    if packed:  # a few rows at a time: it takes several times the memory of what is packed
+        for name in STATES:
+            halves[name] = torch.cat([pack(some) for some in halves[name].split(_PACKED_ROWS)])
     # torch has few operations for uint16; int16 keeps the same bits.
     stored = {**halves, "edge_source": reduced.edge_source.to(torch.int16)}
     for name, along in _TOKENS.items():
         if name in stored and min(tokens) < max(tokens) and stored[name].numel():
             stored[name] = _drop_padding(stored[name], along, tokens)
-    arrays = _to_host(stored)
-    arrays["edge_source"] = arrays["edge_source"].view(np.uint16)
-    return arrays
+    finish = _to_host(stored)
+
+    def wait() -> dict[str, np.ndarray]:
+        arrays = finish()
+        return arrays | {"edge_source": arrays["edge_source"].view(np.uint16)}
+
+    return wait
 
 
 def _drop_padding(values: Tensor, along: int, tokens: Sequence[int]) -> Tensor:
@@ -305,18 +329,23 @@ def _drop_padding(values: Tensor, along: int, tokens: Sequence[int]) -> Tensor:
     return values[used.expand(values.shape[: along + 1])]
 
 
-def _to_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """Copy to the host; from a GPU all at once, through pinned memory."""
-    host = {}
+def _to_host(tensors: dict[str, Tensor]) -> Callable[[], dict[str, np.ndarray]]:
+    """Start to copy to the host; from a GPU all at once, through pinned memory."""
+    host, copied = dict(tensors), None
     for name, tensor in tensors.items():
         if tensor.is_cuda:
             target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             host[name] = target.copy_(tensor, non_blocking=True)
-        else:
-            host[name] = tensor
     if any(tensor.is_cuda for tensor in tensors.values()):
-        torch.cuda.current_stream().synchronize()
-    return {name: flat(tensor) for name, tensor in host.items()}
+        copied = torch.cuda.Event(blocking=True)
+        copied.record()
+
+    def wait() -> dict[str, np.ndarray]:
+        if copied is not None:
+            copied.synchronize()
+        return {name: flat(tensor) for name, tensor in host.items()}
+
+    return wait
 
 
 def flat(values: Tensor) -> np.ndarray:
@@ -330,7 +359,7 @@ def reduce_heads(
     eigenvalues: int,
 ) -> dict[str, Float16[Tensor, "rows layers heads ..."]]:
     """The columns of a batch of traces with so many tokens, of which so many are the prompt's.
-    Layer by layer: sorting takes several times the memory of what is sorted."""
+    A few layers at a time: sorting takes several times the memory of what is sorted."""
     device = reduced.laplacian_diagonal.device
     lengths, borders = torch.tensor([list(tokens), list(prompts)], device=device)
     places = torch.arange(max(tokens), device=device)
@@ -340,7 +369,8 @@ def reduce_heads(
         to_float16(diagonal).mT
         for diagonal in (reduced.attention_log_diagonal, reduced.laplacian_diagonal)
     )
-    pairs = list(zip(logs.split(1, dim=1), eigen.split(1, dim=1), strict=True))
+    some = _SORTED_LAYERS.get(device.type, 1)
+    pairs = list(zip(logs.split(some, dim=1), eigen.split(some, dim=1), strict=True))
     return {
         LOG_ALL: torch.cat([average(log, used) for log, _ in pairs], dim=1),
         LOG_ANSWER: torch.cat([average(log, is_answer) for log, _ in pairs], dim=1),

@@ -14,7 +14,15 @@ import pyarrow as pa
 
 from clew.base.errors import InputError, StoreError
 from clew.base.texts import bytes_text, counted
-from clew.hallucination.traces.schema import check_traces, read_kinds, read_shape, resolve_shape
+from clew.hallucination.traces.packed import unpack_batch, unpack_column
+from clew.hallucination.traces.schema import (
+    check_traces,
+    is_packed,
+    plain_schema,
+    read_kinds,
+    read_shape,
+    resolve_shape,
+)
 from clew.hallucination.traces.token_texts import read_token_texts
 from clew.storage.mirror import open_folder
 from clew.storage.reader import ShardReader, StoreReader, read_value
@@ -32,7 +40,8 @@ class Trace(Mapping[str, Any]):
     `trace["last_hidden"]`, ...
 
     `list(trace)` gives the fields; a missing one raises KeyError. Arrays are read-only NumPy views
-    into the memory-mapped shard: reading a field touches only that field's bytes.
+    into the memory-mapped shard, or float16 copies of states that are stored in 8 bits: reading a
+    field touches only that field's bytes.
     `hidden_states[l]` is `[tokens, dim]`, `attentions[l]` is `[heads, tokens, tokens]` (both only
     in stores extracted with `keep="full"`). Where some layers of the model have no attention,
     what is stored of it is that of the others, `with_attention`.
@@ -47,8 +56,12 @@ class Trace(Mapping[str, Any]):
         index = self._batch.schema.get_field_index(name)
         if index < 0:
             raise KeyError(self._explain_missing(name))
-        value = read_value(self._batch.column(index), self._row)
-        shape = resolve_shape(self._batch.schema.field(index), self._tokens, self._answer_tokens)
+        field, column = self._batch.schema.field(index), self._batch.column(index)
+        if is_packed(field):
+            value = read_value(unpack_column(column.slice(self._row, 1), field), 0)
+        else:
+            value = read_value(column, self._row)
+        shape = resolve_shape(field, self._tokens, self._answer_tokens)
         if value is None or shape is None:
             return value
         if value.size != math.prod(shape):
@@ -288,10 +301,10 @@ def _write_arrow(loader: TraceBatchLoader, indices: Sequence[int], sink: BinaryI
         raise InputError(
             "no batches given, so there is nothing to write: give at least one batch number."
         )
-    with pa.ipc.new_file(sink, readers[0].schema) as file:
+    with pa.ipc.new_file(sink, plain_schema(readers[0].schema)) as file:
         for reader in readers:
             for index in range(reader.num_record_batches):
-                file.write_batch(reader.record_batch(index))
+                file.write_batch(unpack_batch(reader.record_batch(index)))
 
 
 def _write_pickle(

@@ -22,6 +22,11 @@ Keep = Literal["compact", "full"]
 
 BASIS_NAME = "basis.arrow"
 SHAPE_KEY = b"shape"
+# In the metadata of the columns whose vectors are stored in 8 bits per value (see `packed`); the
+# setting of a store that has them, and the values that share a scale. Stores started before have
+# float16 instead, and continue so.
+ENCODING_KEY, Q8 = b"encoding", b"q8"
+PACKED, BLOCK = "packed", 64
 # In the schema of models whose layers do not all have attention: the kind of each layer, and which
 # have attention.
 KINDS_KEY = b"layers"
@@ -131,15 +136,19 @@ def probability_fields() -> list[pa.Field]:
     ]
 
 
-def reduced_fields(shape: TraceShape, eigenvalues: int = MOST_EIGENVALUES) -> list[pa.Field]:
+def reduced_fields(
+    shape: TraceShape, eigenvalues: int = MOST_EIGENVALUES, *, packed: bool = False
+) -> list[pa.Field]:
     """What `keep="compact"` stores of the hidden states and the attention; 0 `eigenvalues` mean the
-    diagonals of every token instead."""
+    diagonals of every token instead, `packed` states in 8 bits."""
     layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
     of_states = [
         _fixed("last_hidden", layers, shape.dim),
         _fixed(ANSWER_HIDDEN, layers, shape.dim),
         _ragged("nodes", pa.list_(pa.float16(), shape.node_dim), layers, TOKENS, shape.node_dim),
     ]
+    if packed:
+        of_states = [_packed(field) for field in of_states]
     layers = shape.attention_layers
     if not layers:
         return of_states
@@ -198,6 +207,7 @@ def trace_schema(
     *,
     answer_hidden: bool = True,
     eigenvalues: int = MOST_EIGENVALUES,
+    packed: bool = False,
     samples: bool = False,
     context: bool = False,
     parts: bool = False,
@@ -221,7 +231,7 @@ def trace_schema(
     if samples:
         fields.append(pa.field("samples", pa.list_(pa.string())))
     fields += evaluation_fields(evaluation, shape.dim)
-    reduced = reduced_fields(shape, eigenvalues)
+    reduced = reduced_fields(shape, eigenvalues, packed=packed)
     fields += [field for field in reduced if answer_hidden or field.name != ANSWER_HIDDEN]
     if keep == "full":
         fields += full_fields(shape)
@@ -320,7 +330,7 @@ def _count_heads(schema: pa.Schema) -> int:
 def item_sizes(schema: pa.Schema, name: str, count: int) -> tuple[int, ...]:
     """The sizes of a column's items, `count` of them, from the outside in; zeros if the column does
     not have that many."""
-    sizes = _fixed_sizes(schema.field(name).type) if name in schema.names else ()
+    sizes = _fixed_sizes(plain_field(schema.field(name)).type) if name in schema.names else ()
     return sizes if len(sizes) == count else (0,) * count
 
 
@@ -355,7 +365,7 @@ def check_fields(
     for field in fields:
         if field.name not in schema.names:
             continue
-        found = schema.field(field.name)
+        found = plain_field(schema.field(field.name))
         if found.type != field.type or 0 in _fixed_sizes(found.type):
             raise ValueError(
                 f'has the column "{field.name}" with the type {shortened(str(found.type))}, not '
@@ -380,6 +390,49 @@ def resolve_shape(field: pa.Field, tokens: int, answer: int) -> tuple[int, ...] 
     sizes = {TOKENS: tokens, ANSWER: answer}
     parts = metadata[SHAPE_KEY].decode().split(",")
     return tuple(sizes[part] if part in sizes else int(part) for part in parts)
+
+
+def stored_shape(field: pa.Field, tokens: int, answer: int) -> tuple[int, ...] | None:
+    """As `resolve_shape`, of the numbers that are stored."""
+    shape = resolve_shape(field, tokens, answer)
+    return (*shape[:-1], _fixed_sizes(field.type)[-1]) if shape and is_packed(field) else shape
+
+
+def is_packed(field: pa.Field) -> bool:
+    return bool((field.metadata or {}).get(ENCODING_KEY) == Q8)
+
+
+def plain_field(field: pa.Field) -> pa.Field:
+    """A column as it would be without packing."""
+    if not is_packed(field):
+        return field
+    kind, metadata = field.type, {SHAPE_KEY: field.metadata[SHAPE_KEY]}
+    size = int(_shape_text(field).rpartition(",")[2])
+    plain = pa.list_(pa.float16(), size)
+    fixed = pa.types.is_fixed_size_list(kind)
+    plain = pa.field(
+        field.name, pa.list_(plain, kind.list_size) if fixed else pa.list_(plain), metadata=metadata
+    )
+    if _packed(plain).type != kind:
+        raise ValueError(
+            f'has the column "{field.name}" with the type {shortened(str(kind))}, not '
+            f"{_packed(plain).type}"
+        )
+    return plain
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([plain_field(field) for field in schema], schema.metadata)
+
+
+def _packed(field: pa.Field) -> pa.Field:
+    """A column of float16 vectors in 8 bits per value."""
+    kind = field.type
+    size = kind.value_type.list_size
+    vector = pa.list_(pa.uint8(), size + 2 * -(-size // BLOCK))
+    fixed = pa.types.is_fixed_size_list(kind)
+    stored = pa.list_(vector, kind.list_size) if fixed else pa.list_(vector)
+    return pa.field(field.name, stored, metadata={**field.metadata, ENCODING_KEY: Q8})
 
 
 def shaped(name: str, kind: pa.DataType, *shape: int | str) -> pa.Field:
@@ -422,7 +475,7 @@ def build_record_batch(
             arrays.append(pa.nulls(rows, field.type))
         elif isinstance(values, np.ndarray) and _is_array_field(field):
             counts = zip(token_counts, answer_counts, strict=True)
-            sizes = [math.prod(resolve_shape(field, *count) or ()) for count in counts]
+            sizes = [math.prod(stored_shape(field, *count) or ()) for count in counts]
             arrays.append(_build_list(field, values.reshape(-1), sizes))
         else:
             arrays.append(pa.array(values, type=field.type))

@@ -44,6 +44,7 @@ RUNS = {
     "memory": "--traces 260",
     "patterns": f"{_PHOTOS} --network tiny --repeats 1 --workers 2 --part speed --part decode",
     "patterns_clean": "--data my_photos --seeds 1 --copies 2",
+    "patterns_stages": "--data three_photos --set network=tiny --set epochs=1",
     "patterns_unknown": "--data three_photos --hold-out red --network tiny --epochs 1",
     "probes": "--quick",
     "promise": "--work promise --model my-model --sets my_questions.csv "

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from clew.hallucination.traces.packed import find_finite, pack, unpack, unpack_batch, unpack_column
+from clew.hallucination.traces.compact import pack
+from clew.hallucination.traces.packed import find_finite, unpack, unpack_batch, unpack_column
 from clew.hallucination.traces.schema import TraceShape, build_record_batch, reduced_fields
 
 SHAPE = TraceShape(layers=2, dim=70, heads=1, node_dim=6, edges_per_token=2)

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Bool, Float, Float16, Int
+from jaxtyping import Bool, Float, Float16, Int, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
 from clew.base.errors import StoreError
-from clew.hallucination.traces.packed import pack
 from clew.hallucination.traces.schema import (
     BASIS_NAME,
+    BLOCK,
     DIAGONALS,
     LAPLACIAN_ANSWER,
     LOG_ALL,
@@ -32,6 +32,10 @@ from clew.storage.working_copy import fetched
 
 # Of a component, relative to the first: with less, its direction is noise.
 _NO_VARIANCE = 1e-6
+# Of states in 8 bits.
+_LARGEST = 127
+# Of a larger one, 127 times the scale would be beyond the range of float16.
+_LARGEST_SCALE = 512.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,3 +427,16 @@ def _find_largest(
     found = np.zeros((*falling.shape[:-1], count), np.float32)
     found[..., : falling.shape[-1]] = falling
     return to_float16(torch.from_numpy(found))
+
+
+def pack(values: Float16[Tensor, "*rows size"]) -> UInt8[Tensor, "*rows bytes"]:
+    """Round each vector to 8 bits per value: by at most 1/254 of the largest of its block. A block
+    with NaN or infinity becomes NaN."""
+    size = values.shape[-1]
+    blocks = pad(values.float(), (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))
+    scales = blocks.abs().amax(-1) / _LARGEST
+    scales = torch.where(scales.isfinite(), scales.clamp(max=_LARGEST_SCALE), torch.nan).bfloat16()
+    divisors = torch.where(scales > 0, scales, 1).float()[..., None]
+    whole = (blocks / divisors).round_().nan_to_num_(0).clamp_(-_LARGEST, _LARGEST)
+    integers = whole.to(torch.int8).flatten(-2)[..., :size]
+    return torch.cat([integers.view(torch.uint8), scales.view(torch.uint8)], dim=-1)

@@ -3,30 +3,10 @@ is stored as its integers, then the scales of its blocks, which are bfloat16."""
 
 import numpy as np
 import pyarrow as pa
-import torch
 from jaxtyping import Bool, Float16, UInt8
-from torch import Tensor
-from torch.nn.functional import pad
 
 from clew.hallucination.traces.schema import BLOCK, is_packed, plain_field, plain_schema
 from clew.storage.arrow import flatten
-
-_LARGEST = 127
-# Of a larger one, 127 times the scale would be beyond the range of float16.
-_LARGEST_SCALE = 512.0
-
-
-def pack(values: Float16[Tensor, "*rows size"]) -> UInt8[Tensor, "*rows bytes"]:
-    """Round each vector to 8 bits per value: by at most 1/254 of the largest of its block. A block
-    with NaN or infinity becomes NaN."""
-    size = values.shape[-1]
-    blocks = pad(values.float(), (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))
-    scales = blocks.abs().amax(-1) / _LARGEST
-    scales = torch.where(scales.isfinite(), scales.clamp(max=_LARGEST_SCALE), torch.nan).bfloat16()
-    divisors = torch.where(scales > 0, scales, 1).float()[..., None]
-    whole = (blocks / divisors).round_().nan_to_num_(0).clamp_(-_LARGEST, _LARGEST)
-    integers = whole.to(torch.int8).flatten(-2)[..., :size]
-    return torch.cat([integers.view(torch.uint8), scales.view(torch.uint8)], dim=-1)
 
 
 def unpack(packed: UInt8[np.ndarray, "*rows bytes"]) -> Float16[np.ndarray, "*rows size"]:

@@ -77,15 +77,15 @@ def test_the_end_of_the_server_ends_scoring_with_an_error(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, go_on, passes = threading.Event(), threading.Event(), []
-    score_batch = AnswerScorer._score_batch
+    begin = AnswerScorer._begin
 
     def wait(scorer: AnswerScorer, *given: Any) -> Any:
         passes.append(given)
         started.set()
         go_on.wait(60)
-        return score_batch(scorer, *given)
+        return begin(scorer, *given)
 
-    monkeypatch.setattr(AnswerScorer, "_score_batch", wait)
+    monkeypatch.setattr(AnswerScorer, "_begin", wait)
     with serving(session, drain_seconds=0) as served, ThreadPoolExecutor(1) as thread:
         reply = thread.submit(served.fetch, "score", [ITEM] * 200)
         assert started.wait(60)

@@ -32,8 +32,8 @@ from sklearn.preprocessing import StandardScaler
 import clew
 from clew import TraceBatchLoader
 from clew.hallucination.capture import ExtractConfig, extract, job
-from clew.hallucination.traces.compact import STATES
-from clew.hallucination.traces.packed import pack, unpack
+from clew.hallucination.traces.compact import STATES, pack
+from clew.hallucination.traces.packed import unpack
 from clew.hallucination.traces.schema import (
     BLOCK,
     PACKED,

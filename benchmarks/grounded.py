@@ -180,7 +180,7 @@ def train(args):
         found = measure(reader, tests)
         yield {"reader": f"seed {name}", **found}
     if args.out:
-        tested = {one: found[one] for one in MEASURED}
+        tested = {one: round(found[one], 3) for one in MEASURED if one in found}
         card = {**reader.settings.card, args.test: tested}
         reader.settings = replace(reader.settings, card=card)
         reader.save(args.out)

@@ -31,12 +31,11 @@ from sklearn.preprocessing import StandardScaler
 
 import clew
 from clew import TraceBatchLoader
-from clew.hallucination.capture import ExtractConfig, extract, job
+from clew.hallucination.capture import ExtractConfig, extract
 from clew.hallucination.traces.compact import STATES, pack
 from clew.hallucination.traces.packed import unpack
 from clew.hallucination.traces.schema import (
     BLOCK,
-    PACKED,
     TraceShape,
     build_record_batch,
     id_fields,
@@ -143,12 +142,10 @@ def compare(args, store):
 
 def compare_methods(args, folder):
     """The mean AUROC of every method over the splits, with the same answers in both forms."""
-    describe, forms = job._describe_settings, ("float16", "8 bits")
-    for form in forms:
-        packed = {PACKED: form != forms[0]}
-        job._describe_settings = lambda *given, packed=packed: describe(*given) | packed
+    forms = "float16", "8 bits"
+    for form, bits in zip(forms, (16, 8), strict=True):
         store = folder / f"traces {form}"
-        extract(ExtractConfig(out=store, num_samples=args.traces))
+        extract(ExtractConfig(out=store, num_samples=args.traces, state_bits=bits))
         clew.label(store, out=folder / f"{form}.csv")
         scores, samples = folder / f"{form}.csv", folder / f"samples {form}"
         clew.preprocess(store, scores_file=scores, out=samples)

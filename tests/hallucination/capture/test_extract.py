@@ -227,8 +227,7 @@ def test_store_started_by_earlier_version_resumes_with_its_columns(
     found, now = read_columns(tmp_path / "new"), read_columns(compact_store)
     assert found.keys() - now.keys() == {*DIAGONALS}
     assert now.keys() - found.keys() == {"answer_hidden", *BY_HEAD}
-    assert all(found[name] == now[name] for name in found.keys() & now.keys() - STATES)
-    assert_rounded(compact_store, tmp_path / "new", STATES - {"answer_hidden"})
+    assert all(found[name] == now[name] for name in found.keys() & now.keys())
     trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
     with pytest.raises(KeyError, match='this trace has no field "answer_hidden"'):
         trace["answer_hidden"]
@@ -356,8 +355,27 @@ def test_full_stores_contain_everything_that_compact_ones_do(
     capture(num_samples=12, shard_size=5)
     full, compact = read_columns(full_store), read_columns(tmp_path / "new")
     assert full.keys() - compact.keys() == {"hidden_states", "attentions"}
-    assert all(full[name] == compact[name] for name in compact.keys() - STATES)
+    assert {name: full[name] for name in compact} == compact
+
+
+@pytest.mark.slow
+def test_states_in_8_bits_are_read_as_the_same_ones_rounded(
+    full_store: Path, capture: Any, tmp_path: Path
+) -> None:
+    capture(num_samples=12, shard_size=5, state_bits=8)
+    capture("exact", num_samples=12, shard_size=5)
+    exact, rounded = read_columns(tmp_path / "exact"), read_columns(tmp_path / "new")
+    assert all(exact[name] == rounded[name] for name in exact.keys() - STATES)
     assert_rounded(tmp_path / "new", full_store, STATES)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [({"state_bits": 4}, "choose 8 or 16"), ({"state_bits": 8, "keep": "full"}, "as it is")],
+)
+def test_state_bits_that_cannot_be_stored_are_refused(wrong: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        ExtractConfig(**wrong)
 
 
 def assert_rounded(packed: Path, exact: Path, names: Iterable[str]) -> None:

@@ -196,7 +196,7 @@ def test_disk_space_of_draws_is_estimated(capture: Any, tmp_path: Path) -> None:
     store = tmp_path / "new"
     shape = TraceShape(layers=3, dim=32, heads=4, node_dim=4, edges_per_token=4)
     foreseen = [
-        trace_bytes(shape, "compact", len(trace["tokens"]), 40 * 6)
+        trace_bytes(shape, "compact", 16, len(trace["tokens"]), 40 * 6)
         for trace in TraceBatchLoader(store).iter_traces()
     ]
     assert read_manifest(store).bytes < sum(foreseen)

@@ -50,6 +50,7 @@ class ExtractConfig(Generation):
     chat: bool | None = None
     suit_answers: bool = False  # choose `cut` by what the accepted answers look like
     keep: Keep = "compact"
+    state_bits: int = 16
     node_dim: int = 64
     edges_per_token: int = 16
     basis: Path | None = None
@@ -95,6 +96,14 @@ class ExtractConfig(Generation):
         for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"choose from: {', '.join(known)}.", setting=name, value=value)
+        if self.state_bits not in (8, 16):
+            raise InputError("choose 8 or 16.", setting="state_bits", value=self.state_bits)
+        if self.keep == "full" and self.state_bits == 8:
+            raise InputError(
+                'with `keep="full"`, every state is stored as it is: omit it.',
+                setting="state_bits",
+                value=self.state_bits,
+            )
         if self.join and self.part.count > 1:
             raise InputError(
                 "a process that joins takes any pending shard: omit `part`.",

@@ -294,8 +294,7 @@ def _describe_settings(
         **({} if config.engine == "clew" else {"engine": config.engine}),
         ANSWER_HIDDEN: True,
         EIGENVALUES: MOST_EIGENVALUES,
-        # A full trace is for those who want the exact values.
-        PACKED: config.keep == "compact",
+        PACKED: config.state_bits == 8,
         "node_dim": config.node_dim,
         "edges_per_token": config.edges_per_token,
         MACHINE_KEY: {
@@ -416,10 +415,12 @@ def plan_batches(
 Number = TypeVar("Number", int, np.ndarray)
 
 
-def trace_bytes(shape: TraceShape, keep: Keep, tokens: Number, sampled_tokens: int = 0) -> Number:
+def trace_bytes(
+    shape: TraceShape, keep: Keep, state_bits: int, tokens: Number, sampled_tokens: int = 0
+) -> Number:
     """Bytes on disk of one trace with that many tokens, including the text of drawn answers."""
     states = shape.layers * (2 * shape.dim + tokens * shape.node_dim)
-    of_states = 2 * states if keep == "full" else states * (BLOCK + 2) // BLOCK
+    of_states = 2 * states if state_bits == 16 else states * (BLOCK + 2) // BLOCK
     by_head = 2 * shape.heads * (4 + MOST_EIGENVALUES)
     of_attention = shape.attention_layers * (by_head + tokens * 4 * shape.edges_per_token)
     size = of_states + of_attention
@@ -440,7 +441,7 @@ def estimate_run(job: Job, ids: Sequence[int]) -> tuple[str, int]:
     shape, new, draws = decoder.shape, config.new_tokens, config.draws
     lengths = np.asarray(job.rows.lengths)[np.asarray(ids)]
     tokens, middle = lengths + new, np.sort(lengths)[len(lengths) // 2]
-    size = int(np.sum(trace_bytes(shape, config.keep, tokens, draws * new)))
+    size = int(np.sum(trace_bytes(shape, config.keep, config.state_bits, tokens, draws * new)))
     size += len(tokens) * sum(one.bytes for one in job.extra_work)
     longest = int(tokens.max())
     records = plan.rows * record_bytes(shape, longest), plan.tokens * record_bytes(shape, 1)

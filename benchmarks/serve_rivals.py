@@ -58,7 +58,8 @@ def run_rivals(args):
 
 def run_vllm(args):
     """Pairs of turns: `clew serve --engine vllm` and plain vLLM, the same requests, by turns. All
-    answers have the same length and end by themselves, so that all are checked."""
+    answers have the same length and end by themselves, so that all are checked. A server that waits
+    takes 1% of a core; stopped instead, it would be slow for a while after it is woken up."""
     model, detector = str(embedded_model_folder()), str(args.detector)
     sizes = ["--max-model-len", "1024", "--max-num-seqs", "64"]
     plain = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]
@@ -73,15 +74,16 @@ def run_vllm(args):
     with ExitStack() as stack:
         commands = {"plain": plain, "inside": inside}
         servers = {n: stack.enter_context(serving(c, model)) for n, c in commands.items()}
+        for server in servers.values():
+            server.signal(signal.SIGCONT)
         for clients in args.levels:
-            asked = questions[: max(2, clients)]
+            asked = questions[: max(8, 2 * clients)]
             rates, busy = {n: [] for n in servers}, {n: [] for n in servers}
             for number in range(args.repeats + 1):  # the first pair warms up
                 for name in sorted(servers, reverse=bool(number % 2)):
-                    with servers[name].awake():
-                        port, before = servers[name].port, servers[name].cpu_seconds()
-                        tokens, seconds, _ = ask_all(port, model, asked, clients, args, more)
-                        busy[name].append((servers[name].cpu_seconds() - before) / tokens)
+                    port, before = servers[name].port, servers[name].cpu_seconds()
+                    tokens, seconds, _ = ask_all(port, model, asked, clients, args, more)
+                    busy[name].append((servers[name].cpu_seconds() - before) / tokens)
                     rates[name].append(tokens / seconds)
             report_pairs(clients, rates, lambda plain, inside: 1 - inside / plain, "tokens/s")
             busy = {name: [1e3 * one for one in some] for name, some in busy.items()}
@@ -159,7 +161,8 @@ def serving(command, model):
         server.signal(signal.SIGSTOP)
         yield server
     finally:
-        server.signal(signal.SIGCONT)
+        if process.poll() is None:
+            server.signal(signal.SIGCONT)
         process.terminate()
         process.wait()
 

@@ -53,7 +53,10 @@ class _Step:
     segments: tuple[Segment, ...] = ()
 
     def choose(self, states: Float[Tensor, "all dim"]) -> Float[Tensor, "tokens dim"]:
-        return states[: len(self.rows)] if self.chosen is None else states[self.chosen]
+        if self.chosen is not None:
+            return states[self.chosen]
+        count = self.rows.shape[0]
+        return states if states.shape[0] == count else states[:count]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +88,9 @@ class StateRecorder:
         refuse_unusable(runner, recording.shape.layers, recording.shape.dim)
         self._runner, self._reads, self._entropies = runner, reads, entropies
         self._model: nn.Module = runner.get_model()
-        dtype = next(p.dtype for p in self._model.parameters() if p.is_floating_point())
+        self._dtype = next(p.dtype for p in self._model.parameters() if p.is_floating_point())
         self._device = runner.device
-        self._record = RowRecord(recording, self._device, dtype)
+        self._record = RowRecord(recording, self._device, self._dtype)
         self._has_nodes = "nodes" in recording.columns
         self._keeps_all = self._has_nodes and reads
         self._ends = torch.tensor(sorted(ends), device=self._device)
@@ -97,7 +100,9 @@ class StateRecorder:
         self._numbers = torch.zeros(0, 0, 3, device=self._device)
         self._failure: str | None = None
         self._step: _Step | None = None
-        self._states: Tensor | None = None  # of the pass, by token and layer
+        # Of the pass, by token and layer, as a whole and as its layers. A record takes whole rows.
+        self._states = torch.zeros(0, recording.shape.layers, recording.shape.dim)
+        self._layers: tuple[Tensor, ...] = ()
         self._layer = 0
         self._next: tuple[dict[int, int], Tensor, Tensor] | None = None
         self._handles = self._hook()
@@ -156,7 +161,7 @@ class StateRecorder:
 
     def _start(self, *_: Any) -> None:
         """Before a pass: which of its tokens belong to which request."""
-        self._step, self._states, self._layer = None, None, 0
+        self._step, self._layer = None, 0
         batch, count = self._runner.input_batch, self._runner.input_batch.num_reqs
         if not count or (self._reads and not self._is_read(batch.req_ids[0])):
             return
@@ -169,6 +174,15 @@ class StateRecorder:
         positions = np.arange(borders[-1]) - np.repeat(borders[:-1] - starts, counts)
         self._note_tokens(rows, positions, requests, borders)
         self._step = self._plan(rows, positions, requests, borders)
+        self._make_room(self._step.rows.shape[0])
+
+    def _make_room(self, count: int) -> None:
+        """For the states of so many tokens: usually of as many as in the pass before."""
+        if self._states.shape[0] != count:
+            self._states = torch.empty(
+                count, *self._states.shape[1:], dtype=self._dtype, device=self._device
+            )
+            self._layers = self._states.unbind(1)
 
     def _plan(
         self,
@@ -266,34 +280,25 @@ class StateRecorder:
                 self._numbers[row, at, 2] = entropies[line]
 
     def _on_layer(self, _module: nn.Module, _input: Any, output: Any) -> None:
-        if self._step is None:
+        step = self._step
+        if step is None:
             return
         first, *rest = output if isinstance(output, tuple | list) else (output,)
-        kept = self._next_states(states := self._step.choose(_flat(first)))
+        kept, self._layer = self._layers[self._layer], self._layer + 1
+        states = step.choose(_flat(first))
         if rest and isinstance(rest[0], Tensor) and rest[0].shape == first.shape:
             # The residual is added in the next layer, whose kernels may write into both.
-            torch.add(states, self._step.choose(_flat(rest[0])), out=kept)
+            torch.add(states, step.choose(_flat(rest[0])), out=kept)
         else:
             kept.copy_(states)
-
-    def _next_states(self, states: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens dim"]:
-        """Where those of the next layer go. By token first: a record adds whole rows then."""
-        if self._states is None:
-            count, dim = states.shape
-            self._states = states.new_empty(count, self._record.recording.shape.layers, dim)
-        self._layer += 1
-        return self._states[:, self._layer - 1]
 
     def _finish(self, _module: nn.Module, _input: Any, output: Any) -> None:
         step = self._step
         if step is None:
             return
         hidden = _flat(output[0] if isinstance(output, tuple | list) else output)
-        last = step.choose(hidden)
-        self._next_states(last).copy_(last)
-        states, self._states = self._states, None
-        assert states is not None
-        alive = None
+        self._layers[-1].copy_(step.choose(hidden))
+        states, alive = self._states, None
         if len(self._ends):
             ids = self._numbers[step.rows, step.positions, 0].long()
             alive = ~torch.isin(ids, self._ends)
@@ -337,7 +342,7 @@ class StateRecorder:
 
 
 def _flat(states: Tensor) -> Float[Tensor, "tokens dim"]:
-    return states.view(-1, states.shape[-1])
+    return states if states.dim() == 2 else states.view(-1, states.shape[-1])
 
 
 def find_layers(model: nn.Module, count: int) -> Sequence[nn.Module]:

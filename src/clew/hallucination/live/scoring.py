@@ -78,6 +78,8 @@ class AnswerScorer:
         self._call, self._tokens, self._reporter = call, tokens, reporter
         self._vectors = vectors
         on_gpu = loaded.device.type == "cuda"
+        # Where answers are assessed: on the stream of the passes, the next one would be waited for.
+        self._aside = torch.cuda.Stream(loaded.device) if on_gpu else None
         self._rows = rows or (GPU_ROWS if on_gpu else CPU_ROWS)
         self._plan = BatchPlan(rows=self._rows, tokens=self._rows * _BATCH_TOKENS)
         self._generation = read_generation(detector)
@@ -193,7 +195,25 @@ class AnswerScorer:
         recorded = decoder.start_record(
             [answer.prompt for answer in answers], [answer.tokens for answer in answers]
         )
-        return partial(self._assess, decoder, answers, recorded, self._draw(decoder, answers))
+        assess = partial(self._assess, decoder, answers, recorded, self._draw(decoder, answers))
+        if self._aside is None:
+            return assess
+        passed = torch.cuda.Event()
+        passed.record()
+        return partial(self._assess_aside, self._aside, passed, assess)
+
+    def _assess_aside(
+        self,
+        aside: torch.cuda.Stream,
+        passed: torch.cuda.Event,
+        assess: Callable[[], list[Scored]],
+    ) -> list[Scored]:
+        with torch.cuda.stream(aside):
+            aside.wait_event(passed)
+            scored = assess()
+        # What was recorded may be freed now: nothing reads it any more.
+        aside.synchronize()
+        return scored
 
     @torch.inference_mode()
     def _assess(

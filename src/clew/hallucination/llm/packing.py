@@ -351,7 +351,7 @@ def attend_to_rows(
         if planned.is_whole:
             lanes = tuple(group.query(one[0]) for one in (key, value))
         else:
-            lanes = tuple(rows[group.lanes][:, :, : planned.columns] for rows in cached)
+            lanes = tuple(rows[:, :, : planned.columns][group.lanes] for rows in cached)
         keys, values = (one.flatten(0, 1) for one in lanes)
         sight = {"window": sliding_window, "chunk": chunk_of(module)}
         scores = _scores(group, query[0], keys, scaling, softcap, sight)

@@ -2,7 +2,7 @@
 layers and rows together, so that it costs little."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -71,13 +71,15 @@ class Passed(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RowCopy:
-    """The record of one answer, `[1, ...]` each; those with one entry per token may have room for
-    more than its `length`. The last `answer` tokens are the answer."""
+    """The record of one answer, `[1, ...]` each, or that of all rows, of which it is one, until the
+    next pass; those with one entry per token may have room for more than its `length`. The last
+    `answer` tokens are the answer."""
 
     tensors: dict[str, Tensor]
     columns: frozenset[str]
     length: int
     answer: int
+    row: int | None = None
 
 
 class RowRecord:
@@ -147,14 +149,19 @@ class RowRecord:
     def copy(self, row: int, length: int, answer: int, *, clones: bool = True) -> RowCopy:
         """What has been recorded of one row: `length` tokens, the last `answer` of which are the
         answer. It is reduced later: the engine's thread does not take the time."""
+        found = RowCopy(
+            tensors=self._tensors,
+            columns=self.recording.columns,
+            length=length,
+            answer=answer,
+            row=row,
+        )
+        if not clones:
+            return found
         step = _ROUNDED.get(self._device.type, 1)
         room = min(-(-length // step) * step, self.capacity)
-        tensors = {name: self._of_row(name, row, room) for name in self._tensors}
-        if clones:
-            tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        return RowCopy(
-            tensors=tensors, columns=self.recording.columns, length=length, answer=answer
-        )
+        tensors = {name: self._of_row(name, row, room).clone() for name in self._tensors}
+        return replace(found, tensors=tensors, row=None)
 
     def copy_tokens(self, row: int, length: int) -> dict[str, Tensor]:
         """The record of the first tokens of a row, while nothing follows them."""
@@ -367,7 +374,10 @@ class _Rows:
             yield "lookback", lookback(self._join("masses"), *sizes, self.index, self.used)
 
     def _join(self, name: str) -> Tensor:
-        parts, along = [copy.tensors[name] for copy in self._copies], PER_TOKEN.get(name)
+        along = PER_TOKEN.get(name)
+        if self._copies[0].row is not None:
+            return self._take(self._copies[0].tensors[name], along)
+        parts = [copy.tensors[name] for copy in self._copies]
         if along is None:
             return parts[0] if len(parts) == 1 else torch.cat(parts)
         if len({part.shape for part in parts}) == 1:
@@ -375,6 +385,13 @@ class _Rows:
         else:
             joined = _pad(parts, along)
         return self._mask(joined.narrow(along + 1, 0, self._longest), along)
+
+    def _take(self, every: Tensor, along: int | None) -> Tensor:
+        """Out of the record of all rows."""
+        if along is not None:
+            every = every.narrow(along + 1, 0, self._longest)
+        taken = every.index_select(0, to_device([copy.row for copy in self._copies], self.device))
+        return taken if along is None else self._mask(taken, along)
 
     def _mask(self, values: Tensor, along: int) -> Tensor:
         """Zeros after each row's tokens, where tokens may have been recorded that an answer does

@@ -1,5 +1,6 @@
 """A reader gives every answer a risk and spans, or says in a sentence why it cannot."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,25 @@ def test_saved_reader_gives_the_same_risks(reader: Reader, tmp_path: Path) -> No
     # Where a CPU is faster in 16 bits, a loaded reader uses them.
     assert mine.risk == pytest.approx(theirs.risk, abs=0.02)
     assert mine.state == "checked" and mine.verdict in ("correct", "hallucinated")
+
+
+def test_many_suspicious_tokens_count_more_than_one(reader: Reader) -> None:
+    one, many = np.array([2.0, -6, -6, -6]), np.array([2.0, 1, 1, 1])
+    by_peak = reader.settings.pool([one, many])
+    by_both = replace(reader.settings, mean_weight=0.75).pool([one, many])
+    assert by_both[1] - by_both[0] > by_peak[1] - by_peak[0] + 3
+    assert by_peak == pytest.approx([2.0, 2.17], abs=0.01)
+    assert np.isfinite(reader.settings.pool([np.zeros(0)])).all()
+
+
+def test_reader_of_an_earlier_version_keeps_its_scores(reader: Reader, tmp_path: Path) -> None:
+    reader.save(tmp_path)
+    path = tmp_path / "reader.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("mean_weight", "clew_checksum"):
+        del content[name]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert load_reader(tmp_path, device="cpu").settings.mean_weight == 0
 
 
 @pytest.mark.parametrize("attention", ["both", "causal"])

@@ -34,6 +34,7 @@ def test_trained_reader_is_saved_and_reads(model_folder: Path, tmp_path: Path) -
     row = make_answers(2)[1]
     (mine,), (theirs,) = reader.read([row]), again.read([row])
     assert mine.risk == pytest.approx(theirs.risk, abs=2e-3)
+    assert again.settings.mean_weight > 0 and 0 < again.settings.threshold < 1
     assert again.settings.card["trained_on"]["offices"]["answers"] < 160
     with pytest.raises(InputError, match="are left to train on"):
         train_reader(loaded, make_answers(14), config)

@@ -9,7 +9,7 @@ import numpy as np
 
 from clew.base.progress import Reporter, ignore_event
 from clew.hallucination.detectors.adaptation import calibrate_unseen
-from clew.hallucination.grounded.reader import Reader, load_reader, pool_logits
+from clew.hallucination.grounded.reader import Reader, load_reader
 from clew.hallucination.grounded.synthetic import GroundedLabel
 from clew.hallucination.grounded.training import (
     ReaderTraining,
@@ -87,7 +87,7 @@ def _compare(before: Reader, after: Reader, unseen: Sequence[GroundedLabel]) -> 
     risks = {}
     for name, reader in (("before", before), ("after", after)):
         logits = [logits for _, logits in reader.token_logits(unseen)]
-        risks[name] = pool_logits(logits, reader.settings.smoothing)
+        risks[name] = reader.settings.pool(logits)
         found[f"auroc_{name}"] = auroc(labels, risks[name])
         found[f"auroc_{name}_ci"] = bootstrap_auroc(labels, risks[name], clusters=groups)
     scaled = before.settings.calibration.probabilities(risks["before"])

@@ -9,7 +9,7 @@ import numpy as np
 
 from clew.hallucination.detectors.probes.method import Features, Fitted, Method, Scorer, Scores
 from clew.hallucination.grounded.passages import GroundedAnswer, find_problem
-from clew.hallucination.grounded.reader import Reader, load_reader, pool_logits
+from clew.hallucination.grounded.reader import Reader, load_reader
 from clew.hallucination.traces.schema import CONTEXT
 
 _NEEDS = ("question", CONTEXT, "answer")
@@ -27,7 +27,7 @@ class ReaderScore(Scorer):
 
     def score(self, data: Features, split: str) -> Scores:
         read, self.spared_seconds = _read(data, split)
-        return pool_logits([logits for _, logits in read], _load().settings.smoothing)
+        return _load().settings.pool([logits for _, logits in read])
 
 
 def read_tokens(data: Features, split: str) -> list[ReadTokens]:

@@ -77,6 +77,7 @@ SMOOTHING = 0.5
 # How much lower the logits of neighbors may be that a span extends over; chosen there, too.
 _EXTENT = 1.0
 _LEAST_LOGIT = -30.0
+_NO_LOGITS = np.full(1, _LEAST_LOGIT)
 # Spans whose own risk is below this share of the threshold are not marked beside others.
 _LEAST_SHARE = 0.5
 # A source of this many tokens is believed half to be like the others.
@@ -181,7 +182,8 @@ class BaseModel(TypedDict):
 class ReaderSettings:
     """How a reader reads: what a token attends to, the tokens of a window, how many tokens of the
     source two windows share, and the rank of the changed weights. The logits of an answer's tokens
-    make its own by a maximum that is smoothed by `smoothing`, and that its risk by `calibration`.
+    make its own by a maximum that is smoothed by `smoothing`, plus `mean_weight` times their mean,
+    and that its risk by `calibration`.
     Answers above `threshold` are flagged; their tokens above `token_threshold` make spans.
     Sources are familiar up to a mean surprise of `surprise_limit`."""
 
@@ -191,6 +193,7 @@ class ReaderSettings:
     overlap: Annotated[int, Bounds(least=0, most=1 << 16)] = 128
     rank: Annotated[int, Bounds(least=1, most=4096)] = 16
     smoothing: Annotated[float, Bounds(least=0.01, most=10)] = SMOOTHING
+    mean_weight: Annotated[float, Bounds(least=0, most=10)] = 0.0
     calibration: PlattScale
     threshold: _Probability = 0.5
     token_threshold: float = 0.0
@@ -198,9 +201,13 @@ class ReaderSettings:
     promise: Promise | None = None
     card: dict[str, Any] = field(default_factory=dict)
 
+    def pool(self, logits: Sequence[np.ndarray]) -> np.ndarray:
+        """The logits of answers, or of parts of them, by those of their tokens."""
+        return pool_logits(logits, self.smoothing, self.mean_weight)
+
     def risks(self, logits: Sequence[np.ndarray]) -> np.ndarray:
         """The risks of answers, or of parts of them, by their tokens."""
-        pooled = pool_logits(logits, self.smoothing)
+        pooled = self.pool(logits)
         return self.calibration.probabilities(pooled) if len(pooled) else pooled
 
     def as_dict(self) -> dict[str, Any]:
@@ -503,15 +510,17 @@ def read_settings(folder: Path) -> ReaderSettings:
         ) from error
 
 
-def pool_logits(logits: Sequence[np.ndarray], smoothing: float) -> np.ndarray:
-    """The smoothed maximum of each: log-sum-exp at this temperature, so that many suspicious tokens
-    count more than one."""
-    lowest = np.full(1, _LEAST_LOGIT)
-    found = [
-        smoothing * np.logaddexp.reduce(np.maximum(one, _LEAST_LOGIT).astype(float) / smoothing)
-        for one in (one if len(one) else lowest for one in logits)
-    ]
-    return np.array(found, float)
+def pool_logits(
+    logits: Sequence[np.ndarray], smoothing: float, mean_weight: float = 0.0
+) -> np.ndarray:
+    """Of each, the smoothed maximum, log-sum-exp at this temperature, so that many suspicious
+    tokens count more than one, plus the weighted mean."""
+    found = np.empty(len(logits))
+    for row, one in enumerate(logits):
+        values = np.maximum(one, _LEAST_LOGIT).astype(float) if len(one) else _NO_LOGITS
+        peak = smoothing * np.logaddexp.reduce(values / smoothing)
+        found[row] = peak + mean_weight * values.mean()
+    return found
 
 
 def without_minor(units: Sequence[UnitRisk], threshold: float) -> list[UnitRisk]:

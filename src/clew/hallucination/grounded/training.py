@@ -38,13 +38,13 @@ from clew.hallucination.grounded.reader import (
     find_spans,
     fit_to_device,
     make_network,
-    pool_logits,
 )
 from clew.hallucination.grounded.synthetic import GroundedLabel, make_answers
 from clew.hallucination.llm.models import LoadedModel, fingerprint
 from clew.hallucination.questions import AnsweredQuestion
 from clew.metrics.calibration import PlattScale
 from clew.metrics.measures import best_threshold
+from clew.metrics.ranking import draw_resamples
 from clew.metrics.spans import count_overlap, span_f1
 
 # An answer of fewer tokens does not count more for each of them.
@@ -53,12 +53,16 @@ _WARM_UP, _LEAST_FACTOR = 0.06, 0.02
 _HEAD_RATE = 5e-4
 _POOL = 1024  # pieces among which those of similar length share a batch
 _SYNTHETIC_WEIGHT = 0.5
+# Of the answer's logit. On documents and on sets that were not trained on, the maximum alone is
+# worse: many tokens that are somewhat suspicious count, too.
+_MEAN_WEIGHT = 0.75
 # Token frequencies: this share of the texts is any token. Text is familiar up to a bit more than
 # this quantile, which separates JSON from other languages; where documents are few and alike, up to
 # this multiple of the median.
 _ANY_TOKEN, _FAMILIAR, _MARGIN, _WIDE = 0.02, 0.99, 1.03, 1.1
 _TOKEN_THRESHOLDS = np.linspace(-3.0, 2.0, 26)
 _LEAST_ANSWERS = 10
+_RESAMPLES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +227,7 @@ def build_reader(
         window=config.window,
         overlap=config.overlap,
         rank=config.rank,
+        mean_weight=_MEAN_WEIGHT,
         calibration=PlattScale(slope=1.0, intercept=0.0, middle=0.0, spread=1.0),
         card={"trained_on": describe(seen), "training": asdict(config), **(card or {})},
     )
@@ -404,7 +409,7 @@ def calibrate_reader(
     from the documents that it was not trained on, for a `base_rate` of hallucinated answers."""
     read = reader.token_logits(unseen)
     labels = np.array([one.hallucinated for one in unseen])
-    scores = pool_logits([logits for _, logits in read], reader.settings.smoothing)
+    scores = reader.settings.pool([logits for _, logits in read])
     rate = float(labels.mean()) if base_rate is None else base_rate
     scale = PlattScale.fit(labels, scores)
     shift = np.log(rate / (1 - rate)) - np.log(labels.mean() / (1 - labels.mean()))
@@ -414,7 +419,7 @@ def calibrate_reader(
     sources = {source: None for one in (*seen, *unseen) for source in one.sources}
     distances = [reader.mean_surprise(one) for one in encode_all(reader.tokenizer, [*sources])]
     risks = scale.probabilities(scores)
-    threshold = best_threshold(labels, risks, positive_rate=rate)
+    threshold = _choose_threshold(unseen, labels, risks, rate)
     settings = replace(
         reader.settings,
         calibration=scale,
@@ -425,6 +430,21 @@ def calibrate_reader(
         ),
     )
     return Reader(reader.network, reader.tokenizer, settings, reader.adapter)
+
+
+def _choose_threshold(
+    answers: Sequence[GroundedLabel], labels: np.ndarray, risks: np.ndarray, rate: float
+) -> float:
+    """The median of the best thresholds for resampled documents: a single one depends on the few
+    answers next to it."""
+    counts = draw_resamples(
+        labels, resamples=_RESAMPLES, clusters=np.array([one.group for one in answers])
+    )
+    found = [
+        best_threshold(np.repeat(labels, drawn), np.repeat(risks, drawn), positive_rate=rate)
+        for drawn in counts
+    ]
+    return float(np.median(found))
 
 
 def _choose_token_threshold(

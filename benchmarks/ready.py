@@ -2,7 +2,7 @@
 open question sets, in one run.
 
     make ready
-    python benchmarks/ready.py --work DIR --captures 8 --fits 5 --sealed
+    python benchmarks/ready.py --work DIR --captures 4 --fits 5 --sealed
 
 The answers to all open sets are captured, labeled and compared; `gated` is kept, whatever the table
 says, since it is nearly the best both on sets like those it was trained on and on others. --out
@@ -57,7 +57,7 @@ from clew.storage.ownership import OWN_FILE
 READY = Path(__file__).parent.parent / "src/clew/hallucination/detectors/ready"
 RECIPE = {
     "sets": [*OPEN, *UNSEEN],
-    "questions": 2500,  # of all sets in turn; None for all, about 12,000, on a GPU
+    "questions": None,  # of all sets in turn; None for all
     "asked_by_demo": 400,  # of facts, in its order
     "instructions": "every second question",
     "methods": [
@@ -72,6 +72,7 @@ RECIPE = {
 }
 # Probes need neither nodes nor edges.
 CAPTURE = {"node_dim": 4, "edges_per_token": 1, "shard_size": 250}
+SHARED_GPU = {"generation_batch": 256}  # each of several captures would take what is free
 TABLE, CARD, FIGURES, EXAMPLES = "table.csv", "README.md", "made.json", "examples.jsonl"
 FEWEST = 5  # correct and hallucinated answers that a set needs for an AUROC
 
@@ -172,6 +173,7 @@ def capture(args, questions, traces, part):
         device=args.device,
         threads=threads,
         **CAPTURE,
+        **(SHARED_GPU if args.captures > 1 else {}),
         **RECIPE["capture"],
     )
     extract(config, questions=questions)

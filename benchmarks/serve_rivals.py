@@ -29,6 +29,7 @@ from clew.hallucination.llm.embedded import embedded_model_folder
 from clew.hallucination.questions import load_questions
 
 START_SECONDS = 900
+IDLE_SHARE = 0.1  # of a core
 
 
 def run_rivals(args):
@@ -58,8 +59,9 @@ def run_rivals(args):
 
 def run_vllm(args):
     """Pairs of turns: `clew serve --engine vllm` and plain vLLM, the same requests, by turns. All
-    answers have the same length and end by themselves, so that all are checked. A server that waits
-    takes 1% of a core; stopped instead, it would be slow for a while after it is woken up."""
+    answers have the same length and end by themselves, so that all are checked. The other server
+    is not stopped, since vLLM is slow for a while after it is woken up, but takes no CPU time: a
+    few seconds after its last answer it sleeps, and a turn starts then."""
     model, detector = str(embedded_model_folder()), str(args.detector)
     sizes = ["--max-model-len", "1024", "--max-num-seqs", "64"]
     plain = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]
@@ -81,6 +83,7 @@ def run_vllm(args):
             rates, busy = {n: [] for n in servers}, {n: [] for n in servers}
             for number in range(args.repeats + 1):  # the first pair warms up
                 for name in sorted(servers, reverse=bool(number % 2)):
+                    wait_until_idle(servers.values())
                     port, before = servers[name].port, servers[name].cpu_seconds()
                     tokens, seconds, _ = ask_all(port, model, asked, clients, args, more)
                     busy[name].append((servers[name].cpu_seconds() - before) / tokens)
@@ -88,6 +91,15 @@ def run_vllm(args):
             report_pairs(clients, rates, lambda plain, inside: 1 - inside / plain, "tokens/s")
             busy = {name: [1e3 * one for one in some] for name, some in busy.items()}
             report_pairs(clients, busy, lambda plain, inside: inside / plain - 1, "CPU ms/token")
+
+
+def wait_until_idle(servers):
+    for server in servers:
+        used = IDLE_SHARE
+        while used >= IDLE_SHARE:
+            before = server.cpu_seconds()
+            time.sleep(1)
+            used = server.cpu_seconds() - before
 
 
 def report_pairs(clients, found, compare, unit):

@@ -89,7 +89,7 @@ pictures: $(READY)  # docs/images from the pages of `make demo` and of drawn pho
 	$(BIN)/python docs/make_pictures.py $(DEMO)
 	PYTHONPATH=. $(BIN)/python docs/make_photo_pictures.py $(DEMO)/photo_pages
 
-ready: $(READY)  # the detector in the package; CAPTURES=8 on a GPU
+ready: $(READY)  # the detector in the package; CAPTURES=4 on a GPU
 	$(BIN)/python benchmarks/ready.py --work $(DEMO)/ready --captures $(CAPTURES) --fits $(CAPTURES)
 
 wheel: $(READY)  # builds a wheel and runs both main jobs from it, outside the source tree

@@ -183,9 +183,8 @@ class ReaderSettings:
     """How a reader reads: what a token attends to, the tokens of a window, how many tokens of the
     source two windows share, and the rank of the changed weights. The logits of an answer's tokens
     make its own by a maximum that is smoothed by `smoothing`, plus `mean_weight` times their mean,
-    and that its risk by `calibration`.
-    Answers above `threshold` are flagged; their tokens above `token_threshold` make spans.
-    Sources are familiar up to a mean surprise of `surprise_limit`."""
+    and that its risk by `calibration`. Answers above `threshold` are flagged; their tokens above
+    `token_threshold` make spans. Sources are familiar up to a mean surprise of `surprise_limit`."""
 
     model: BaseModel
     attention: Attention = "both"
@@ -202,8 +201,14 @@ class ReaderSettings:
     card: dict[str, Any] = field(default_factory=dict)
 
     def pool(self, logits: Sequence[np.ndarray]) -> np.ndarray:
-        """The logits of answers, or of parts of them, by those of their tokens."""
-        return pool_logits(logits, self.smoothing, self.mean_weight)
+        """The logits of answers, or of parts of them, by those of their tokens. The maximum is
+        smoothed (log-sum-exp), so that many suspicious tokens count more than one."""
+        found = np.empty(len(logits))
+        for row, one in enumerate(logits):
+            values = np.maximum(one, _LEAST_LOGIT).astype(float) if len(one) else _NO_LOGITS
+            peak = self.smoothing * np.logaddexp.reduce(values / self.smoothing)
+            found[row] = peak + self.mean_weight * values.mean()
+        return found
 
     def risks(self, logits: Sequence[np.ndarray]) -> np.ndarray:
         """The risks of answers, or of parts of them, by their tokens."""
@@ -508,19 +513,6 @@ def read_settings(folder: Path) -> ReaderSettings:
         raise StoreError(
             f'"{path}" cannot be read ({error}): it is damaged or was not written by clew.'
         ) from error
-
-
-def pool_logits(
-    logits: Sequence[np.ndarray], smoothing: float, mean_weight: float = 0.0
-) -> np.ndarray:
-    """Of each, the smoothed maximum, log-sum-exp at this temperature, so that many suspicious
-    tokens count more than one, plus the weighted mean."""
-    found = np.empty(len(logits))
-    for row, one in enumerate(logits):
-        values = np.maximum(one, _LEAST_LOGIT).astype(float) if len(one) else _NO_LOGITS
-        peak = smoothing * np.logaddexp.reduce(values / smoothing)
-        found[row] = peak + mean_weight * values.mean()
-    return found
 
 
 def without_minor(units: Sequence[UnitRisk], threshold: float) -> list[UnitRisk]:

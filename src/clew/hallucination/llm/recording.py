@@ -71,8 +71,8 @@ class Passed(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RowCopy:
-    """The record of one answer, `[1, ...]` each, or that of all rows, of which it is one, until the
-    next pass; those with one entry per token may have room for more than its `length`. The last
+    """The record of one answer: `[1, ...]` each, or, until the next pass, one `row` of the tensors
+    of all. Those with one entry per token may have room for more than its `length`. The last
     `answer` tokens are the answer."""
 
     tensors: dict[str, Tensor]

@@ -4,13 +4,14 @@ in float32, the same questions, 1, 8 and 64 clients over HTTP, by turns.
     python benchmarks/serve.py --part transformers --detector comparison/detector
 
 The rival requires `pip install "transformers[serving]"` (fastapi, uvicorn, openai). And vLLM with a
-detector in it against vLLM alone, in the environment of `make test-vllm`:
+detector in it against the same vLLM without, in the environment of `make test-vllm`:
 
     python benchmarks/serve.py --part vllm --detector comparison/detector --repeats 10
 """
 
 import http.client
 import json
+import os
 import signal
 import socket
 import statistics
@@ -19,6 +20,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -29,7 +31,6 @@ from clew.hallucination.llm.embedded import embedded_model_folder
 from clew.hallucination.questions import load_questions
 
 START_SECONDS = 900
-IDLE_SHARE = 0.1  # of a core
 
 
 def run_rivals(args):
@@ -58,48 +59,79 @@ def run_rivals(args):
 
 
 def run_vllm(args):
-    """Pairs of turns: `clew serve --engine vllm` and plain vLLM, the same requests, by turns. All
-    answers have the same length and end by themselves, so that all are checked. The other server
-    is not stopped, since vLLM is slow for a while after it is woken up, but takes no CPU time: a
-    few seconds after its last answer it sleeps, and a turn starts then."""
-    model, detector = str(embedded_model_folder()), str(args.detector)
-    sizes = ["--max-model-len", "1024", "--max-num-seqs", "64"]
-    plain = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]
-    plain += [model, "--dtype", "float32", "--enforce-eager", *sizes]
-    inside = [sys.executable, "-m", "clew", "serve", detector, "--engine", "vllm"]
-    inside += ["--prompt", "messages", "--engine-args"]
-    inside += [" ".join(["--served-model-name", model, *sizes])]
+    """Pairs of turns of one vLLM that has a detector in its worker: with its hooks and the risk of
+    every answer, and without them, as vLLM is alone. Two starts of the same server differ by more
+    than what is measured. All answers have the same length and end by themselves."""
+    # Whether the hooks are there is said by a function, which vLLM sends to its worker.
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    from vllm import LLM, SamplingParams
+
+    model = str(embedded_model_folder())
     end = Tokenizer.from_file(str(Path(model) / "tokenizer.json")).token_to_id("<|im_end|>")
     most = args.max_new_tokens
-    more = {"min_tokens": most - 1, "logit_bias": {str(end): 100}, "max_tokens": most}
+    llm = LLM(
+        model=model,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=1024,
+        max_num_seqs=64,
+        enable_prefix_caching=False,  # the second turn of a pair would have less to do
+        worker_extension_cls="clew.vllm.DetectorWorker",
+        additional_config={"clew_detector": str(args.detector.resolve())},
+        disable_log_stats=True,
+    )
+    sampling = SamplingParams(
+        temperature=0, min_tokens=most - 1, max_tokens=most, logit_bias={end: 100}
+    )
+    [problem] = llm.collective_rpc("clew_attach")
+    if problem:
+        raise SystemExit(problem)
     questions = [question.question for question in load_questions("facts", 256).questions]
-    with ExitStack() as stack:
-        commands = {"plain": plain, "inside": inside}
-        servers = {n: stack.enter_context(serving(c, model)) for n, c in commands.items()}
-        for server in servers.values():
-            server.signal(signal.SIGCONT)
-        for clients in args.levels:
-            asked = questions[: max(8, 2 * clients)]
-            rates, busy = {n: [] for n in servers}, {n: [] for n in servers}
-            for number in range(args.repeats + 1):  # the first pair warms up
-                for name in sorted(servers, reverse=bool(number % 2)):
-                    wait_until_idle(servers.values())
-                    port, before = servers[name].port, servers[name].cpu_seconds()
-                    tokens, seconds, _ = ask_all(port, model, asked, clients, args, more)
-                    busy[name].append((servers[name].cpu_seconds() - before) / tokens)
-                    rates[name].append(tokens / seconds)
-            report_pairs(clients, rates, lambda plain, inside: 1 - inside / plain, "tokens/s")
-            busy = {name: [1e3 * one for one in some] for name, some in busy.items()}
-            report_pairs(clients, busy, lambda plain, inside: inside / plain - 1, "CPU ms/token")
+    for clients in args.levels:
+        rates, busy = {"plain": [], "inside": []}, {"plain": [], "inside": []}
+        for number in range(args.repeats + 1):  # the first pair warms up
+            for name in sorted(rates, reverse=bool(number % 2)):
+                llm.collective_rpc(partial(switch_hooks, on=name == "inside"))
+                before, started = children_seconds(), time.perf_counter()
+                count = 0
+                for first in range(0, max(8, 2 * clients), clients):
+                    some = questions[first : first + clients]
+                    count += answer_inside(llm, some, sampling, checks=name == "inside")
+                rates[name].append(count / (time.perf_counter() - started))
+                busy[name].append(1e3 * (children_seconds() - before) / count)
+        report_pairs(clients, rates, lambda plain, inside: 1 - inside / plain, "tokens/s")
+        report_pairs(clients, busy, lambda plain, inside: inside / plain - 1, "CPU ms/token")
+    llm.llm_engine.engine_core.shutdown()
 
 
-def wait_until_idle(servers):
-    for server in servers:
-        used = IDLE_SHARE
-        while used >= IDLE_SHARE:
-            before = server.cpu_seconds()
-            time.sleep(1)
-            used = server.cpu_seconds() - before
+def switch_hooks(worker, *, on):
+    """In vLLM's worker."""
+    recorder = worker.model_runner.clew_inside._recorder
+    recorder.close()
+    recorder._next = recorder._step = None
+    recorder._handles = recorder._hook() if on else []
+
+
+def answer_inside(llm, questions, sampling, *, checks):
+    """Answer questions together, and assess the answers; returns how many tokens they have."""
+    chats = [[{"role": "user", "content": question}] for question in questions]
+    found = llm.chat(chats, sampling, use_tqdm=False)
+    if checks:
+        asked = [
+            {"name": one.request_id, "question": q, "text": one.outputs[0].text, "ended": "end"}
+            for one, q in zip(found, questions, strict=True)
+        ]
+        [clews] = llm.collective_rpc("clew_risks", args=(asked,))
+        unchecked = [one["reason"] for one in clews if one["state"] == "unavailable"]
+        if unchecked:
+            raise SystemExit(f"{len(unchecked)} answers were not checked: {unchecked[0]}")
+    return sum(len(one.outputs[0].token_ids) for one in found)
+
+
+def children_seconds():
+    """The CPU time of all processes that this one has started."""
+    times = [one.cpu_times() for one in psutil.Process().children(recursive=True)]
+    return sum(one.user + one.system for one in times)
 
 
 def report_pairs(clients, found, compare, unit):

@@ -102,7 +102,8 @@ class _Budget:
 
     A run of fewer than `short_run` seconds is over before a better plan would have been found.
     torch.compile is tried if the run takes at least `compiles_a_run` times `compiling`, the
-    assumed seconds of compiling until they are measured.
+    assumed seconds of compiling until they are measured. `preparing`: the seconds that a network of
+    convolutions takes to prepare its kernels for another precision.
     """
 
     short_run: float
@@ -111,11 +112,20 @@ class _Budget:
     fewest_seconds: float
     compiling: float
     compiles_a_run: int
+    preparing: float = 0
 
 
 _ON_GPU = _Budget(
-    short_run=3, seconds=10, share=0.1, fewest_seconds=5, compiling=40, compiles_a_run=3
+    short_run=3,
+    seconds=10,
+    share=0.1,
+    fewest_seconds=5,
+    compiling=40,
+    compiles_a_run=3,
+    preparing=10,
 )
+# Preparing the kernels of another precision may take a third of the run.
+_PREPARES_A_RUN = 3
 # Compiling gains little: two cores took 24 to 120 s to compile networks that then ran 0.5 to 1.4
 # times as fast.
 _ON_CPU = _Budget(
@@ -194,10 +204,12 @@ class _Calibration:
     def _open_variants(self) -> list[StepVariant]:
         """The variants to choose from, plainest first, without those that the model rules out."""
         variants = open_variants(self._request, self.plan, self._machine)
-        has_images = any(isinstance(module, _CONVOLUTIONS) for module in self._model.modules())
-        if self._request.channels_last is None and not has_images:
+        why = "" if self._has_images else "the network has no 2-D convolutions"
+        if self.plan.device != "cpu" and (layout := getattr(self._model, "layout", None)):
+            why = f"the network arranges its images itself: it is trained in {layout}"
+        if self._request.channels_last is None and why:
             variants = [one for one in variants if not one.channels_last]
-            self._choose("channels_last", False, "the network has no 2-D convolutions")
+            self._choose("channels_last", False, why)
         pad = getattr(self._model, "pad_batch", None)
         if "cuda_graph" in open_names(variants) and self._batches.shapes_differ(
             self._sizes[0], pad
@@ -206,6 +218,10 @@ class _Calibration:
             why = "no two batches have the same shape, so a recorded step could not be reused"
             self._choose("cuda_graph", False, why)
         return variants
+
+    @property
+    def _has_images(self) -> bool:
+        return any(isinstance(module, _CONVOLUTIONS) for module in self._model.modules())
 
     def _measure(self, watch: CoreWatch) -> None:
         seconds, short = self._time_plain(), self._budget.short_run
@@ -216,6 +232,7 @@ class _Calibration:
             self._keep_plain(f"not measured: the run takes only {_about(seconds)}")
             self._measure_compiling(seconds)
             return
+        self._keep_precision(seconds)
         share = max(self._budget.fewest_seconds, self._budget.share * seconds)
         self._bench.allow(min(self._budget.seconds, share))
         search = self._open_search()
@@ -227,6 +244,21 @@ class _Calibration:
         self.plan = self.plan.change_all(search.explain())
         plain = self._bench.seconds([search.variant], search.size)[search.variant]
         self._measure_compiling(self._run_seconds(plain, search.size), search, plain)
+
+    def _keep_precision(self, seconds: float) -> None:
+        """Rule out other precisions if preparing convolutions for one would take a large part of a
+        run, which takes so many seconds in the plain variant."""
+        plain, size = self._variants[0], self._sizes[0]
+        same = [one for one in self._variants if one.precision == plain.precision]
+        cost = self._budget.preparing
+        if not cost or len(same) == len(self._variants) or not self._has_images:
+            return
+        faster = self._bench.time(same[1:], size) if same[1:] else {}
+        seconds = min([seconds, *(self._run_seconds(one, size) for one in faster.values())])
+        if seconds < _PREPARES_A_RUN * cost:
+            self._variants = same
+            why = f"preparing convolutions for another precision takes {_about(cost)}"
+            self._choose("precision", plain.precision, f"the run takes {_about(seconds)}; {why}")
 
     def _time_plain(self) -> float:
         """Seconds of the whole run in the plain variant; infinite if a batch does not fit."""

@@ -4,6 +4,7 @@ import copy
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 
 from clew.base.cores import CoreWatch, Times
 from clew.base.errors import InputError
-from clew.engine import HardwarePlan, LoadSettings, PlanRequest, plan_hardware
+from clew.engine import HardwarePlan, LoadSettings, PlanRequest, plan_hardware, planner
 from clew.engine.bench import RealBatches
 from clew.engine.config import TrainConfig
 from clew.engine.feed import random_state
@@ -70,6 +71,15 @@ def test_memory_layouts_are_tried_only_with_convolutions() -> None:
     assert ways(
         calibrated(Pictures(), pictures, batch_size=16, channels_last=False, amp=False)
     ) == {"fp32"}
+
+
+def test_precision_is_kept_if_preparing_another_takes_a_large_part_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner, "_ON_CPU", replace(planner._ON_CPU, preparing=1e9))
+    made = calibrated(Pictures(), Opener(shape=(3, 8, 8)), batch_size=16)
+    assert ways(made) == {"fp32", "fp32, channels_last"}
+    assert "preparing convolutions for another precision takes" in made.reasons["precision"]
 
 
 def test_requested_choices_are_not_overridden_by_measurement() -> None:

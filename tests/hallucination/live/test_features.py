@@ -14,6 +14,7 @@ from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.datasets import SampleKind
 from clew.hallucination.samples.source import PreprocessConfig
 from clew.loading.buffers import BufferPool
+from tests.hallucination.conftest import FitDetector
 from tests.hallucination.live.making import SPLITS, pass_again, preprocess_tiny, read_traces
 
 pytestmark = pytest.mark.slow
@@ -127,3 +128,22 @@ def spoil(live: LiveFeatures, row: int) -> LiveFeatures:
     with torch.inference_mode():
         live.record.last_hidden[row, 1, 2] = torch.inf
     return LiveFeatures(live.record, live.answers, live.shape)
+
+
+@pytest.mark.parametrize("method", ["linear_probe", "saplma", "token_probe"])
+def test_states_of_layers_that_a_detector_does_not_name_change_no_risk(
+    compact: PreprocessConfig, loaded: LoadedModel, fit: FitDetector, method: str
+) -> None:
+    detector = fit(method)
+    traces = [*read_traces(compact.store).values()][:3]
+    live = pass_again(compact.store, loaded, compact, traces)
+    expected = [one.risk for one in detector.assess(live)]
+    layers = detector.state_layers
+    assert layers is not None
+    assert len(layers) < live.layers
+    others = [layer for layer in range(live.layers) if layer not in layers]
+    with torch.inference_mode():
+        for states in (live.record.last_hidden, live.record.answer_hidden, live.record.nodes):
+            states[:, others] = 0
+    changed = LiveFeatures(live.record, live.answers, live.shape)
+    assert [one.risk for one in detector.assess(changed)] == expected

@@ -139,7 +139,7 @@ def test_step_of_answers_is_recorded_as_any_pass_is(is_ahead: bool) -> None:
     for number, step in enumerate(states):
         places = torch.full((3,), number)
         passed = SimpleNamespace(
-            rows=rows, positions=places, last=torch.arange(3), uses_kernels=False, segments=()
+            rows=rows, positions=places, last=torch.arange(3), has_kernels=False, segments=()
         )
         both[0].add_states(passed, step.transpose(0, 1), alive)
         both[1].add_step(rows, step, alive)

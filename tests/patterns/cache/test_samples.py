@@ -71,6 +71,18 @@ def test_all_places_give_the_same_batches_in_the_same_order(
             assert all(torch.equal(batch[name], batches[0][name]) for batch in batches)
 
 
+@pytest.mark.parametrize(("size", "sizes"), [(8, [8, 8]), (17, [17]), (64, [17])])
+def test_incomplete_batch_is_left_out_unless_it_is_the_only_one(
+    samples: dict[Place, ImageSamples], size: int, sizes: list[int]
+) -> None:
+    settings = LoadSettings(batch_size=size, num_workers=1, shuffle=True, seed=3)
+    loader = open_images(settings, samples["ram"], drop_last=True)
+    epochs = [list(loader) for _ in range(3)]
+    assert [[len(batch["image"]) for batch in epoch] for epoch in epochs] == [sizes] * 3
+    seen = {int(index) for epoch in epochs for batch in epoch for index in batch["index"]}
+    assert len(seen) == len(samples["ram"])
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_empty_batch_and_empty_split_work(cached: CachedPhotos, place: Place) -> None:
     nothing = np.zeros(0, np.int64)

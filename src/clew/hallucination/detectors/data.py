@@ -3,7 +3,7 @@ a split in a folder of samples; and what it says about each: a calibrated risk, 
 whether it could be checked at all."""
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -165,12 +165,12 @@ def unavailable(reason: str, *, method: str) -> Risk:
     )
 
 
+_BY_NODE = ("node_mean", "node_max", "node_prompt")
+# Of every layer, states or what was made of them.
+STATE_FIELDS = frozenset(("sequence", "state_mean", *_BY_NODE, NODE_TOKENS))
 # What an engine other than clew's own gives: states and probabilities of tokens, no attention.
-FED_FIELDS = frozenset(
-    (
-        *("sequence", "state_mean", "node_mean", "node_max", "node_prompt", NODE_TOKENS),
-        *("question", "answer", "stop_reason", "token_logprobs", "token_entropies"),
-    )
+FED_FIELDS = STATE_FIELDS.union(
+    ("question", "answer", "stop_reason", "token_logprobs", "token_entropies")
 )
 
 
@@ -185,7 +185,6 @@ def why_not_fed(fields: Collection[str], samples: SampleKind | None) -> str | No
 
 LIVE = "live"
 _BY_HEAD = ("lookback", "log_diagonal_all", "log_diagonal_answer", "laplacian_answer")
-_BY_NODE = ("node_mean", "node_max", "node_prompt")
 
 
 class LiveData(Features, Protocol):
@@ -247,10 +246,12 @@ class HostAnswers(Wrapped):
 
 @dataclass(frozen=True, eq=False)
 class BlankAnswer:
-    """One answer whose values are all 0: a detector that cannot score it does not fit its shape."""
+    """One answer whose values are all 0: a detector that cannot score it does not fit its shape.
+    `asked` are the fields and layers that were read."""
 
     shape: SampleShape
     fields: frozenset[str]
+    asked: set[tuple[str, int | None]] = field(default_factory=set)
 
     @property
     def layers(self) -> int:
@@ -265,6 +266,7 @@ class BlankAnswer:
         return {LIVE: np.zeros(1, np.int8)}
 
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:  # noqa: ARG002
+        self.asked.add((field, layer))
         if field.startswith("token_"):
             return [torch.zeros(1)]
         if field == NODE_TOKENS:

@@ -25,6 +25,8 @@ from clew.hallucination.detectors.adaptation import (
 )
 from clew.hallucination.detectors.data import (
     LIVE,
+    STATE_FIELDS,
+    BlankAnswer,
     HostAnswers,
     LiveData,
     Promise,
@@ -232,6 +234,30 @@ class Detector:
     def sample_shape(self) -> SampleShape:
         """The sizes and edges of the samples that it was fitted on."""
         return describe_samples(self.kept)
+
+    def score_blank(self) -> BlankAnswer:
+        """Score an answer of zeros with every part; returns what was read. Raises ValueError, or
+        whatever a part does, for one that does not fit the detector's shape."""
+        blank = BlankAnswer(self.sample_shape, self.fields)
+        for scorer in (self.scorer, self.fallback.scorer if self.fallback else None):
+            if scorer is not None and len(scorer.score(blank, LIVE)) != 1:
+                raise ValueError("its scores do not match its answers")
+        if self.distance is not None:
+            self.distance.measure(blank, LIVE)
+        if self.adaptation is not None:
+            vectors = build_vectors(np.zeros(1, np.float32), blank, LIVE)
+            self.adaptation.score(vectors)
+            self.adaptation.region.measure(vectors)
+        return blank
+
+    @property
+    def state_layers(self) -> tuple[int, ...] | None:
+        """The layers whose states `assess` reads, and those that shade tokens; None for all."""
+        if self.scorer is None:
+            return None
+        layers = {layer for field, layer in self.score_blank().asked if field in STATE_FIELDS}
+        layers.update(self.token_probe.layers if self.token_probe else ())
+        return None if None in layers else tuple(sorted(one for one in layers if one is not None))
 
     def refuse_other(self, model: Mapping[str, Any], prompt: Prompt | None = None) -> None:
         """Raise InputError, with both values, for another model than the detector's, or another

@@ -37,8 +37,7 @@ from clew.engine.model_files import (
     write_model,
 )
 from clew.engine.state import Threshold
-from clew.hallucination.detectors.adaptation import Adaptation, build_vectors
-from clew.hallucination.detectors.data import LIVE, BlankAnswer
+from clew.hallucination.detectors.adaptation import Adaptation
 from clew.hallucination.detectors.detector import (
     Detector,
     Fallback,
@@ -502,19 +501,9 @@ def _try_out(detector: Detector) -> None:
         raise ValueError("basis has another shape than the traces")
     _check_numbers(detector)
     _ = detector.promise
-    blank = BlankAnswer(samples, detector.fields)
-    scorers = [detector.scorer, detector.fallback.scorer if detector.fallback else None]
-    for scorer in scorers:
-        if scorer is not None and len(scorer.score(blank, LIVE)) != 1:
-            raise ValueError("its scores do not match its answers")
-    if detector.distance is not None:
-        detector.distance.measure(blank, LIVE)
-    if detector.adaptation is not None:
-        vectors = build_vectors(np.zeros(1, np.float32), blank, LIVE)
-        detector.adaptation.score(vectors)
-        detector.adaptation.region.measure(vectors)
+    detector.score_blank()
     if detector.tokens is not None:
-        _check_tokens(detector.tokens, blank.shape)
+        _check_tokens(detector.tokens, samples)
     if detector.scorer is None:
         _check_network(detector, origin)
 

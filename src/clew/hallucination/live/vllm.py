@@ -2,6 +2,7 @@
 `POST /clew/risks` with their risks, and `clew serve` stands in front."""
 
 import asyncio
+import gc
 import json
 import shlex
 import socket
@@ -60,6 +61,9 @@ class DetectorWorker:
             runner.clew_inside = Assessor(runner, detector)
         except (ClewError, KeyError) as error:
             return str(error)
+        # As vLLM does once it has started: collecting garbage would look at all of it again.
+        gc.collect()
+        gc.freeze()
         return ""
 
     def clew_risks(self, asked: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -83,6 +87,7 @@ class Assessor:
             recording,
             entropies=self._tokens or "token_entropies" in detector.fields,
             ends=find_ends(runner) if is_ahead else (),
+            layers=detector.state_layers,
         )
         self._decode = load_tokenizer(runner.model_config.tokenizer).decode
 

@@ -233,6 +233,7 @@ class GraphPasses(PlainPasses):
             keeps_weights=columns > 0,
             cache=self.model.cache,
             uses_kernels=inputs.is_cuda,
+            has_kernels=inputs.is_cuda,
             weights=weights,
         )
         return planned, self.model.run(planned, last, keeps_states=record is not None)

@@ -9,21 +9,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 64
 _TILE = 2048
+# Columns at once and warps: few programs have to hurry, many share the memory best if small.
+_FEW, _MANY, _MANY_PROGRAMS = (64, 2), (16, 1), 4096
 
 
 @triton.jit
 def _write(  # type: ignore[no-untyped-def]
     key, value, keys, values, rows, positions,
     s_head, s_token, v_head, v_token, s_row, s_kv, s_slot,
-    D: tl.constexpr, SIZE: tl.constexpr,
+    HEADS: tl.constexpr, SOME: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Copy the key and value of one token and head to their place in the cache."""
-    token, head = tl.program_id(0), tl.program_id(1)
+    """Copy the keys and values of one token in some heads to their place in the cache."""
+    token, head = tl.program_id(0), (tl.program_id(1) * SOME + tl.arange(0, SOME))[:, None]
     row, slot = tl.load(rows + token), tl.load(positions + token)
-    dim = tl.arange(0, SIZE)
-    inside = dim < D
+    dim = tl.arange(0, SIZE)[None, :]
+    inside = (head < HEADS) & (dim < D)
     source = head * s_head + token * s_token + dim
     other = head * v_head + token * v_token + dim
     target = row * s_row + head * s_kv + slot * s_slot + dim
@@ -91,10 +92,12 @@ def write_tokens(
     """Write keys and values to the cache; see `attend_packed`."""
     kv_heads, tokens, dim = key.shape
     key, value = (part if part.stride(2) == 1 else part.contiguous() for part in (key, value))
-    _write[(tokens, kv_heads)](
+    size = triton.next_power_of_2(dim)
+    some = min(triton.next_power_of_2(kv_heads), max(1, _TILE // size))
+    _write[(tokens, triton.cdiv(kv_heads, some))](
         key, value, *cache, *where, key.stride(0), key.stride(1), value.stride(0),
         value.stride(1), *cache[0].stride()[:3],
-        D=dim, SIZE=triton.next_power_of_2(dim), num_warps=1,
+        HEADS=kv_heads, SOME=some, D=dim, SIZE=size, num_warps=4,
     )  # fmt: skip
 
 
@@ -121,14 +124,118 @@ def attend_packed(
     write_tokens(key, value, cache, where)
     query = query if query.stride(2) == 1 else query.contiguous()
     output = query.new_empty(tokens, heads, dim)
+    block, warps = _MANY if tokens * heads >= _MANY_PROGRAMS else _FEW
     _attend[(tokens, heads)](
         query, keys, values, output, weights if weights is not None else output, *where,
         scaling, softcap or 1.0, window or 1 << 30, query.stride(0), query.stride(1), *strides,
         0 if weights is None else weights.shape[2],
-        HEADS=heads, REPEATS=heads // kv_heads, D=dim, SIZE=size, BLOCK=_BLOCK,
-        KEEPS=weights is not None, CAPS=softcap is not None, num_warps=2,
+        HEADS=heads, REPEATS=heads // kv_heads, D=dim, SIZE=size, BLOCK=block,
+        KEEPS=weights is not None, CAPS=softcap is not None, num_warps=warps,
     )  # fmt: skip
     return output
+
+
+@triton.jit
+def _attend_segments(  # type: ignore[no-untyped-def]
+    query, keys, values, output, weights, begins, sizes, starts, origins, scaling, softcap, window,
+    q_head, q_token, k_row, k_head, k_slot, v_row, v_head, v_slot, w_lane, w_head, columns,
+    HEADS: tl.constexpr, REPEATS: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr,
+    BLOCK: tl.constexpr, PRECISION: tl.constexpr, KEEPS: tl.constexpr, CAPS: tl.constexpr,
+):  # fmt: skip
+    """Some tokens of one segment in one head: the softmax's sum first, then block by block of
+    columns its weights and the values that they mix."""
+    part, head, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    size, start = tl.load(sizes + segment), tl.load(starts + segment)
+    token = part * BLOCK + tl.arange(0, BLOCK)
+    if part * BLOCK < size:
+        dim, place = tl.arange(0, SIZE), tl.arange(0, BLOCK)
+        is_token, inside = token < size, dim < D
+        packed = tl.load(begins + segment) + token
+        here = is_token[:, None] & inside[None, :]
+        asked = query + head * q_head + packed[:, None] * q_token + dim[None, :]
+        asked = tl.load(asked, mask=here, other=0.0)
+        origin, shared = tl.load(origins + segment), head // REPEATS
+        k_base = keys + origin * k_row + shared * k_head
+        v_base = values + origin * v_row + shared * v_head
+        position = start + token
+        end = start + tl.minimum(size, (part + 1) * BLOCK)
+        first = (tl.maximum(start + part * BLOCK - window + 1, 0) // BLOCK) * BLOCK
+        highest = tl.full([BLOCK], -float("inf"), dtype=tl.float32)
+        total = tl.zeros([BLOCK], dtype=tl.float32)
+        mixed = tl.zeros([BLOCK, SIZE], dtype=tl.float32)
+        for turn in tl.static_range(2):
+            for begin in range(first, end, BLOCK):
+                column = begin + place
+                is_column = column < end
+                key = k_base + column[None, :] * k_slot + dim[:, None]
+                key = tl.load(key, mask=is_column[None, :] & inside[:, None], other=0.0)
+                score = tl.dot(asked, key, input_precision=PRECISION) * scaling
+                if CAPS:
+                    score = softcap * (2.0 * tl.sigmoid(2.0 * score / softcap) - 1.0)
+                seen = column[None, :] <= position[:, None]
+                seen &= column[None, :] > position[:, None] - window
+                score = tl.where(seen, score, -float("inf"))
+                if turn == 0:
+                    now = tl.maximum(highest, tl.max(score, axis=1))
+                    still = tl.where(now == -float("inf"), 0.0, now)
+                    total = total * tl.exp(highest - still)
+                    total += tl.sum(tl.exp(score - still[:, None]), axis=1)
+                    highest = now
+                else:
+                    weight = tl.exp(score - highest[:, None]) / total[:, None]
+                    weight = weight.to(query.dtype.element_ty)
+                    value = v_base + column[:, None] * v_slot + dim[None, :]
+                    value = tl.load(value, mask=is_column[:, None] & inside[None, :], other=0.0)
+                    mixed += tl.dot(weight, value, input_precision=PRECISION)
+                    if KEEPS:
+                        kept = weights + segment.to(tl.int64) * w_lane + head * w_head
+                        kept += token[:, None] * columns + column[None, :]
+                        fits = is_token[:, None] & (column < columns)[None, :]
+                        tl.store(kept, weight, mask=fits)
+        target = output + (packed[:, None] * HEADS + head) * D + dim[None, :]
+        tl.store(target, mixed.to(output.dtype.element_ty), mask=here)
+
+
+def attend_segments(
+    query: Tensor,
+    cache: tuple[Tensor, Tensor],
+    origins: Tensor,
+    tokens: tuple[Tensor, Tensor, Tensor],
+    width: int,
+    *,
+    scaling: float,
+    weights: Tensor | None = None,
+    softcap: float | None = None,
+    window: int | None = None,
+) -> Tensor:
+    """The attention of segments of up to `width` tokens: where each begins among the queries
+    [heads, tokens, dim], its size and its first position are `tokens`. Keys and values are those of
+    the `cache` [rows, kv_heads, slots, dim], where `origins` are rows, or of the pass [kv_heads,
+    tokens, dim], where they are tokens. Returns outputs [tokens, heads, dim]; the attention weights
+    go to `weights` [segments, heads, tokens, columns], which are 0 where a token cannot look."""
+    heads, count, dim = query.shape
+    keys, values = (one if one.stride(-1) == 1 else one.contiguous() for one in cache)
+    query = query if query.stride(2) == 1 else query.contiguous()
+    size = max(16, triton.next_power_of_2(dim))
+    block = max(16, min(64, 8192 // size))
+    output = query.new_empty(count, heads, dim)
+    kept = output if weights is None else weights
+    _attend_segments[(triton.cdiv(width, block), heads, len(origins))](
+        query, keys, values, output, kept, *tokens, origins, scaling, softcap or 1.0,
+        window or 1 << 30, query.stride(0), query.stride(1), *_strides(keys), *_strides(values),
+        kept.stride(0), kept.stride(1), kept.shape[-1],
+        HEADS=heads, REPEATS=heads // keys.shape[-3], D=dim, SIZE=size, BLOCK=block,
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", KEEPS=weights is not None,
+        CAPS=softcap is not None, num_warps=4, num_stages=1 if query.dtype == torch.float32 else 2,
+    )  # fmt: skip
+    return output
+
+
+def _strides(kept: Tensor) -> tuple[int, int, int]:
+    """The strides of rows, heads and slots; tokens of a pass are both rows and slots."""
+    if kept.dim() == 4:
+        return kept.stride(0), kept.stride(1), kept.stride(2)
+    return kept.stride(1), kept.stride(0), kept.stride(1)
 
 
 @triton.jit

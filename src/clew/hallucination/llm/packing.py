@@ -4,6 +4,7 @@ KV cache of the rows, and the attention that keeps them apart."""
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -136,19 +137,22 @@ class Group:
     def end(self) -> int:
         return self.first + self.count
 
-    def keep_weights(
-        self,
-        layer: int,
-        layers: int,
-        weights: Float[Tensor, "lanes heads tokens columns"],
-        first: int = 0,
-    ) -> None:
-        """Keep the attention of a layer where that of all goes: joined later, it would be there
-        twice. It may be that of some tokens, from the `first` on."""
-        lanes, heads, tokens, columns = weights.shape
+    def room_for_weights(
+        self, layer: int, layers: int, heads: int, columns: int, *, like: Tensor
+    ) -> Float[Tensor, "lanes heads tokens columns"]:
+        """Where the attention of a layer is kept, among that of all: joined later, it would be
+        there twice. It is 0 where nothing is written."""
         if self.weights is None:
-            self.weights = weights.new_zeros(lanes, layers, heads, self.width, columns)
-        self.weights[:, layer, :, first : first + tokens] = weights
+            size = self.lane_count, layers, heads, self.width, columns
+            self.weights = like.new_zeros(size)
+        return self.weights[:, layer]
+
+    @cached_property
+    def first_tokens(self) -> tuple[Int[Tensor, " segments"], Int[Tensor, " segments"]]:
+        """Of each segment of several tokens, the place of the first in the group, and its
+        position."""
+        assert self.packed is not None
+        return self.packed[:, 0] - self.first, self.positions[:, 0].contiguous()
 
     def query(self, packed: Float[Tensor, "heads tokens dim"]) -> Float[Tensor, "lanes heads t d"]:
         """The queries in lanes; padding repeats some token."""
@@ -219,7 +223,7 @@ class Pass:
     """What one pass does: tokens, their rows and positions, and what is kept of it: each layer's
     states, and the attention weights if `keeps_weights`. `last` are the last tokens of the
     segments; `uses_kernels` is for a GPU, where each token is a group of its own; `has_kernels`:
-    tokens are written to the cache by a kernel."""
+    tokens are written to the cache, prompts attend, and states are recorded by kernels."""
 
     groups: list[Group]
     tokens: Int[Tensor, " tokens"]
@@ -337,8 +341,9 @@ def attend_to_rows(
             window=sliding_window,
         )
         return output[None], None
+    cached = key[0], value[0]
     if not planned.is_whole:
-        cached = planned.cache.layer(layer, key[0], value[0])
+        cached = planned.cache.layer(layer, *cached)
         if planned.has_kernels:
             from clew.hallucination.llm.kernels import write_tokens
 
@@ -346,24 +351,80 @@ def attend_to_rows(
         else:
             for rows, new in zip(cached, (key, value), strict=True):
                 rows[planned.rows, :, planned.positions] = new[0].transpose(0, 1)
+    rule = _Rule(scaling, softcap, sliding_window, chunk_of(module), s_aux)
     parts = []
     for group in planned.groups:
-        if planned.is_whole:
-            lanes = tuple(group.query(one[0]) for one in (key, value))
-        else:
-            lanes = tuple(rows[:, :, : planned.columns][group.lanes] for rows in cached)
-        keys, values = (one.flatten(0, 1) for one in lanes)
-        sight = {"window": sliding_window, "chunk": chunk_of(module)}
-        scores = _scores(group, query[0], keys, scaling, softcap, sight)
-        weights = _softmax(scores, s_aux, query.dtype)
-        mixed = torch.bmm(weights.view(len(keys), -1, planned.columns), values)
+        kept = None
         if planned.keeps_weights:
-            group.keep_weights(layer, planned.cache.layers, weights)
-        heads = query.shape[1]
-        mixed = mixed.view(group.lane_count, heads, group.width, -1).transpose(1, 2)
-        parts.append(group.unpack(mixed))
+            size = planned.cache.layers, query.shape[1], planned.columns
+            kept = group.room_for_weights(layer, *size, like=query)
+        is_fused = planned.has_kernels and group.width > 1 and rule.has_kernel
+        attend = _attend_with_kernel if is_fused else _attend_plainly
+        parts.append(attend(group, query[0], cached, planned, rule, kept))
     output = parts[0] if len(parts) == 1 else torch.cat(parts)
     return output[None].to(here), None
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How a layer weighs what its tokens see."""
+
+    scaling: float
+    softcap: float | None
+    window: int | None
+    chunk: int | None
+    sinks: Tensor | None
+
+    @property
+    def has_kernel(self) -> bool:
+        return self.chunk is None and self.sinks is None
+
+
+def _attend_with_kernel(
+    group: Group,
+    query: Float[Tensor, "heads tokens dim"],
+    cached: tuple[Tensor, Tensor],
+    planned: Pass,
+    rule: _Rule,
+    kept: Float[Tensor, "lanes heads tokens columns"] | None,
+) -> Float[Tensor, "real heads dim"]:
+    """The attention of segments of several tokens on a GPU, which copies none of them."""
+    from clew.hallucination.llm.kernels import attend_segments
+
+    here = slice(group.first, group.end)
+    begins, starts = group.first_tokens
+    return attend_segments(
+        query[:, here],
+        (cached[0][:, here], cached[1][:, here]) if planned.is_whole else cached,
+        begins if planned.is_whole else group.rows,
+        (begins, group.sizes, starts),
+        group.width,
+        scaling=rule.scaling,
+        weights=kept,
+        softcap=rule.softcap,
+        window=rule.window,
+    )
+
+
+def _attend_plainly(
+    group: Group,
+    query: Float[Tensor, "heads tokens dim"],
+    cached: tuple[Tensor, Tensor],
+    planned: Pass,
+    rule: _Rule,
+    kept: Float[Tensor, "lanes heads tokens columns"] | None,
+) -> Float[Tensor, "real heads dim"]:
+    if planned.is_whole:
+        lanes = tuple(map(group.query, cached))
+    else:
+        lanes = tuple(rows[:, :, : planned.columns][group.lanes] for rows in cached)
+    keys, values = (one.flatten(0, 1) for one in lanes)
+    weights = _softmax(_scores(group, query, keys, rule), rule.sinks, query.dtype)
+    if kept is not None:
+        kept.copy_(weights)
+    mixed = torch.bmm(weights.view(len(keys), -1, planned.columns), values)
+    mixed = mixed.view(group.lane_count, len(query), group.width, -1).transpose(1, 2)
+    return group.unpack(mixed)
 
 
 def chunk_of(module: nn.Module) -> int | None:
@@ -378,20 +439,18 @@ def _scores(
     group: Group,
     query: Float[Tensor, "heads tokens dim"],
     keys: Float[Tensor, "lanes_kv_heads columns dim"],
-    scaling: float,
-    softcap: float | None,
-    sight: dict[str, int | None],
+    rule: _Rule,
 ) -> Float[Tensor, "lanes heads tokens columns"]:
     heads, columns = query.shape[0], keys.shape[1]
     lanes, width = group.lane_count, group.width
     kv_heads = len(keys) // lanes
-    mask = group.mask(kv_heads, heads, columns, query.dtype, **sight)
+    mask = group.mask(kv_heads, heads, columns, query.dtype, window=rule.window, chunk=rule.chunk)
     asked = group.query(query).reshape(len(keys), -1, query.shape[-1])
-    if softcap is None:
-        scores = torch.baddbmm(mask, asked, keys.transpose(1, 2), alpha=scaling)
+    if rule.softcap is None:
+        scores = torch.baddbmm(mask, asked, keys.transpose(1, 2), alpha=rule.scaling)
     else:
-        raw = torch.bmm(asked, keys.transpose(1, 2)) * (scaling / softcap)
-        scores = raw.tanh() * softcap + mask
+        raw = torch.bmm(asked, keys.transpose(1, 2)) * (rule.scaling / rule.softcap)
+        scores = raw.tanh() * rule.softcap + mask
     return scores.view(lanes, heads, width, columns)
 
 

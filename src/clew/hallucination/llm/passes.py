@@ -326,4 +326,6 @@ class _GroupListener:
         stop = int(self._group.positions[0, self.here.start]) + count
         weights = weights[:, :, -count:, -stop:]
         padded = nn.functional.pad(weights, (stop - weights.shape[-1], self._columns - stop))
-        self._group.keep_weights(self._places[layer], len(self._places), padded, self.here.start)
+        size = len(self._places), weights.shape[1], self._columns
+        room = self._group.room_for_weights(self._places[layer], *size, like=weights)
+        room[:, :, self.here] = padded

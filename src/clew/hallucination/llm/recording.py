@@ -52,6 +52,12 @@ class Recording:
     def needs_attention(self) -> bool:
         return bool(self.columns & _OF_ATTENTION) and self.shape.attention_layers > 0
 
+    def of_layers(self, layers: Sequence[int]) -> "Recording":
+        """That of the states of some layers alone."""
+        shape = replace(self.shape, layers=len(layers), without_attention=())
+        basis = self.basis and self.basis.of_layers(layers)
+        return replace(self, shape=shape, basis=basis)
+
 
 class Passed(Protocol):
     """The tokens of a pass: their rows and positions; `last` are the last ones of the segments,
@@ -64,7 +70,7 @@ class Passed(Protocol):
     @property
     def last(self) -> Int[Tensor, " segments"]: ...
     @property
-    def uses_kernels(self) -> bool: ...
+    def has_kernels(self) -> bool: ...
     @property
     def segments(self) -> Sequence[Segment]: ...
 
@@ -80,6 +86,14 @@ class RowCopy:
     length: int
     answer: int
     row: int | None = None
+
+    def spread(self, layers: Sequence[int], count: int) -> "RowCopy":
+        """As one of all `count` layers, if these were recorded alone: the others are 0."""
+        tensors = {}
+        for name, values in self.tensors.items():
+            tensors[name] = values.new_zeros(1, count, *values.shape[2:])
+            tensors[name][:, list(layers)] = values
+        return replace(self, tensors=tensors)
 
 
 class RowRecord:
@@ -206,7 +220,9 @@ class RowRecord:
         self, planned: Passed, states: Float[Tensor, "layers tokens dim"], alive: Tensor | None
     ) -> None:
         """Add the states of a pass; `alive` as in `add`."""
-        if planned.uses_kernels and alive is not None:
+        if planned.has_kernels:
+            if alive is None:
+                alive = torch.ones_like(planned.rows, dtype=torch.bool)
             self._add_with_kernels(planned, states, alive)
         else:
             self._add_plainly(planned, states, alive)

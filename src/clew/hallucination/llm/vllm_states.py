@@ -49,7 +49,7 @@ class _Step:
     rows: Int[Tensor, " tokens"]
     positions: Int[Tensor, " tokens"]
     last: Int[Tensor, " segments"]
-    uses_kernels: bool = False
+    has_kernels: bool = False
     segments: tuple[Segment, ...] = ()
 
     def choose(self, states: Float[Tensor, "all dim"]) -> Float[Tensor, "tokens dim"]:
@@ -74,7 +74,8 @@ class Recorded:
 class StateRecorder:
     """Records what a detector or a capture needs of every request of vLLM's model `runner`. It
     `reads` answers that are given with their prompts; otherwise it records generated ones. Tokens
-    in `ends` are not part of an answer. Belongs to the thread of the runner."""
+    in `ends` are not part of an answer. Of other `layers` than these, if some are given, zeros are
+    recorded. Belongs to the thread of the runner."""
 
     def __init__(
         self,
@@ -84,8 +85,12 @@ class StateRecorder:
         reads: bool = False,
         entropies: bool = True,
         ends: Sequence[int] = (),
+        layers: Sequence[int] | None = None,
     ) -> None:
-        refuse_unusable(runner, recording.shape.layers, recording.shape.dim)
+        self._count = recording.shape.layers
+        refuse_unusable(runner, self._count, recording.shape.dim)
+        self._chosen = tuple(range(self._count)) if layers is None else tuple(layers)
+        recording = recording.of_layers(self._chosen)
         self._runner, self._reads, self._entropies = runner, reads, entropies
         self._model: nn.Module = runner.get_model()
         self._dtype = next(p.dtype for p in self._model.parameters() if p.is_floating_point())
@@ -101,18 +106,20 @@ class StateRecorder:
         self._failure: str | None = None
         self._step: _Step | None = None
         # Of the pass, by token and layer, as a whole and as its layers. A record takes whole rows.
-        self._states = torch.zeros(0, recording.shape.layers, recording.shape.dim)
+        self._states = torch.zeros(0, len(self._chosen), recording.shape.dim)
         self._layers: tuple[Tensor, ...] = ()
+        self._room = torch.empty(2, 0, 0)  # for log-probabilities and probabilities
         self._layer = 0
         self._next: tuple[dict[int, int], Tensor, Tensor] | None = None
         self._handles = self._hook()
 
     def _hook(self) -> list[Any]:
-        layers = find_layers(self._model, self._record.recording.shape.layers)
+        layers = find_layers(self._model, self._count)
         handles = [self._model.register_forward_pre_hook(self._safely(self._start))]
         hook = self._safely(self._on_layer)
         # The last entry of the states is the output of the stack, after its final norm.
-        handles += [layer.register_forward_hook(hook) for layer in layers[:-1]]
+        inside = [number for number in self._chosen if number < self._count - 1]
+        handles += [layers[number].register_forward_hook(hook) for number in inside]
         handles.append(self._model.register_forward_hook(self._safely(self._finish)))
         if not self._reads:
             logits = find_logits(self._model)
@@ -151,13 +158,18 @@ class StateRecorder:
         after = range(tracked.prompt, tracked.passed)
         length = next((place for place in after if ids[place] in ends), tracked.passed)
         answer = numbers[tracked.prompt : length]
+        copy = self._record.copy(tracked.row, length, length - tracked.prompt)
         return Recorded(
             tokens=tuple(ids[tracked.prompt : length]),
             prompt=tuple(ids[: tracked.prompt]),
             logprobs=tuple(one[1] for one in answer),
             entropies=tuple(one[2] for one in answer),
-            copy=self._record.copy(tracked.row, length, length - tracked.prompt),
+            copy=copy if self._has_all else copy.spread(self._chosen, self._count),
         )
+
+    @property
+    def _has_all(self) -> bool:
+        return len(self._chosen) == self._count
 
     def _start(self, *_: Any) -> None:
         """Before a pass: which of its tokens belong to which request."""
@@ -297,7 +309,8 @@ class StateRecorder:
         if step is None:
             return
         hidden = _flat(output[0] if isinstance(output, tuple | list) else output)
-        self._layers[-1].copy_(step.choose(hidden))
+        if self._count - 1 in self._chosen:
+            self._layers[-1].copy_(step.choose(hidden))
         states, alive = self._states, None
         if len(self._ends):
             ids = self._numbers[step.rows, step.positions, 0].long()
@@ -329,11 +342,16 @@ class StateRecorder:
     def _on_logits(self, _module: nn.Module, _input: Any, logits: Tensor | None) -> None:
         if logits is None or self._step is None or len(logits) != len(self._step.requests):
             return
-        logprobs = logits.float().log_softmax(-1)
+        if self._room.shape[1] < len(logits) or self._room.shape[2] != logits.shape[1]:
+            self._room = torch.empty(2, *logits.shape, device=logits.device)
+        # The next step reads them before they are written again: new memory would take longer.
+        logprobs, likely = self._room[:, : len(logits)]
+        torch.log_softmax(logits.float(), -1, out=logprobs)
+        # Of a token that cannot come, 0 times minus infinity is 0.
+        logprobs.clamp_(min=_LEAST)
         entropies = logprobs[:, 0]
         if self._entropies:
-            # Of a token that cannot come, 0 times minus infinity is 0.
-            entropies = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp(min=_LEAST))
+            entropies = -torch.linalg.vecdot(torch.exp(logprobs, out=likely), logprobs)
         places = {one.row: place for place, one in enumerate(self._step.requests)}
         self._next = places, logprobs, entropies
 

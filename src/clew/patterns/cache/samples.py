@@ -183,12 +183,15 @@ def open_images(
     samples: ImageSamples,
     places: Int64[np.ndarray, " some"] | None = None,
     rank: Rank | None = None,
+    *,
+    drop_last: bool = False,
 ) -> Loader:
     """Open batches of the samples at `places`, or of all; the engine calls it through `partial`. On
-    the GPU there is nothing to read ahead."""
+    the GPU there is nothing to read ahead. `drop_last` is heeded if there is a whole batch."""
     is_read = samples.place != "gpu"
+    some = samples if places is None else _Subset(samples, places)
     return Loader(
-        samples if places is None else _Subset(samples, places),
+        some,
         settings.batch_size,
         shuffle=settings.shuffle,
         seed=settings.seed,
@@ -196,6 +199,7 @@ def open_images(
         prefetch_factor=settings.prefetch_factor,
         persistent_workers=settings.persistent_workers and is_read,
         pin_memory=settings.pin_memory and is_read,
+        drop_last=drop_last and len(some) >= settings.batch_size,
         rank=rank,
     )
 

@@ -290,7 +290,14 @@ def _convolve(
     # that out copies a quarter of what padding the image by itself would.
     more = [1 - side % 2 for side in images.shape[2:]]
     found = F.conv2d(images, weight, bias, stride, [half + one for one in more], 1, groups)
-    return found[:, :, more[0] :, more[1] :]
+    wanted = found[:, :, more[0] :, more[1] :]
+    if not found.is_cuda:
+        return wanted
+    # What is left out would be skipped by every operation after it: copying it once is faster.
+    is_last = found.is_contiguous(memory_format=torch.channels_last)
+    return wanted.contiguous(
+        memory_format=torch.channels_last if is_last else torch.contiguous_format
+    )
 
 
 class DepthwiseConvolution(torch.autograd.Function):

@@ -233,6 +233,9 @@ class Task:
     request: PlanRequest
     # Whether the augmentation is one that the validation photos choose.
     tries: bool = False
+    # Whether the last batch of an epoch is left out if it is incomplete: a GPU would prepare its
+    # kernels for that one, too, which takes longer than some epochs.
+    drops_last: bool = False
 
     def build(self) -> PatternClassifier:
         """The initial network, the same for the same seed."""
@@ -292,7 +295,9 @@ class Task:
 
     def open(self, split: str) -> OpenBatches:
         """Opens batches of the photos of a split."""
-        return partial(open_images, samples=self.samples, places=self.photos.places(split))
+        drop_last = self.drops_last and split == "train"
+        places = self.photos.places(split)
+        return partial(open_images, samples=self.samples, places=places, drop_last=drop_last)
 
     def measure(self, device: torch.device) -> HardwarePlan:
         """The hardware plan of its training."""
@@ -400,6 +405,7 @@ def _decide(
         loss=config.loss.build(photos.count_classes("train")),
         train=train,
         request=config.request_for(count, is_fine_tuned=fine),
+        drops_last=device.type == "cuda" and processes == 1,
         tries=config.tries_augmentations
         and fine
         and quick is None

@@ -72,7 +72,7 @@ def test_all_places_give_the_same_batches_in_the_same_order(
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(8, [8, 8]), (17, [17]), (64, [17])])
-def test_incomplete_batch_is_left_out_unless_it_is_the_only_one(
+def test_incomplete_batch_is_skipped_unless_it_is_the_only_one(
     samples: dict[Place, ImageSamples], size: int, sizes: list[int]
 ) -> None:
     settings = LoadSettings(batch_size=size, num_workers=1, shuffle=True, seed=3)

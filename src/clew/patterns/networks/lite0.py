@@ -293,7 +293,7 @@ def _convolve(
     wanted = found[:, :, more[0] :, more[1] :]
     if not found.is_cuda:
         return wanted
-    # What is left out would be skipped by every operation after it: copying it once is faster.
+    # The skipped row and column would slow down every operation after this: copying once is faster.
     is_last = found.is_contiguous(memory_format=torch.channels_last)
     return wanted.contiguous(
         memory_format=torch.channels_last if is_last else torch.contiguous_format

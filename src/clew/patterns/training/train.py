@@ -233,7 +233,7 @@ class Task:
     request: PlanRequest
     # Whether the augmentation is one that the validation photos choose.
     tries: bool = False
-    # Whether the last batch of an epoch is left out if it is incomplete: a GPU would prepare its
+    # Whether the last batch of an epoch is skipped if it is incomplete: a GPU would prepare its
     # kernels for that one, too, which takes longer than some epochs.
     drops_last: bool = False
 

@@ -1,5 +1,6 @@
 """The features of an answer from its token ids equal those captured and preprocessed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.training.samples import PreprocessedData
 from clew.hallucination.live.features import LiveFeatures, needed_columns
 from clew.hallucination.llm.models import LoadedModel
@@ -137,13 +139,31 @@ def test_states_of_layers_that_a_detector_does_not_name_change_no_risk(
     detector = fit(method)
     traces = [*read_traces(compact.store).values()][:3]
     live = pass_again(compact.store, loaded, compact, traces)
-    expected = [one.risk for one in detector.assess(live)]
+    live = LiveFeatures(
+        live.record, [replace(a, stop_reason="end") for a in live.answers], live.shape
+    )
     layers = detector.state_layers
     assert layers is not None
-    assert len(layers) < live.layers
     others = [layer for layer in range(live.layers) if layer not in layers]
+    assert others
+    expected = assess(detector, live)
+    assert assess(detector, without_layers(live, others)) == expected
+    changed = assess(detector, without_layers(live, list(layers)))
+    assert all(one != other for one, other in zip(changed, expected, strict=True))
+
+
+def assess(detector: Detector, live: LiveFeatures) -> tuple[list[float], list[float | None]]:
+    """The method's scores, and how familiar the answers are."""
+    assert detector.scorer is not None
+    scores = detector.scorer.score(live, "live")
+    return list(map(float, scores)), [one.distance for one in detector.assess(live)]
+
+
+def without_layers(live: LiveFeatures, layers: list[int]) -> LiveFeatures:
+    record = replace(live.record)
     with torch.inference_mode():
-        for states in (live.record.last_hidden, live.record.answer_hidden, live.record.nodes):
-            states[:, others] = 0
-    changed = LiveFeatures(live.record, live.answers, live.shape)
-    assert [one.risk for one in detector.assess(changed)] == expected
+        for name in ("last_hidden", "answer_hidden", "nodes"):
+            states = getattr(live.record, name).clone()
+            states[:, layers] = 0
+            record = replace(record, **{name: states})
+    return LiveFeatures(record, live.answers, live.shape)

@@ -22,6 +22,7 @@ from clew.hallucination.live.features import Answer
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.recording import Recording, RowRecord
 from clew.hallucination.llm.vllm_decoder import STATES
+from clew.hallucination.traces.compact import Basis
 from clew.hallucination.traces.schema import TraceShape
 from tests.hallucination.live.making import read_traces
 
@@ -147,6 +148,32 @@ def test_step_of_answers_is_recorded_as_any_pass_is(is_ahead: bool) -> None:
         plain, by_step = (record.copy(row, 4, 4).tensors for record in both)
         for name, values in plain.items():
             torch.testing.assert_close(by_step[name], values, msg=name)
+
+
+def test_some_layers_are_recorded_as_if_they_were_among_all() -> None:
+    shape = TraceShape(layers=4, dim=5, heads=2, edges_per_token=2, node_dim=2)
+    basis = Basis(mean=torch.randn(4, 5), components=torch.randn(4, 5, 2))
+    recording = Recording(shape=shape, basis=basis, columns=STATES)
+    states, some = torch.randn(4, 3, 5), [1, 3]
+    passed = SimpleNamespace(
+        rows=torch.zeros(3, dtype=torch.long),
+        positions=torch.arange(3),
+        last=torch.tensor([2]),
+        has_kernels=False,
+        segments=(),
+    )
+    copies = []
+    for part, kept in ((recording, states), (recording.of_layers(some), states[some])):
+        record = RowRecord(part, torch.device("cpu"), torch.float32)
+        record.prepare_resize(1, 4)()
+        record.start(0, 1)
+        record.add_states(passed, kept, None)
+        copies.append(record.copy(0, 3, 2))
+    spread = copies[1].spread(some, 4).tensors
+    assert {"last_hidden", "answer_sum", "nodes"} == {*spread}
+    for name, values in copies[0].tensors.items():
+        torch.testing.assert_close(spread[name][:, some], values[:, some], msg=name)
+        assert not spread[name][:, [0, 2]].any()
 
 
 @pytest.mark.parametrize("setting", ["num_beams", "draws"])

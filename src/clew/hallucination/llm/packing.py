@@ -358,9 +358,7 @@ def attend_to_rows(
         if planned.keeps_weights:
             size = planned.cache.layers, query.shape[1], planned.columns
             kept = group.room_for_weights(layer, *size, like=query)
-        is_fused = planned.has_kernels and group.width > 1 and rule.has_kernel
-        attend = _attend_with_kernel if is_fused else _attend_plainly
-        parts.append(attend(group, query[0], cached, planned, rule, kept))
+        parts.append(_attend(group, query[0], cached, planned, rule, kept))
     output = parts[0] if len(parts) == 1 else torch.cat(parts)
     return output[None].to(here), None
 
@@ -380,7 +378,7 @@ class _Rule:
         return self.chunk is None and self.sinks is None
 
 
-def _attend_with_kernel(
+def _attend(
     group: Group,
     query: Float[Tensor, "heads tokens dim"],
     cached: tuple[Tensor, Tensor],
@@ -388,32 +386,23 @@ def _attend_with_kernel(
     rule: _Rule,
     kept: Float[Tensor, "lanes heads tokens columns"] | None,
 ) -> Float[Tensor, "real heads dim"]:
-    """The attention of segments of several tokens on a GPU, which copies none of them."""
-    from clew.hallucination.llm.kernels import attend_segments
+    """The attention of one group; on a GPU, segments of several tokens are not copied for it."""
+    if planned.has_kernels and group.width > 1 and rule.has_kernel:
+        from clew.hallucination.llm.kernels import attend_segments
 
-    here = slice(group.first, group.end)
-    begins, starts = group.first_tokens
-    return attend_segments(
-        query[:, here],
-        (cached[0][:, here], cached[1][:, here]) if planned.is_whole else cached,
-        begins if planned.is_whole else group.rows,
-        (begins, group.sizes, starts),
-        group.width,
-        scaling=rule.scaling,
-        weights=kept,
-        softcap=rule.softcap,
-        window=rule.window,
-    )
-
-
-def _attend_plainly(
-    group: Group,
-    query: Float[Tensor, "heads tokens dim"],
-    cached: tuple[Tensor, Tensor],
-    planned: Pass,
-    rule: _Rule,
-    kept: Float[Tensor, "lanes heads tokens columns"] | None,
-) -> Float[Tensor, "real heads dim"]:
+        here = slice(group.first, group.end)
+        begins, starts = group.first_tokens
+        return attend_segments(
+            query[:, here],
+            (cached[0][:, here], cached[1][:, here]) if planned.is_whole else cached,
+            begins if planned.is_whole else group.rows,
+            (begins, group.sizes, starts),
+            group.width,
+            scaling=rule.scaling,
+            weights=kept,
+            softcap=rule.softcap,
+            window=rule.window,
+        )
     if planned.is_whole:
         lanes = tuple(map(group.query, cached))
     else:

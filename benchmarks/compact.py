@@ -17,8 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +75,7 @@ def main():
     parser.add_argument("--methods", default="all")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=3600, help="the most that compare takes")
+    parser.add_argument("--at-once", type=int, default=1, help="comparisons that run together")
     args = parser.parse_args()
     if args.columns:
         return print_columns()
@@ -151,20 +151,14 @@ def compare_methods(args, folder):
         clew.preprocess(store, scores_file=scores, out=samples)
         print(f"{form}: {sum(f.stat().st_size for f in store.glob('batch_*')) / args.traces:,.0f}")
     runs = {}
-    for number in range(args.splits):
-        for form in forms:
-            samples = folder / f"split {number} {form}"
-            shutil.copytree(folder / f"samples {form}", samples, copy_function=link)
-            shuffle_splits(samples / "splits.csv", number)
-            runs[number, form] = start_comparison(args, samples)
-    ends = time.monotonic() + args.seconds
-    for run in runs.values():
-        try:
-            run.wait(max(1, ends - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            run.kill()
-    found = {key: read_aurocs(folder / f"split {key[0]} {key[1]}-compared") for key in runs}
-    print_methods(found, forms, args.splits)
+    with ThreadPoolExecutor(args.at_once) as threads:
+        for number in range(args.splits):
+            for form in forms:
+                samples = folder / f"split {number} {form}"
+                shutil.copytree(folder / f"samples {form}", samples, copy_function=link)
+                shuffle_splits(samples / "splits.csv", number)
+                runs[number, form] = threads.submit(run_comparison, args, samples)
+    print_methods({key: run.result() for key, run in runs.items()}, forms, args.splits)
 
 
 def link(source, target):
@@ -186,22 +180,17 @@ def shuffle_splits(path, seed):
     path.write_text("\n".join([head, *(",".join(row) for row in rows)]) + "\n")
 
 
-def start_comparison(args, samples):
+def run_comparison(args, samples):
+    """The AUROC of every method."""
     command = [sys.executable, "-m", "clew", "compare", "--preprocessed-dir", str(samples)]
     command += ["--out", f"{samples}-compared", "--keep-detectors", "none"]
     command += ["--seeds", str(args.seeds), "--epochs", str(args.epochs)]
     command += [] if args.methods == "all" else ["--methods", args.methods]
-    with Path(f"{samples}.log").open("w") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log)
-
-
-def read_aurocs(folder):
-    path = folder / "results.json"
-    if not path.exists():
-        log = Path(f"{folder}.log".replace("-compared", ""))
-        print(folder.name, *log.read_text().splitlines()[-1:])
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        print(samples.name, *ended.stderr.splitlines()[-1:])
         return {}
-    methods = json.loads(path.read_text())["methods"]
+    methods = json.loads(Path(f"{samples}-compared", "results.json").read_text())["methods"]
     return {one["method"]: one["test_auroc_mean"] or one["test_auroc"] for one in methods}
 
 

@@ -21,6 +21,7 @@ CONTESTANTS = {
     "clew, DataLoader": ("clew_loader", "ClewDataLoader", "clew"),
     "clew, DataLoader, 4 workers": ("clew_loader", "ClewDataLoaderWorkers", "clew"),
     "memcpy": ("memcpy", "Memcpy", None),
+    "memcpy, row by row": ("memcpy", "MemcpyRows", None),
 }
 RANDOM_ACCESS = {
     "plain": ("plain", "PlainLRU", None),

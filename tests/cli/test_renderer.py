@@ -261,6 +261,14 @@ def test_log_of_short_epochs_has_few_lines() -> None:
 
 
 def test_time_left_does_not_jump() -> None:
-    left = TimeLeft()
-    told = [left.tell(estimate, now) for estimate, now in ((300, 0), (600, 1), (598, 2), (500, 99))]
+    left, estimates = TimeLeft(), ((300, 0), (600, 1), (598, 2), (500, 99))
+    told = [left.tell(estimate, 1000 + now, now) for estimate, now in estimates]
     assert told == ["5 min left", "5 min left", "5 min left", "8 min left"]
+
+
+def test_first_estimate_of_items_that_come_in_batches_is_soon_forgotten() -> None:
+    """The first of 64 is shown when it alone is done, after the time of all 64."""
+    left = TimeLeft()
+    assert left.tell(4500, 1, 2) == "75 min left"
+    assert left.tell(69, 65, 4) == "70 s left"
+    assert left.tell(67, 129, 6) == "67 s left"

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from clew.base.errors import ClewError, InputError
+from clew.base.settings import check_least
 from clew.base.terminal import TextConsole
 from clew.base.texts import for_json, for_terminal
 from clew.base.typed_json import without_nan
@@ -270,8 +271,7 @@ def _show_errors_in_full(run: Run, call: Call, *, verbose: bool) -> None:
 def use_threads(count: int) -> None:
     """Limit the CPU threads of this process. The libraries read these variables when they are
     loaded."""
-    if count < 1:
-        raise InputError("it must be 1 or more.", setting="threads", value=count)
+    check_least("threads", count)
     for name in _THREAD_VARIABLES:
         os.environ[name] = str(count)
     if "torch" in sys.modules:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from clew.base.texts import counted, for_shell, for_terminal
 from clew.cli.commands import Call, read_command
+from clew.cli.errors import flag
 from clew.cli.printing import print_line, print_table, shortened_cell
 from clew.cli.serve import check_web, serve_until_done
 from clew.hallucination.workflow import label
@@ -20,11 +21,7 @@ if TYPE_CHECKING:
 
 COMMAND = read_command(label)
 _CELL_CHARACTERS = 160
-_SCORED_BY = {
-    "method": "--method",
-    "judge_url": "--judge-url",
-    "judge_model": "--judge-model",
-}
+_SCORED_BY = ("method", "judge_url", "judge_model")
 
 
 def run(call: Call) -> None:
@@ -59,8 +56,8 @@ def _next_command(call: Call, result: "LabelResult") -> str:
 def _review_command(call: Call) -> str:
     """With what decides the scores: with other scores, the file would be refused."""
     words = ["clew", "label", Path(call.settings["store"]), "--out", Path(call.settings["out"])]
-    for name, flag in _SCORED_BY.items():
-        words += [flag, str(call.settings[name])] if call.settings[name] else []
+    for name in _SCORED_BY:
+        words += [flag(name), str(call.settings[name])] if call.settings[name] else []
     detector = call.settings["detector"]
     more = ["--next", "--detector", Path(detector)] if detector else []
     return for_shell([*words, "--review", *more])

@@ -140,6 +140,7 @@ def _read(
     def told(table: str, other: Any = None) -> Any:
         return about.get(table, {}).get(name, other)
 
+    usual_flags = ("--out", "--output-dir") if name == "out" else (flag(name),)
     is_text = name in about.get("texts", ())
     is_suggested = name in (*_SUGGESTED, *about.get("suggest", ()))
     words = [
@@ -162,16 +163,12 @@ def _read(
         default=parameter.default,
         help=texts.get(name, ""),
         is_positional=name in about.get("words", () if parameter.kind is KEYWORD else (name,)),
-        flags=tuple(told("flags", ())) or _usual_flags(name),
+        flags=tuple(told("flags", usual_flags)),
         switches=told("switches"),
         metavar=told("metavars", shared["metavars"].get(name, "")),
         complete=suggest(words) if is_suggested else None,
         marks=marks,
     )
-
-
-def _usual_flags(name: str) -> tuple[str, ...]:
-    return ("--out", "--output-dir") if name == "out" else (flag(name),)
 
 
 def _flatten(annotation: Any) -> list[Any]:

@@ -54,16 +54,18 @@ def is_line_due(last_line: float) -> bool:
 
 class TimeLeft:
     """Seconds left, as a text that does not jump: an estimate counts more the longer the last one
-    is ago."""
+    is ago, and the more items were `done` since."""
 
     def __init__(self) -> None:
-        self._left, self._at = 0.0, -math.inf
+        self._left, self._at, self._done = 0.0, -math.inf, 0.0
 
-    def tell(self, left: float, now: float | None = None) -> str:
+    def tell(self, left: float, done: float, now: float | None = None) -> str:
         now = time.monotonic() if now is None else now
         seconds, self._at = now - self._at, now
         counted_on = self._left - seconds if seconds < math.inf else left
-        self._left = left + (counted_on - left) * math.exp(-seconds / _SMOOTHED_SECONDS)
+        earlier = min(1.0, self._done / max(1e-9, done))
+        kept = math.exp(-seconds / _SMOOTHED_SECONDS) * earlier**2
+        self._left, self._done = left + (counted_on - left) * kept, done
         return f"{duration_text(max(0.0, self._left))} left"
 
 
@@ -216,7 +218,7 @@ class WorkBar:
             "written": f"{bytes_text(self._bytes)} written" if self._bytes else "",
             "memory": f"memory {bytes_text(psutil.Process().memory_info().rss)}",
             "workers": _describe_workers(self._workers),
-            "left": self._left.tell(left),
+            "left": self._left.tell(left, reached),
         }
         if self._workers is not None:
             parts["memory"] = ""  # theirs is elsewhere

@@ -228,7 +228,7 @@ class TrainingBar:
             f"{values['samples_per_second']:,.0f} {self._noun}/s",
             f"{values['data_wait_share']:.0%} waiting for data",
             bytes_text(values["memory_bytes"]),
-            self._left.tell(_seconds_left(self._run, self._started, values["step"])),
+            _tell_left(self._left, self._run, self._started, values["step"]),
         )
         return ", ".join(parts)
 
@@ -278,7 +278,7 @@ class MethodLine:
         parts = (
             f"epoch {event.epoch}/{self._run.epochs}",
             *_figures({"loss": event.loss, "AUROC": self._auroc}),
-            self._left.tell(_seconds_left(self._run, self._started, event.step)),
+            _tell_left(self._left, self._run, self._started, event.step),
         )
         self._show(f": {', '.join(parts)}")
 
@@ -314,9 +314,9 @@ def _figures(figures: dict[str, float | None]) -> list[str]:
     return [f"{name} {value:.3f}" for name, value in figures.items() if value is not None]
 
 
-def _seconds_left(run: "TrainingStarted", started: float, step: int) -> float:
-    seconds = time.monotonic() - started
-    return (run.steps - step) * seconds / max(1, step - run.done_steps)
+def _tell_left(left: TimeLeft, run: "TrainingStarted", started: float, step: int) -> str:
+    seconds, done = time.monotonic() - started, step - run.done_steps
+    return left.tell((run.steps - step) * seconds / max(1, done), done)
 
 
 _NAMED_CLASSES = 12

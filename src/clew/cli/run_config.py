@@ -1,6 +1,7 @@
 """Settings from a --config file, checked against the options of the command."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,7 @@ def read_config(
     found = {names[_plain(name)]: value for name, value in run.settings.items()}
     values = {name: _check(run, by_name[name], value) for name, value in found.items()}
     _refuse_without_flag(run, [by_name[name] for name in values if name not in typed], values)
-    return RunFile(
-        path=path, command=command, settings=values, not_recorded=tuple(run.not_recorded)
-    )
+    return replace(run, command=command, settings=values)
 
 
 def refuse_unrecorded(run: RunFile, given: Mapping[str, Any], settings: Sequence[Setting]) -> None:

@@ -18,6 +18,7 @@ from clew.base.texts import for_shell, for_terminal
 from clew.cli.errors import complain, error_text, with_flags
 from clew.cli.printing import print_line
 from clew.cli.progress import say
+from clew.engine.torchrun import count_processes, is_first_process
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> "Ite
     once, it prints how to resume; an error that all processes raise is printed by the first only.
     `overwrite` says whether the command had --overwrite, which must be omitted to resume.
     """
-    is_alone = _is_alone()
+    is_alone = count_processes() == 1
     resume = how_to_resume(is_alone=is_alone, overwrite=overwrite)
     with stop_on_signal(console, message, resume=resume, is_passed_on=not is_alone) as stop:
         try:
@@ -38,7 +39,7 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> "Ite
             _say_last(console, f"stopped.{resume}")
             raise stop.exit() from None
         except InputError:
-            if _is_first():
+            if is_first_process():
                 raise
             raise typer.Exit(2) from None
         except LostProcessError as error:
@@ -51,11 +52,11 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> "Ite
 def saying_how_it_was_stopped(*, is_resumable: bool, overwrite: bool = False) -> Iterator[None]:
     """Context of every command: Ctrl-C and SIGTERM end it, with a message that says whether the
     same command resumes it or starts over."""
-    is_alone = _is_alone()
+    is_alone = count_processes() == 1
     message = "stopped. Run the same command again to start over."
     if is_resumable:
         message = f"stopped.{how_to_resume(is_alone=is_alone, overwrite=overwrite)}"
-    if not _is_first():
+    if not is_first_process():
         message = ""  # the first process says it
     try:
         with interruptible(message):
@@ -66,22 +67,11 @@ def saying_how_it_was_stopped(*, is_resumable: bool, overwrite: bool = False) ->
         raise exit_interrupted(interrupt) from None
 
 
-def _is_alone() -> bool:
-    """Whether torchrun has not started several processes. The engine knows too, but loads
-    PyTorch."""
-    is_started = "TORCHELASTIC_RUN_ID" in os.environ
-    return not is_started or os.environ.get("WORLD_SIZE") == "1"
-
-
-def _is_first() -> bool:
-    return _is_alone() or os.environ.get("RANK") == "0"
-
-
 def _say_last(console: Console, text: str) -> None:
     """Also for --quiet: a run never stops without a word."""
     if not console.quiet:
         print_line(console, text)
-    elif _is_first():
+    elif is_first_process():
         complain(text)
 
 

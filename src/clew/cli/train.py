@@ -8,6 +8,7 @@ from clew.base.texts import duration_text
 from clew.cli.commands import Call, read_command
 from clew.cli.compare import print_result as print_comparison
 from clew.cli.printing import print_line, print_table
+from clew.engine.torchrun import is_first_process
 from clew.hallucination.workflow import train
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ COMMAND = read_command(train)
 
 
 def run(call: Call) -> None:
-    from clew.engine.torchrun import is_first_process
-
     call.progress.quiet |= not is_first_process()
     result = call.run(train)
     if not is_first_process():

@@ -215,7 +215,29 @@ class Mailbox:
 
     def __call__(self, event: Event, /) -> None:
         with self._guard:
-            self._add(event, self._news)
+            news = self._news
+            match event:
+                case WorkAdvanced() if news.started is not None:
+                    before = news.advanced
+                    news.advanced = WorkAdvanced(
+                        count=before.count + event.count,
+                        written_bytes=before.written_bytes + event.written_bytes,
+                        tokens=before.tokens + event.tokens,
+                    )
+                    news.underway = max(0.0, news.underway - event.count)
+                case WorkUnderway():
+                    news.underway = event.count * event.share
+                case WorkStarted():
+                    news.started, news.step = event, ""
+                case StepStarted():
+                    news.step = event.name
+                case WorkEnded():
+                    news.step, news.underway = "", 0.0
+                case WorkAdvanced() | OthersAdvanced():
+                    pass  # parts of a step; others report for themselves
+                case Note() | Event():
+                    if event.level >= _INFO:
+                        news.notes.append(str(event))
 
     def collect(self) -> Report:
         """The news, which are then no news any more."""
@@ -223,30 +245,6 @@ class Mailbox:
             news = self._news
             self._news = Report(started=news.started, step=news.step, underway=news.underway)
             return news
-
-    def _add(self, event: Event, news: Report) -> None:
-        match event:
-            case WorkAdvanced() if news.started is not None:
-                before = news.advanced
-                news.advanced = WorkAdvanced(
-                    count=before.count + event.count,
-                    written_bytes=before.written_bytes + event.written_bytes,
-                    tokens=before.tokens + event.tokens,
-                )
-                news.underway = max(0.0, news.underway - event.count)
-            case WorkUnderway():
-                news.underway = event.count * event.share
-            case WorkStarted():
-                news.started, news.step = event, ""
-            case StepStarted():
-                news.step = event.name
-            case WorkEnded():
-                news.step, news.underway = "", 0.0
-            case WorkAdvanced() | OthersAdvanced():
-                pass  # parts of a step; others report for themselves
-            case Note() | Event():
-                if event.level >= _INFO:
-                    news.notes.append(str(event))
 
 
 @dataclass(kw_only=True)

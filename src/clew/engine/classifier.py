@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clew.base.errors import InputError, TrainingError
+from clew.base.settings import check_fraction
 from clew.base.texts import counted, list_some
 from clew.engine.config import Batches, StepOutput
 from clew.engine.config import Precision as PrecisionName
@@ -103,7 +104,7 @@ class BinaryLoss:
     positive_weight: float | None = None
 
     def __post_init__(self) -> None:
-        _check(self.focal_gamma, self.label_smoothing)
+        _check(self)
         if self.positive_weight is not None and not self.positive_weight > 0:
             raise InputError(
                 "it must be greater than 0.", setting="positive_weight", value=self.positive_weight
@@ -138,7 +139,7 @@ class CategoricalLoss:
     class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check(self.focal_gamma, self.label_smoothing)
+        _check(self)
         if self.class_weights is not None and not all(w > 0 for w in self.class_weights):
             raise InputError(
                 f"class_weights are {self.class_weights}: each must be greater than 0."
@@ -167,17 +168,12 @@ class CategoricalLoss:
         return losses.mean()
 
 
-def _check(focal_gamma: float | None, label_smoothing: float) -> None:
-    if focal_gamma is not None and not focal_gamma >= 0:
+def _check(loss: "BinaryLoss | CategoricalLoss") -> None:
+    if loss.focal_gamma is not None and not loss.focal_gamma >= 0:
         raise InputError(
-            "it must be 0 or more (2 is typical).", setting="focal_gamma", value=focal_gamma
+            "it must be 0 or more (2 is typical).", setting="focal_gamma", value=loss.focal_gamma
         )
-    if not 0 <= label_smoothing < 1:
-        raise InputError(
-            "it must be at least 0 and less than 1.",
-            setting="label_smoothing",
-            value=label_smoothing,
-        )
+    check_fraction(loss, "label_smoothing")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,16 +57,13 @@ class BufferPool:
         return torch.from_numpy(array)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _new_pool, (self._pinned,)  # free memory is not sent to other processes
+        # Free memory is not sent to other processes.
+        return partial(BufferPool, pinned=self._pinned), ()
 
     def _give_back(self, buffer: np.ndarray) -> None:
         free = self._free[len(buffer)]
         if len(free) < _KEPT_OF_A_SIZE:
             free.append(buffer)
-
-
-def _new_pool(pinned: bool) -> BufferPool:
-    return BufferPool(pinned=pinned)
 
 
 def size_class(size: int) -> int:

@@ -13,13 +13,14 @@ from clew.metrics.ranking import (
     RESAMPLES,
     auroc,
     bootstrap_auroc,
-    check_count,
     check_pair,
     check_probabilities,
     check_threshold,
+    percentile_interval,
 )
 
 _BLOCK_NUMBERS = 1 << 22  # of one block of resamples
+_MOST_POINTS = 200
 _Points = Float64[np.ndarray, "points 2"]
 Curve = tuple[Float64[np.ndarray, " points"], Float64[np.ndarray, " points"]]
 
@@ -45,7 +46,6 @@ def measure_scores(
     threshold: float,
     scores: Shaped[np.ndarray, " samples"] | None = None,
     resamples: int = RESAMPLES,
-    seed: int = 0,
     clusters: Shaped[np.ndarray, " samples"] | None = None,
 ) -> Measures:
     """All metrics of one split. `threshold` comes from validation (`best_threshold`); the interval
@@ -59,9 +59,7 @@ def measure_scores(
     ranked = found if scores is None else scores
     return Measures(
         auroc=auroc(positive, ranked),
-        auroc_ci=bootstrap_auroc(
-            positive, ranked, resamples=resamples, seed=seed, clusters=clusters
-        ),
+        auroc_ci=bootstrap_auroc(positive, ranked, resamples=resamples, clusters=clusters),
         auprc=average_precision(positive, ranked),
         f1=2 * float((positive & called).sum()) / float(positive.sum() + called.sum()),
         accuracy=float(np.mean(positive == called)),
@@ -153,9 +151,6 @@ def measure_groups(
     groups: Shaped[np.ndarray, " samples"],
     *,
     false_positive_rate: float = 0.05,
-    resamples: int = RESAMPLES,
-    level: float = 0.95,
-    seed: int = 0,
 ) -> GroupedMeasures:
     """Measure the samples; `groups` numbers the group of each. Raises InputError for a single
     class, different lengths, or non-finite scores."""
@@ -163,11 +158,11 @@ def measure_groups(
     if len(groups) != len(found):
         raise InputError(f"{len(groups):,} groups for {len(found):,} samples: give one per sample")
     _, places = np.unique(groups, return_inverse=True)
-    random, count = np.random.default_rng(seed), int(places.max()) + 1
+    random, count = np.random.default_rng(0), int(places.max()) + 1
     order = np.argsort(-found, kind="stable")  # once: there may be a million samples
     positive, found, places = positive[order], found[order], places[order]
     drawn = [_measure(positive, found, np.ones((1, len(found)), np.int64), false_positive_rate)]
-    left = check_count("resamples", resamples)
+    left = RESAMPLES
     while left:
         size = min(left, max(1, _BLOCK_NUMBERS // max(count, len(found))))
         weights = random.multinomial(count, np.full(count, 1 / count), size=size)[:, places]
@@ -176,18 +171,12 @@ def measure_groups(
             drawn.append(_measure(positive, found, weights[has_both], false_positive_rate))
         left -= size
     (whole_auroc, *aurocs), (whole_recall, *recalls) = np.concatenate(drawn, axis=1)
-    tails = [(1 - level) / 2, (1 + level) / 2]
     return GroupedMeasures(
         auroc=float(whole_auroc),
-        auroc_ci=_interval(aurocs, tails, whole_auroc),
+        auroc_ci=percentile_interval(aurocs or [whole_auroc]),
         recall=float(whole_recall),
-        recall_ci=_interval(recalls, tails, whole_recall),
+        recall_ci=percentile_interval(recalls or [whole_recall]),
     )
-
-
-def _interval(values: list[float], tails: list[float], whole: float) -> tuple[float, float]:
-    low, high = np.quantile(values or [whole], tails)
-    return float(low), float(high)
 
 
 def _measure(
@@ -213,7 +202,7 @@ def roc_points(
     labels: Shaped[np.ndarray, " samples"],
     scores: Shaped[np.ndarray, " samples"],
     *,
-    most: int = 200,
+    most: int = _MOST_POINTS,
 ) -> Curve:
     """(false positive rate, true positive rate) from (0, 0) to (1, 1), at most `most` points."""
     from sklearn.metrics import roc_curve  # slow to import
@@ -223,16 +212,13 @@ def roc_points(
 
 
 def risk_coverage_points(
-    labels: Shaped[np.ndarray, " samples"],
-    scores: Shaped[np.ndarray, " samples"],
-    *,
-    most: int = 200,
+    labels: Shaped[np.ndarray, " samples"], scores: Shaped[np.ndarray, " samples"]
 ) -> Curve:
     """(fraction of samples kept, fraction of positives among them), keeping the lowest scores
-    first."""
+    first; at most 200 points."""
     positive, found = check_pair(labels, scores, both_classes=False)
     coverage = np.arange(1, len(found) + 1) / len(found)
-    return thin_curve(coverage, _risks(positive, found), most)
+    return thin_curve(coverage, _risks(positive, found), _MOST_POINTS)
 
 
 def area_under_risk_coverage(

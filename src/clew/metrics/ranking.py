@@ -125,7 +125,7 @@ def bootstrap_auroc(
     93%, 92% and 86%. When the scores separate the classes perfectly, both ends are 1.
     """
     draws = _Draws(labels, groups, clusters, resamples=resamples, seed=seed)
-    return _interval(draws.aurocs(scores), level)
+    return percentile_interval(draws.aurocs(scores), level)
 
 
 def compare_paired(
@@ -134,21 +134,20 @@ def compare_paired(
     other: Shaped[np.ndarray, " samples"],
     *,
     resamples: int = RESAMPLES,
-    level: float = 0.95,
     seed: int = 0,
     groups: Groups | None = None,
     clusters: Groups | None = None,
 ) -> Difference:
     """AUROC of `scores` minus that of `other`, both in the same resamples; with `groups`, of the
     means over the groups."""
-    draws = _Draws(labels, groups, clusters, resamples=resamples, seed=seed)
-    changes = draws.aurocs(scores) - draws.aurocs(other)
-    low, high = _interval(changes, level)
-    return Difference(
-        difference=auroc(labels, scores, groups=groups) - auroc(labels, other, groups=groups),
-        low=low,
-        high=high,
-        p_value=_two_sided(changes),
+    return compare_seeds(
+        labels,
+        [scores],
+        [other],
+        resamples=resamples,
+        seed=seed,
+        groups=groups,
+        clusters=clusters,
     )
 
 
@@ -158,7 +157,6 @@ def compare_seeds(
     other: Sequence[Shaped[np.ndarray, " samples"]],
     *,
     resamples: int = RESAMPLES,
-    level: float = 0.95,
     seed: int = 0,
     groups: Groups | None = None,
     clusters: Groups | None = None,
@@ -171,7 +169,7 @@ def compare_seeds(
         _mean_of_drawn([draws.aurocs(one) for one in some], random) for some in (scores, other)
     ]
     changes = means[0] - means[1]
-    low, high = _interval(changes, level)
+    low, high = percentile_interval(changes)
     ours, theirs = (
         float(np.mean([auroc(labels, one, groups=groups) for one in some]))
         for some in (scores, other)
@@ -261,7 +259,9 @@ def _by_score(
     return places[np.argsort(scores[places], kind="stable")]
 
 
-def _interval(values: Float64[np.ndarray, " resamples"], level: float) -> tuple[float, float]:
+def percentile_interval(
+    values: Float64[np.ndarray, " resamples"] | Sequence[float], level: float = 0.95
+) -> tuple[float, float]:
     if not 0 < level < 1:
         raise InputError(f"level is {level}: give a fraction between 0 and 1, such as 0.95")
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])

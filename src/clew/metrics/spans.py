@@ -41,17 +41,13 @@ def span_f1(
 
 
 def bootstrap_span_f1(
-    counts: Sequence[tuple[int, int, int]],
-    clusters: Shaped[np.ndarray, " texts"],
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    counts: Sequence[tuple[int, int, int]], clusters: Shaped[np.ndarray, " texts"]
 ) -> tuple[float, float]:
     """The 95% interval of `span_f1`, by drawing whole clusters."""
     _, places = np.unique(clusters, return_inverse=True)
-    count, random = int(places.max()) + 1, np.random.default_rng(seed)
+    count, random = int(places.max()) + 1, np.random.default_rng(0)
     sums = np.zeros((count, 3))
     np.add.at(sums, places, np.asarray(counts, np.float64))
-    drawn = random.multinomial(count, np.full(count, 1 / count), size=resamples) @ sums
+    drawn = random.multinomial(count, np.full(count, 1 / count), size=RESAMPLES) @ sums
     low, high = np.quantile(2 * drawn[:, 2] / (drawn[:, 0] + drawn[:, 1]).clip(1), [0.025, 0.975])
     return float(low), float(high)

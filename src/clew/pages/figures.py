@@ -79,13 +79,13 @@ def nice_ticks(low: float, high: float, *, count: int = 5, is_whole: bool = Fals
     return [round(number * step, 10) for number in range(first, last + 1)]
 
 
-def padded_range(values: Iterable[float], *, share: float = 0.05) -> tuple[float, float]:
-    """From the least to the greatest, padded on both sides; (0, 1) without values."""
+def padded_range(values: Iterable[float]) -> tuple[float, float]:
+    """From the least to the greatest, padded by 5% on both sides; (0, 1) without values."""
     known = [value for value in values if math.isfinite(value)]
     if not known:
         return 0.0, 1.0
     low, high = min(known), max(known)
-    room = (high - low) * share or 0.05
+    room = 0.05 * (high - low) or 0.05
     return low - room, high + room
 
 

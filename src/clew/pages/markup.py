@@ -5,7 +5,7 @@ import html
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import TypeAlias
@@ -94,10 +94,6 @@ class Section:
     reading: str = ""
     pictures: Mapping[str, Sequence[Sequence[Html]]] = field(default_factory=dict)
     missing: str = ""
-
-    def if_there(self, figure: object, reason: str) -> "Section":
-        """This section, hidden with `reason` if `figure` is empty."""
-        return self if figure else replace(self, missing=reason)
 
 
 def make_section(

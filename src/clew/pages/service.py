@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Event, Reporter
+from clew.base.settings import check_least
 from clew.base.typed_json import compact_json
 from clew.pages.api import (
     CONTENT_TYPE,
@@ -191,8 +192,7 @@ def run_service(
 def connection_limits(max_body_bytes: int, connections: int = 512) -> Limits:
     """For many clients at a time, each of which may keep its connection open while it waits for
     an answer."""
-    if max_body_bytes < 1:
-        raise InputError("it must be 1 or more.", setting="max_body_bytes", value=max_body_bytes)
+    check_least("max_body_bytes", max_body_bytes)
     return Limits(body_bytes=max_body_bytes, connections=connections)
 
 
@@ -227,6 +227,10 @@ def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None
 
     text = compact_json(content)
     return Response(text, status_code=status, media_type="application/json", headers=headers)
+
+
+def reply_error(error: ApiError) -> "Response":
+    return reply(error.body(), error.status, error.headers)
 
 
 async def read_json(request: "Request") -> Any:
@@ -271,28 +275,27 @@ def _add_errors(app: "FastAPI") -> None:
 
     @app.exception_handler(ApiError)
     async def explain(_: object, error: ApiError) -> "Response":
-        return reply(error.body(), error.status, error.headers)
+        return reply_error(error)
 
     @app.exception_handler(InputError)
     async def explain_input(_: object, error: InputError) -> "Response":
-        return reply(ApiError(400, str(error), code="invalid_value").body(), 400)
+        return reply_error(ApiError(400, str(error), code="invalid_value"))
 
     @app.exception_handler(HTTPException)
     async def explain_status(_: object, error: HTTPException) -> "Response":
-        return reply(of_status(error.status_code).body(), error.status_code)
+        return reply_error(of_status(error.status_code))
 
     @app.exception_handler(RequestValidationError)
     async def explain_value(_: object, error: RequestValidationError) -> "Response":
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])
-        return reply(invalid(where, f"{where}: {first['msg']}.").body(), 400)
+        return reply_error(invalid(where, f"{where}: {first['msg']}."))
 
     @app.exception_handler(Exception)
     async def apologize(_: object, error: Exception) -> "Response":
         from clew.base.memory import is_out_of_memory
 
-        told = out_of_memory() if is_out_of_memory(error) else failed()
-        return reply(told.body(), told.status, told.headers)
+        return reply_error(out_of_memory() if is_out_of_memory(error) else failed())
 
 
 logger = logging.getLogger(__name__)
@@ -315,8 +318,7 @@ class Front:
         if self.app is not None:
             await self.app(scope, receive, send)
             return
-        error = loading()
-        response = reply(error.body(), error.status, error.headers)
+        response = reply_error(loading())
         if scope["path"] == "/healthz":
             response = reply({"status": "loading"})
         elif (found := self._page.read(scope["path"])) is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clew.base.commands import select, takes
 from clew.base.errors import ClewError, InputError
-from clew.base.progress import Note, Reporter, log_event
+from clew.base.progress import Note, Reporter, load_modules, log_event
 from clew.base.settings import (
     as_path,
     check_exists,
@@ -246,6 +246,7 @@ def train(given: TrainSettings) -> "ClassifierResult":
     request, pattern_set = select(PlanRequest, given), _open_set_to_train(given)
     check_folders(given.data)
     check_writable("out", given.out)
+    load_modules(given.reporter or log_event, "clew.patterns.flow")
     from clew.engine.tracking import tracked
     from clew.loading.splits import parse_split
     from clew.patterns.flow import plan_training, run_training
@@ -344,6 +345,8 @@ def evaluate(given: EvaluateSettings) -> "ClassifierResult":
     """
     _check_model(given)
     check_folders(given.data)
+    reporter = given.reporter or log_event
+    load_modules(reporter, "clew.patterns.flow")
     from clew.patterns.flow import ClassifierResult, write_page
     from clew.patterns.library.choose import choose_model
     from clew.patterns.training.evaluate import evaluate_patterns, usual_evaluation_folder
@@ -351,7 +354,6 @@ def evaluate(given: EvaluateSettings) -> "ClassifierResult":
     chosen = choose_model(given.name, model=given.model, library=given.library)
     data = Path(given.data)
     folder = as_path(given.out) or usual_evaluation_folder(chosen.model, data)
-    reporter = given.reporter or log_event
     results = evaluate_patterns(
         chosen.model,
         data,
@@ -400,11 +402,12 @@ def clean_photos(given: CleanSettings) -> "CleanResult":
     from clew.pages.server import require_web
 
     check_folders(given.data)
+    if given.web:
+        require_web()
+    load_modules(given.reporter or log_event, "clew.patterns.cleaning.session")
     from clew.patterns.cleaning.findings import CleanPlace
     from clew.patterns.cleaning.session import decide_on_page, search_problems, undo_changes
 
-    if given.web:
-        require_web()
     place = CleanPlace.choose(given)
     if given.undo:
         return undo_changes(place, given.undo)
@@ -435,6 +438,7 @@ def find_similar(given: SimilarSettings) -> "tuple[SimilarPhoto, ...]":
     if not Path(given.image).expanduser().is_file():
         raise InputError(f'there is no photo "{given.image}": check the path.')
     check_folders(given.data)
+    load_modules(given.reporter or log_event, "clew.patterns.cleaning.search")
     from clew.patterns.cleaning.findings import CleanPlace
     from clew.patterns.cleaning.search import find_similar_photos
 
@@ -548,6 +552,7 @@ def identify(given: IdentifySettings) -> "IdentifyResult":
     _check_model(given)
     check_exists("photos", given.photos)
     check_writable("out", given.out)
+    load_modules(given.reporter or log_event, "clew.patterns.identification.identify")
     from clew.patterns.identification.identify import identify_photos
 
     result = identify_photos(given)

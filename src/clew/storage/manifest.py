@@ -220,22 +220,18 @@ def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Mani
     """Reads, changes and replaces the manifest under a lock that other processes respect; at a URL,
     as often as another process was faster."""
     if isinstance(store, UrlPath):
-        return _compare_and_swap(store, change)
+        place = open_place(store)
+        return swap(
+            lambda: _read_version(store),
+            lambda manifest, version: place.replace(MANIFEST_NAME, _encode(manifest), version),
+            change,
+        )
     with manifest_lock(store):
         before = read_manifest(store)
         manifest = change(before)
         if manifest != before:
             write_manifest(store, manifest)
     return manifest
-
-
-def _compare_and_swap(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
-    place = open_place(store)
-    return swap(
-        lambda: _read_version(store),
-        lambda manifest, version: place.replace(MANIFEST_NAME, _encode(manifest), version),
-        change,
-    )
 
 
 def swap(

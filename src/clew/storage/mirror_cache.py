@@ -23,7 +23,7 @@ from clew.storage.manifest import Sha256, ShardEntry
 from clew.storage.mirror import _REFUSED, MirrorFolder, read_limit, writing_to
 from clew.storage.place import download
 from clew.storage.reading import hash_file, read_json
-from clew.storage.writing import lock_file
+from clew.storage.writing import lock_file, open_no_link
 
 logger = logging.getLogger(__name__)
 
@@ -298,7 +298,7 @@ def _read_record(path: Path) -> _Record | None:
 
 def _write_record(path: Path, found: os.stat_result, sha256: str) -> None:
     """In one write, and not synced: what is half-written is not a record."""
-    with open(_record_of(path), "wb", opener=_create_no_link) as file:
+    with open(_record_of(path), "wb", opener=open_no_link) as file:
         file.write(json.dumps(_describe(found, sha256)).encode())
 
 
@@ -315,10 +315,6 @@ def _boot_id() -> str:
 
 def _record_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.json")
-
-
-def _create_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)
 
 
 def _full(cache_dir: Path, reason: str) -> CacheFullError:

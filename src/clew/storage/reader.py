@@ -296,21 +296,16 @@ class StoreReader:
         return self._peeked[index]
 
     def _check_same_types(self, reader: ShardReader) -> None:
-        try:
-            self._compare_types(reader.path.name, reader.schema)
-        except ValueError as error:
-            raise _wrong_columns(reader.path, error) from None
-
-    def _compare_types(self, file: str, schema: pa.Schema) -> None:
         if self._first is None:
-            self._first = (file, schema)
+            self._first = (reader.path.name, reader.schema)
         other, first = self._first
-        for field in () if schema.equals(first) else schema:
+        for field in () if reader.schema.equals(first) else reader.schema:
             if field.name in first.names and first.field(field.name).type != field.type:
-                raise ValueError(
+                raise _wrong_columns(
+                    reader.path,
                     f"has the column {shortened(field.name)} with the type "
                     f"{shortened(str(field.type))}, but in {other} it is "
-                    f"{shortened(str(first.field(field.name).type))}"
+                    f"{shortened(str(first.field(field.name).type))}",
                 )
 
 
@@ -354,7 +349,7 @@ def map_whole(path: Path) -> pa.Buffer:
         return file.read_buffer()
 
 
-def _wrong_columns(path: Path, error: ValueError) -> StoreError:
+def _wrong_columns(path: Path, error: object) -> StoreError:
     return StoreError(
         f"{path.name} in {path.parent} {error}: re-create the store with the command that wrote it."
     )

@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -188,13 +189,7 @@ class UploadingWriter(ShardWriter):
         path = self._fetch(self._place, entry.file, "other")
         if not path.exists() or not self._has_same_rows(path):
             return None
-        return ShardEntry(
-            batch_number=entry.batch_number,
-            file=entry.file,
-            rows=entry.rows,
-            bytes=path.stat().st_size,
-            sha256=hash_file(path),
-        )
+        return replace(entry, bytes=path.stat().st_size, sha256=hash_file(path))
 
     def _has_same_rows(self, path: Path) -> bool:
         try:

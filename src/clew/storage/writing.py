@@ -82,21 +82,21 @@ def remove_abandoned(folder: Path, name: str | None = None) -> None:
             continue
         if irregular_kind(part, follow_links=False) is not None:
             continue
-        with suppress(OSError), open(part, "rb", opener=_open_no_link) as left:
+        with suppress(OSError), open(part, "rb", opener=open_no_link) as left:
             fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
 
 
 def create_file(path: Path) -> BinaryIO:
     """Opens a new file for writing; raises FileExistsError if the name is taken."""
-    return open(path, "xb", buffering=_BUFFER_BYTES, opener=_open_no_link)  # noqa: SIM115
+    return open(path, "xb", buffering=_BUFFER_BYTES, opener=open_no_link)  # noqa: SIM115
 
 
 def append_to_file(path: Path) -> BinaryIO:
     """Opens a file, new or existing, to add to its end and to read it; raises StoreError if a link
     or anything else that is not a regular file has its name."""
     is_leftover(path)
-    return open(path, "ab+", opener=_open_no_link)  # noqa: SIM115
+    return open(path, "ab+", opener=open_no_link)  # noqa: SIM115
 
 
 def lock_file(path: Path, *, timeout_seconds: float = -1) -> filelock.BaseFileLock:
@@ -106,7 +106,8 @@ def lock_file(path: Path, *, timeout_seconds: float = -1) -> filelock.BaseFileLo
     return filelock.FileLock(path, timeout=timeout_seconds)
 
 
-def _open_no_link(path: str, flags: int) -> int:
+def open_no_link(path: str, flags: int) -> int:
+    """An opener that does not follow a link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 

@@ -37,7 +37,7 @@ def test_comparison_after_a_training_has_its_settings_and_networks() -> None:
     config = CompareConfig.after_training(trained)
     assert (config.train_on, config.test_on) == ((A,), (A,))
     assert config.out == B / "compare" and config.overwrite
-    assert config.training == trained.training
+    assert config.describe() == trained.describe()
     assert config.methods is not None
     assert {"lstm", "perplexity"} <= {*config.methods} and "gvae" not in config.methods
 

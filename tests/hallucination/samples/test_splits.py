@@ -151,31 +151,31 @@ def test_duplicate_question_follows_its_first_file_when_splitting_by_file() -> N
     batches = np.repeat(np.arange(44), 10)
     ids = make_ids(440)
     ids[435] = ids[3]
-    result = assign_splits_by_file(batches, ids, None, shares=SHARES)
+    split, moved = assign_splits_by_file(batches, ids, None, shares=SHARES)
     expected = np.repeat([0, 1, 2], [310, 60, 70])
     expected[435] = 0
-    np.testing.assert_array_equal(result.split, expected)
-    assert result.moved == 1
+    np.testing.assert_array_equal(split, expected)
+    assert moved == 1
 
 
 def test_new_duplicate_follows_hand_edited_split_when_splitting_by_file() -> None:
     ids, texts = ["a", "b", "c", "again"], ["who?", "where?", "when?", "Who"]
-    result = assign_splits_by_file(
+    split, _ = assign_splits_by_file(
         [0, 1, 2, 3], ids, texts, shares=SHARES, previous={"a": "test", "b": "validation"}
     )
-    assert result.split[3] == result.split[0] == 2
+    assert split[3] == split[0] == 2
 
 
 def test_new_files_do_not_move_existing_ones_when_splitting_by_file() -> None:
     ids = make_ids(500)
-    first = assign_splits_by_file(np.repeat(np.arange(44), 10), ids[:440], None, shares=SHARES)
-    names = np.array(["train", "validation", "test"])[first.split]
+    first, _ = assign_splits_by_file(np.repeat(np.arange(44), 10), ids[:440], None, shares=SHARES)
+    names = np.array(["train", "validation", "test"])[first]
     previous = dict(zip(ids[:440], names.tolist(), strict=True))
-    grown = assign_splits_by_file(
+    grown, _ = assign_splits_by_file(
         np.repeat(np.arange(50), 10), ids, None, shares=SHARES, previous=previous
     )
-    np.testing.assert_array_equal(grown.split[:440], first.split)
-    assert np.bincount(grown.split).tolist() == [350, 80, 70]
+    np.testing.assert_array_equal(grown[:440], first)
+    assert np.bincount(grown).tolist() == [350, 80, 70]
 
 
 def make_table() -> Splits:

@@ -27,6 +27,17 @@ def test_every_photo_is_predicted_in_order(
     assert {one.digest for one in found} == {row.digest for row in read_splits(trained)}
 
 
+def test_photos_known_by_their_digest_are_only_read(trained: Path, photos: Path) -> None:
+    model, some = load_classifier(trained, "cpu"), find_classes(photos).photos[:6]
+    every = list(predict_photos(model, some))
+    known = {one.digest for one in every[::2] if one.digest}
+    found = list(predict_photos(model, some, besides=known))
+    assert [one.digest for one in found] == [one.digest for one in every]
+    assert [one.label for one in found] == [
+        None if one.digest in known else one.label for one in every
+    ]
+
+
 def test_most_likely_classes_come_first(trained: Path, photos: Path) -> None:
     model = load_classifier(trained, "cpu")
     [one] = predict_photos(model, find_photos(photos / "azul" / "photo 1.png").photos)

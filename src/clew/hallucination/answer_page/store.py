@@ -107,7 +107,7 @@ def _refuse_folder_of_stores(path: Path) -> None:
 
 def _where_traces_are(path: Path) -> str:
     """Which folder to give instead: one nearby, or at least the name stored with the samples."""
-    name = _source_name(path)
+    name = _text(_sample_settings(path).get("source"), "store")
     found = [store for folder in _near(path) for store in _trace_stores_in(folder)]
     found.sort(key=lambda store: store.name != name)
     if found and (name is None or found[0].name == name):
@@ -214,7 +214,8 @@ def find_traces(samples: Path) -> Path | None:
         return None
     wanted = {source.get("sha256") for source in sources if isinstance(source, dict)}
     found = (store for folder in _near(samples) for store in _trace_stores_in(folder))
-    return next((store for store in found if wanted <= _shard_hashes(store)), None)
+    hashes = ((store, {one.sha256 for one in read_manifest(store).shards}) for store in found)
+    return next((store for store, held in hashes if wanted <= held), None)
 
 
 def find_scores(samples: Path) -> Path | None:
@@ -225,11 +226,6 @@ def find_scores(samples: Path) -> Path | None:
         return None
     paths = (folder / Path(name).name for folder in _near(samples))
     return next((path for path in paths if path.is_file() and hash_file(path) == wanted), None)
-
-
-def _source_name(samples: Path) -> str | None:
-    """The name of the store that the samples were made from."""
-    return _text(_sample_settings(samples).get("source"), "store")
 
 
 def _near(path: Path) -> list[Path]:
@@ -252,10 +248,6 @@ def _sample_settings(samples: Path) -> dict[str, Any]:
         if (folder / MANIFEST_NAME).exists():
             return dict(read_manifest(folder).settings)
     return {}
-
-
-def _shard_hashes(store: Path) -> set[str]:
-    return {shard.sha256 for shard in read_manifest(store).shards}
 
 
 def _text(value: Any, key: str) -> str | None:

@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - the imports for type checkers
 """Run a language model over questions and record one trace per answer. Names are imported lazily: a
 prompt is read without transformers."""
 
@@ -5,24 +6,13 @@ from typing import TYPE_CHECKING
 
 from clew.base.lazy import lazy_names
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the names of `_HOMES`
     from clew.hallucination.capture.clustered import extract_on_cluster
     from clew.hallucination.capture.config import ExtractConfig, ExtractResult
     from clew.hallucination.capture.extracting import extract
     from clew.hallucination.llm.models import LoadedModel, load_model
     from clew.hallucination.questions import Question, QuestionSet, load_questions
 
-__all__ = [
-    "ExtractConfig",
-    "ExtractResult",
-    "LoadedModel",
-    "Question",
-    "QuestionSet",
-    "extract",
-    "extract_on_cluster",
-    "load_model",
-    "load_questions",
-]
 _HOMES = {
     **dict.fromkeys(("ExtractConfig", "ExtractResult"), "config"),
     "extract": "extracting",
@@ -30,4 +20,5 @@ _HOMES = {
     **dict.fromkeys(("LoadedModel", "load_model"), ".llm.models"),
     **dict.fromkeys(("Question", "QuestionSet", "load_questions"), ".questions"),
 }
+__all__ = [*sorted(_HOMES)]
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -3,7 +3,8 @@
 import functools
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,12 +45,13 @@ def extract_on_cluster(
     _refuse_unfit(config)
     questions = questions or load_rows(config.questions, config.num_samples, config.answers)
     config = _with_full_paths(config)
-    with connected(cluster) as found, _ClusterRun(config.out) as run:
+    count_done = functools.partial(_count_done, config.out)
+    with connected(cluster) as found, _run_lease(config.out) as run:
         plan = _plan(config, found, len(questions.questions), workers)
         reporter(Note(str(plan)))
         worker = replace(config, join=True, threads=plan.threads)
-        work = functools.partial(_work, worker, questions, run.name)
-        outcomes = run_workers(found, plan, work, reporter, should_stop, run.count_done)
+        work = functools.partial(_work, worker, questions, run)
+        outcomes = run_workers(found, plan, work, reporter, should_stop, count_done)
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
     manifest = read_manifest(config.out) if has_manifest(config.out) else None
     return ExtractResult(
@@ -61,28 +63,22 @@ def extract_on_cluster(
     )
 
 
-class _ClusterRun:
-    """A lease that all workers must see: on a machine where `out` is another folder, they do
-    not."""
+@contextmanager
+def _run_lease(out: Path) -> Iterator[str]:
+    """The name of a lease that all workers must see: on a machine where `out` is another folder,
+    they do not."""
+    name, leases = f"run-{secrets.token_hex(8)}", Leases(open_place(out).child(WORK_FOLDER))
+    leases.claim(name)
+    try:
+        with Heartbeat(leases):
+            yield name
+    finally:
+        leases.release_all()
+        leases.tidy()
 
-    def __init__(self, out: Path) -> None:
-        self.name = f"run-{secrets.token_hex(8)}"
-        self._out = out
-        self._leases = Leases(open_place(out).child(WORK_FOLDER))
-        self._heartbeat = Heartbeat(self._leases)
 
-    def __enter__(self) -> "_ClusterRun":
-        self._leases.claim(self.name)
-        self._heartbeat.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._heartbeat.__exit__()
-        self._leases.release_all()
-        self._leases.tidy()
-
-    def count_done(self) -> int:
-        return read_manifest(self._out).rows if has_manifest(self._out) else 0
+def _count_done(out: Path) -> int:
+    return read_manifest(out).rows if has_manifest(out) else 0
 
 
 def _work(

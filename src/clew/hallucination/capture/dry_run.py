@@ -19,6 +19,7 @@ from jaxtyping import Float64
 
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Event, Reporter, WorkEnded, WorkStarted, log_event
+from clew.base.settings import check_least
 from clew.base.texts import bytes_text
 from clew.base.urls import is_url
 from clew.hallucination.capture.config import ExtractConfig
@@ -119,8 +120,7 @@ def predict_run(
 ) -> CapturePlan:
     """Capture a sample of the questions into a temporary folder, and predict the run. Nothing is
     written to `config.out`. Raises ClewError as `extract` does."""
-    if workers < 1:
-        raise InputError("it must be 1 or more.", setting="workers", value=workers)
+    check_least("workers", workers)
     target = None if gpu is None else find_gpu(gpu)
     questions = questions or load_rows(config.questions, config.num_samples, config.answers)
     sample = SampleRun(config, questions, reporter or log_event)

@@ -29,7 +29,7 @@ from clew.hallucination.capture.job import (
     prepare_job,
 )
 from clew.hallucination.capture.shard import Background, ShardCapture
-from clew.hallucination.capture.store import TraceStore
+from clew.hallucination.capture.store import MACHINE_KEY, TraceStore
 from clew.hallucination.labels.normalize import answer_words
 from clew.hallucination.llm.device_map import explain_spread, is_spread
 from clew.hallucination.llm.models import LoadedModel, load_model, settle_threads
@@ -156,7 +156,8 @@ def _choose_threads(config: ExtractConfig, store: TraceStore) -> int | None:
     rounds in the same way, unless it has fewer cores."""
     if config.threads is not None or not config.join:
         return config.threads
-    return min(store.recorded_threads or torch.get_num_threads(), count_cores())
+    recorded = store.recorded_settings.get(MACHINE_KEY, {}).get("threads")
+    return min(recorded or torch.get_num_threads(), count_cores())
 
 
 def _capture_shards(
@@ -198,7 +199,7 @@ def _capture_shards(
         waiting=f"{'reading' if config.is_given else 'answering'} the first questions",
     )
     made = 0
-    with report_work(reporter, started), Background(reporter) as background:
+    with report_work(reporter, started), closing(Background(reporter)) as background:
         for claim in store.claims(should_stop, background.wait, reporter):
             made += ShardCapture(job, claim, reporter, should_stop, background, settle).run()
         background.wait()

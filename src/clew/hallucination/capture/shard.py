@@ -65,12 +65,6 @@ class Background:
         self._pending: deque[Future[None]] = deque()
         self._failed = False
 
-    def __enter__(self) -> "Background":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def do(self, task: Callable[[], WorkAdvanced]) -> None:
         self.wait(leaving=2)
         self._pending.append(self._thread.submit(self._run, task))

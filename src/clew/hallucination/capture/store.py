@@ -182,12 +182,6 @@ class TraceStore:
         """Those that the store was started with, empty if there is none yet."""
         return read_manifest(self.path).settings if has_manifest(self.path) else {}
 
-    @property
-    def recorded_threads(self) -> int | None:
-        """The CPU threads that the store was started with, None if there is none yet."""
-        recorded: int | None = self.recorded_settings.get(MACHINE_KEY, {}).get("threads")
-        return recorded
-
     def reload(self) -> None:
         """Read the manifest again: other parts write to it too."""
         self.manifest = read_manifest(self.path)

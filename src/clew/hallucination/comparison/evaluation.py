@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy  # its modules load on first use
 
 from clew.base.errors import ClewError, InputError
 from clew.hallucination.comparison.methods import AnyMethod
@@ -17,7 +18,6 @@ from clew.hallucination.comparison.trial import (
     Excluded,
     Labels,
     Measured,
-    Row,
     Trial,
     TrialResult,
     count_rarer,
@@ -127,7 +127,7 @@ def over_seeds(is_seeded: bool, test_aurocs: Sequence[float]) -> dict[str, Any]:
 
 
 _MEANS = (
-    *("test_auprc", "test_f1", "test_accuracy", "test_ece", "test_aurc"),
+    *("val_auroc", "test_auprc", "test_f1", "test_accuracy", "test_ece", "test_aurc"),
     *("threshold", "train_seconds", "ms_per_answer", "bytes_per_answer"),
 )
 
@@ -284,27 +284,21 @@ def _mean_over_sets(
 ) -> Measured:
     """Every set counts the same. The validation AUROC is that of the left-out sets' own validation
     splits: it is of transfer too, and no method was fitted on them."""
-    row = _join_rows(measured)
     scores = np.concatenate([one.test_scores for one in measured])
+    joined = _join(measured, scores, labels, [one.seed_scores for one in measured])
     chosen_on = _mean_on(parts, measured, _is_own_validation)
-    fitted_on = float(np.mean([one.row["val_auroc"] for one in measured]))
-    row["val_auroc"] = fitted_on if chosen_on is None else chosen_on
+    if chosen_on is not None:
+        joined.row["val_auroc"] = chosen_on
     own = SPLIT_NAMES.index("test")
-    row["test_split_auroc"] = _mean_on(parts, measured, lambda part: part.own_splits == own)
-    row["test_auroc"] = auroc(labels.test, scores, groups=labels.groups)
-    row["test_auroc_ci"] = list(bootstrap_auroc(labels.test, scores, **labels.dependence))
-    return _finish(row, measured, scores, labels, [one.seed_scores for one in measured])
+    joined.row["test_split_auroc"] = _mean_on(parts, measured, lambda part: part.own_splits == own)
+    return joined
 
 
 def _join_folds(_: Sequence[Part], measured: Sequence[Measured], labels: Labels) -> Measured:
     """Answers are ranked within their fold: the scores of two detectors have different scales."""
-    row = _join_rows(measured)
     ranks = np.concatenate([rank_scores(one.test_scores) for one in measured])
-    row["val_auroc"] = float(np.mean([one.row["val_auroc"] for one in measured]))
-    row["test_auroc"] = auroc(labels.test, ranks)
-    row["test_auroc_ci"] = list(bootstrap_auroc(labels.test, ranks, **labels.dependence))
     seeds = [tuple(rank_scores(scores) for scores in one.seed_scores) for one in measured]
-    return _finish(row, measured, ranks, labels, seeds)
+    return _join(measured, ranks, labels, seeds)
 
 
 def _mean_on(
@@ -322,19 +316,7 @@ def _mean_on(
 
 def rank_scores(scores: np.ndarray) -> np.ndarray:
     """Between 0 and 1; ties get the mean of their ranks."""
-    _, group, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - counts / 2)[group] / len(scores)
-
-
-def _join_rows(measured: Sequence[Measured]) -> Row:
-    rows = [one.row for one in measured]
-    return {
-        **rows[0],
-        **{name: float(np.mean([row[name] for row in rows])) for name in _MEANS},
-        "chosen": _join_chosen([row["chosen"] for row in rows]),
-        "by_layer": _join_layers([row["by_layer"] for row in rows]),
-    }
+    return (scipy.stats.rankdata(scores) - 0.5) / len(scores)
 
 
 def _join_chosen(chosen: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -354,16 +336,25 @@ def _join_layers(by_layer: Sequence[dict[str, list[float]] | None]) -> dict[str,
     return {split: np.mean([one[split] for one in known], axis=0).tolist() for split in known[0]}
 
 
-def _finish(
-    row: Row,
+def _join(
     measured: Sequence[Measured],
     scores: np.ndarray,
     labels: Labels,
     seeds: Sequence[tuple[np.ndarray, ...]],
 ) -> Measured:
+    """The same method in several trials as one; `scores` and `seeds` are comparable over them."""
+    rows = [one.row for one in measured]
     every = tuple(np.concatenate(one) for one in zip(*seeds, strict=True))
-    is_seeded = row["test_auroc_mean"] is not None
-    row |= over_seeds(is_seeded, [auroc(labels.test, one, groups=labels.groups) for one in every])
+    aurocs = [auroc(labels.test, one, groups=labels.groups) for one in (scores, *every)]
+    row = {
+        **rows[0],
+        **{name: float(np.mean([row[name] for row in rows])) for name in _MEANS},
+        "test_auroc": aurocs[0],
+        "test_auroc_ci": list(bootstrap_auroc(labels.test, scores, **labels.dependence)),
+        **over_seeds(rows[0]["test_auroc_mean"] is not None, aurocs[1:]),
+        "chosen": _join_chosen([row["chosen"] for row in rows]),
+        "by_layer": _join_layers([row["by_layer"] for row in rows]),
+    }
     return Measured(
         row=row,
         place=measured[0].place,

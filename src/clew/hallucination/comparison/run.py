@@ -250,9 +250,8 @@ class _Run:
         left = trial.size * methods / self._most
         left += sum(one.size for one in self._trials[number + 1 :])
         seconds = self._seconds / self._done * left if self._done else None
-        count = len(self._trials)
-        name = trial.name
-        self.reporter(StoreStarted(name=name, number=number + 1, count=count, seconds_left=seconds))
+        place: dict[str, int] = {"number": number + 1, "count": len(self._trials)}
+        self.reporter(StoreStarted(name=trial.name, **place, seconds_left=seconds))
 
 
 def _run_method(

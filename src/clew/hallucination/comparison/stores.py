@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from clew.base.errors import InputError
+from clew.hallucination.detectors.probes.method import Wrapped
 from clew.hallucination.detectors.training.samples import (
     DataSource,
     MixedData,
@@ -90,24 +91,19 @@ class Store:
 
 
 @dataclass(frozen=True, eq=False)
-class CommonFields:
+class CommonFields(Wrapped):
     """The answers of a store with only some of their fields, so that a method with optional inputs
     sees no others."""
 
-    data: AnswerData
-    fields: frozenset[str]
+    common: frozenset[str]
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.common
 
     @property
     def labels(self) -> dict[str, np.ndarray]:
         return self.data.labels
-
-    @property
-    def layers(self) -> int:
-        return self.data.layers
-
-    @property
-    def without_attention(self) -> tuple[int, ...]:
-        return self.data.without_attention
 
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
         return self.data.read(field, split, layer=layer)

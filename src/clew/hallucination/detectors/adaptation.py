@@ -8,13 +8,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int
 
 from clew.base.errors import InputError
-from clew.hallucination.detectors.probes.fitting import (
-    Array,
-    Linear,
-    doubled,
-    library,
-    to_numpy,
-)
+from clew.hallucination.detectors.probes.fitting import Array, Linear, doubled, library, to_numpy
 from clew.hallucination.detectors.probes.fusion import CONFIDENCE, read_confidence
 from clew.hallucination.detectors.probes.gated import Gaussian
 from clew.hallucination.detectors.probes.method import Features

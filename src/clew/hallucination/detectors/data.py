@@ -111,8 +111,9 @@ class Promise:
         return (
             f"at most {self.max_wrong_shown:.1%} of the answers shown are wrong "
             f"({self.confidence:.0%} confidence), for answers like the {self.answers:,} labeled "
-            f"ones{tell_not_shown(self)}; {self.share_shown:.0%} [{low:.0%}, {high:.0%}] of the "
-            f"answers are shown, those with a risk of at most {self.threshold:.3f}"
+            f"ones{tell_not_shown(self.not_familiar, self.unchecked)}; {self.share_shown:.0%} "
+            f"[{low:.0%}, {high:.0%}] of the answers are shown, those with a risk of at most "
+            f"{self.threshold:.3f}"
         )
 
 
@@ -136,16 +137,8 @@ class RiskPolicy:
         return self.on_risk != "flag" and risk_level != "low"
 
 
-class _NotShown(Protocol):
-    @property
-    def not_familiar(self) -> int: ...
-
-    @property
-    def unchecked(self) -> int: ...
-
-
-def tell_not_shown(found: _NotShown) -> str:
-    parts = (("not familiar", found.not_familiar), ("not checked", found.unchecked))
+def tell_not_shown(not_familiar: int, unchecked: int) -> str:
+    parts = (("not familiar", not_familiar), ("not checked", unchecked))
     words = " and ".join(f"{count:,} {name}" for name, count in parts if count)
     return f" ({words}: not shown)" if words else ""
 

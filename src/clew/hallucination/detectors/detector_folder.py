@@ -49,12 +49,7 @@ from clew.hallucination.detectors.detector import (
     has_arrays,
     on_host,
 )
-from clew.hallucination.detectors.folder import (
-    DETECTOR_JSON,
-    WEIGHTS,
-    explain_missing,
-    find_folder,
-)
+from clew.hallucination.detectors.folder import DETECTOR_JSON, WEIGHTS, explain_missing, find_folder
 from clew.hallucination.detectors.probes.gated import Distance
 from clew.hallucination.detectors.probes.registry import find_scorer_class, kind_of
 from clew.hallucination.detectors.registry import NETWORKS

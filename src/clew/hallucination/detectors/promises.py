@@ -61,10 +61,12 @@ class Refusal:
 
     @property
     def text(self) -> str:
-        labeled = f"{counted(self.answers, 'labeled answer')}{tell_not_shown(self)}"
+        labeled = counted(self.answers, "labeled answer")
+        not_shown = tell_not_shown(self.not_familiar, self.unchecked)
         found = [
             f"cannot promise at most {self.max_wrong_shown:.1%} wrong among the answers shown with "
-            f"{self.confidence:.0%} confidence: {labeled} do not prove it for any threshold."
+            f"{self.confidence:.0%} confidence: {labeled}{not_shown} do not prove it for any "
+            "threshold."
         ]
         if self.least_withheld:
             found.append(

@@ -72,10 +72,7 @@ def adapt_reader(
         kept = f"trained on them, its AUROC on other documents is lower by {lost:.3f}"
         figures["kept_ranking"] = kept
     labels = {"labels": len(answers), "hallucinated": sum(one.hallucinated for one in answers)}
-    thresholds = {
-        "threshold_before": known.threshold,
-        "threshold_after": after.settings.threshold,
-    }
+    thresholds = {"threshold_before": known.threshold, "threshold_after": after.settings.threshold}
     return after, {"kept_ranking": None, **figures, **labels, **thresholds, "unlabeled": 0}
 
 

@@ -83,9 +83,5 @@ def _load() -> Reader:
 
 
 READER_METHOD = Method(
-    "reader",
-    "Grounded reader",
-    "no training",
-    _NEEDS,
-    lambda _: Fitted(scorer=ReaderScore()),
+    "reader", "Grounded reader", "no training", _NEEDS, lambda _: Fitted(scorer=ReaderScore())
 )

@@ -4,7 +4,7 @@ sequence, in both directions, with low-rank changes of its weights and a head pe
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -40,12 +40,7 @@ class ReaderPiece:
     place: int
 
 
-class _HasTokens(Protocol):
-    @property
-    def tokens(self) -> list[int]: ...
-
-
-_Piece = TypeVar("_Piece", bound=_HasTokens)
+_Piece = TypeVar("_Piece", bound=ReaderPiece)
 
 
 class LowRank(nn.Module):
@@ -164,13 +159,12 @@ class ReaderNetwork(nn.Module):
         CPU, models of the Llama family are known to."""
         tokens = torch.arange(8, device=self.head.weight.device).view(2, 4)
         lengths = torch.tensor([4, 3])
-        if not tokens.is_cuda and self.model.config.model_type == "llama":
-            self.model.set_attn_implementation(_PACKED)
-            self.is_packed = True
-            return
-        expected = self._read(tokens, lengths)[:, :3].float()
+        is_known = not tokens.is_cuda and self.model.config.model_type == "llama"
+        expected = None if is_known else self._read(tokens, lengths)[:, :3].float()
         self.model.set_attn_implementation(_PACKED)
         self.is_packed = True
+        if expected is None:
+            return
         try:
             found = self._read(tokens, lengths)[:, :3].float()
             self.is_packed = bool((found - expected).norm() < _SAME * expected.norm())

@@ -20,14 +20,7 @@ from clew.base.texts import shortened
 from clew.base.typed_json import Bounds, read_as
 from clew.engine.model_files import hash_tensors, misfit, read_model, write_model
 from clew.engine.plan import look_at_machine
-from clew.hallucination.detectors.data import (
-    Promise,
-    RiskLevel,
-    State,
-    Verdict,
-    judge,
-    level_of,
-)
+from clew.hallucination.detectors.data import Promise, RiskLevel, State, Verdict, judge, level_of
 from clew.hallucination.grounded.folder import (
     ADAPTER,
     BUILT_IN_READER,
@@ -66,7 +59,7 @@ from clew.storage.reading import read_json
 from clew.storage.writing import replace_file, replace_json
 
 _FORMAT = 1
-BETWEEN_SOURCES = "\n\n"
+_BETWEEN_SOURCES = "\n\n"
 # The tensor of an adapter with the negative log-probability of every token in training sources.
 SURPRISE = "surprise"
 # What a CPU reads at once stays in its cache; a GPU is kept busy.
@@ -271,7 +264,7 @@ class Reader:
         """Why rows cannot be read; of the others, tokens of the sources, and the logits."""
         reasons = [find_problem(row) for row in rows]
         readable = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
-        sources = self._encode_sources(readable)
+        sources = encode_sources(self.tokenizer, readable)
         return reasons, sources, self._find_logits(readable, sources)
 
     def _describe_all(
@@ -293,13 +286,7 @@ class Reader:
     def token_logits(self, rows: Sequence[GroundedAnswer]) -> _Logits:
         """Of every answer, the places of its tokens, and the logit of each that no window of the
         sources supports it: the lowest over all windows."""
-        return self._find_logits(rows, self._encode_sources(rows))
-
-    def _encode_sources(self, rows: Sequence[GroundedAnswer]) -> _Sources:
-        texts = [BETWEEN_SOURCES.join(row.sources) for row in rows]
-        different = list(dict.fromkeys(texts))
-        found = dict(zip(different, encode_all(self.tokenizer, different), strict=True))
-        return [found[text] for text in texts]
+        return self._find_logits(rows, encode_sources(self.tokenizer, rows))
 
     def _find_logits(self, rows: Sequence[GroundedAnswer], sources: _Sources) -> _Logits:
         answers = encode_places(self.tokenizer, [row.answer for row in rows])
@@ -513,6 +500,14 @@ def read_settings(folder: Path) -> ReaderSettings:
         raise StoreError(
             f'"{path}" cannot be read ({error}): it is damaged or was not written by clew.'
         ) from error
+
+
+def encode_sources(tokenizer: Any, rows: Sequence[GroundedAnswer]) -> _Sources:
+    """The tokens of the sources of each answer; sources that several share are encoded once."""
+    texts = [_BETWEEN_SOURCES.join(row.sources) for row in rows]
+    different = list(dict.fromkeys(texts))
+    found = dict(zip(different, encode_all(tokenizer, different), strict=True))
+    return [found[text] for text in texts]
 
 
 def without_minor(units: Sequence[UnitRisk], threshold: float) -> list[UnitRisk]:

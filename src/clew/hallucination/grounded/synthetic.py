@@ -1,36 +1,22 @@
 """Unsupported answers made from supported ones, for training only: a changed number, name or word,
 a sentence of another answer, or a source without what a sentence was taken from."""
 
+import json
 import random
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 
 from clew.hallucination.grounded.passages import GroundedAnswer, content_words, split_sentences
 
 Spans = tuple[tuple[int, int], ...]
 _NUMBER = re.compile(r"\b\d+(?:[.,]\d+)*\b")
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}(?: [A-Z][a-z]+)*")
-_OPPOSITES = {
-    **{"increase": "decrease", "increased": "decreased", "more": "less", "higher": "lower"},
-    **{"before": "after", "first": "last", "all": "some", "always": "rarely", "may": "must"},
-    **{"left": "right", "north": "south", "morning": "evening", "most": "few", "hot": "cold"},
-    **{"up to": "at least", "with": "without", "large": "small", "good": "bad", "his": "her"},
-    **{"old": "young", "high": "low", "days": "weeks", "minutes": "hours", "men": "women"},
-    **{"months": "years", "million": "billion", "he": "she", "won": "lost", "rose": "fell"},
-    **{"accepted": "rejected", "bought": "sold", "confirmed": "denied", "opened": "closed"},
-    **{"allowed": "banned", "supported": "opposed", "joined": "left", "began": "ended"},
-    **{"man": "woman", "father": "mother", "son": "daughter", "brother": "sister"},
-    **{"Monday": "Thursday", "Tuesday": "Friday", "Wednesday": "Saturday", "January": "June"},
-    **{"March": "October", "April": "November", "July": "December", "August": "February"},
-    **{"east": "west", "early": "late", "inside": "outside", "above": "below", "many": "few"},
-    **{"husband": "wife", "best": "worst", "win": "lose", "buy": "sell", "start": "stop"},
-}
-_NEGATIONS = {
-    **{"is": "is not", "are": "are not", "was": "was not", "will": "will not", "can": "cannot"},
-    **{"has": "has never", "should": "should not", "and": "but not"},
-}
-_SWAPS = {**_OPPOSITES, **{new: old for old, new in _OPPOSITES.items()}, **_NEGATIONS}
+# Words with their opposites, which are swapped both ways, and words with their negations.
+_WORDS = json.loads(files(__package__).joinpath("word_swaps.json").read_text("utf-8"))
+_OPPOSITES = _WORDS["opposites"]
+_SWAPS = {**_OPPOSITES, **{new: old for old, new in _OPPOSITES.items()}, **_WORDS["negations"]}
 _WORD = re.compile(rf"\b({'|'.join(sorted(map(re.escape, _SWAPS), key=len, reverse=True))})\b")
 # A sentence whose own words are in the source to this share is from there; without the sentences
 # that have them, at most to that.

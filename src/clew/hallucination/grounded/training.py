@@ -30,11 +30,11 @@ from clew.hallucination.grounded.network import (
 )
 from clew.hallucination.grounded.passages import find_problem
 from clew.hallucination.grounded.reader import (
-    BETWEEN_SOURCES,
     SURPRISE,
     BaseModel,
     Reader,
     ReaderSettings,
+    encode_sources,
     find_spans,
     fit_to_device,
     make_network,
@@ -104,17 +104,12 @@ class ReaderTraining:
 
 
 @dataclass(frozen=True, slots=True)
-class _Example:
+class _Example(ReaderPiece):
     """A piece to train on: `labels` of its answer's tokens, None if only the whole is labeled."""
 
-    piece: ReaderPiece
     labels: Tensor | None
     is_hallucinated: bool
     weight: float
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.piece.tokens
 
 
 class _Batch(NamedTuple):
@@ -129,12 +124,12 @@ class _Batch(NamedTuple):
 
     @classmethod
     def stack(cls, examples: Sequence[_Example], device: torch.device) -> Self:
-        tokens, lengths = stack_pieces([one.piece for one in examples], device)
+        tokens, lengths = stack_pieces(examples, device)
         is_answer, labels = torch.zeros(2, *tokens.shape)
         for row, one in enumerate(examples):
-            is_answer[row, one.piece.place : len(one.tokens)] = 1
+            is_answer[row, one.place : len(one.tokens)] = 1
             if one.labels is not None:
-                labels[row, one.piece.place : len(one.tokens)] = one.labels
+                labels[row, one.place : len(one.tokens)] = one.labels
         whole = [[one.labels is None, one.is_hallucinated, one.weight] for one in examples]
         return cls(
             tokens, lengths, is_answer.to(device), labels.to(device), torch.tensor(whole).to(device)
@@ -303,10 +298,7 @@ def _rate_factor(step: int, steps: int) -> float:
 
 
 def _draw_epoch(
-    tokenizer: Any,
-    answers: Sequence[GroundedLabel],
-    config: ReaderTraining,
-    chance: random.Random,
+    tokenizer: Any, answers: Sequence[GroundedLabel], config: ReaderTraining, chance: random.Random
 ) -> list[list[_Example]]:
     """The batches of an epoch, in random order."""
     rows: list[GroundedLabel] = []
@@ -330,15 +322,14 @@ def _draw_epoch(
 def _make_examples(
     tokenizer: Any, rows: Sequence[GroundedLabel], config: ReaderTraining
 ) -> list[_Example]:
-    texts = [BETWEEN_SOURCES.join(row.sources) for row in rows]
-    different = list(dict.fromkeys(texts))
-    known = dict(zip(different, encode_all(tokenizer, different), strict=True))
+    sources = encode_sources(tokenizer, rows)
     questions = encode_all(tokenizer, [row.question or "" for row in rows])
     answers = encode_places(tokenizer, [row.answer for row in rows])
     options = {"window": config.window, "overlap": config.overlap}
     frame, found = encode_frame(tokenizer), list[_Example]()
-    for row, text, question, (tokens, places) in zip(rows, texts, questions, answers, strict=True):
-        pieces = list(cut_pieces(frame, 0, known[text], question, tokens, **options))
+    each = zip(rows, sources, questions, answers, strict=True)
+    for row, source, question, (tokens, places) in each:
+        pieces = list(cut_pieces(frame, 0, source, question, tokens, **options))
         found += _label_piece(_choose_window(pieces, tokens), places, row)
     return found
 
@@ -360,7 +351,8 @@ def _label_piece(
         labels = torch.tensor([float(_overlaps(place, row.spans or ())) for place in inside])
     if labels is None or bool(labels.any()) == row.hallucinated:  # its spans may be cut off
         weight = _SYNTHETIC_WEIGHT if row.is_synthetic else 1.0
-        yield _Example(piece, labels, row.hallucinated, weight)
+        own = (piece.row, piece.tokens, piece.first, piece.place)
+        yield _Example(*own, labels, row.hallucinated, weight)
 
 
 def _overlaps(place: tuple[int, int], spans: Iterable[tuple[int, int]]) -> bool:

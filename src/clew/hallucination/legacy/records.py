@@ -193,25 +193,25 @@ def _parse_graphs(sample: Mapping[str, Any]) -> dict[str, Any]:
         raise MalformedRecordError(
             f"it is a {type(content).__name__}, not a list with one graph per layer"
         )
-    graphs = [_read_graph(graph, layer) for layer, graph in enumerate(content)]
-    if sum(len(nodes) for nodes, _, _, _ in graphs) > _MAX_NODES:
+    graphs = (_read_graph(graph, layer) for layer, graph in enumerate(content))
+    nodes, edges, attrs, notes = zip(*graphs, strict=True)
+    if sum(map(len, nodes)) > _MAX_NODES:
         raise MalformedRecordError(f"its graphs have more than {_MAX_NODES:,} nodes")
-    if len({(nodes.shape[1], attr.shape[1]) for nodes, _, attr, _ in graphs}) != 1:
+    if len({(x.shape[1], attr.shape[1]) for x, attr in zip(nodes, attrs, strict=True)}) != 1:
         raise MalformedRecordError("its layers differ in the number of node or edge features")
-    node_counts = np.array([len(nodes) for nodes, _, _, _ in graphs], np.int32)
+    node_counts = np.array([len(x) for x in nodes], np.int32)
     firsts = np.cumsum(node_counts, dtype=np.int32) - node_counts
-    edges = np.concatenate(
-        [edges + first for (_, edges, _, _), first in zip(graphs, firsts, strict=True)], axis=1
-    )
+    shifted = [pairs + first for pairs, first in zip(edges, firsts, strict=True)]
+    source, target = np.concatenate(shifted, axis=1)
     return {
-        "nodes": np.concatenate([nodes for nodes, _, _, _ in graphs]),
-        "edge_source": edges[0],
-        "edge_target": edges[1],
+        "nodes": np.concatenate(nodes),
+        "edge_source": source,
+        "edge_target": target,
         "node_counts": node_counts,
-        "edge_counts": np.array([edges.shape[1] for _, edges, _, _ in graphs], np.int32),
-        "edge_attr": np.concatenate([attr for _, _, attr, _ in graphs]),
+        "edge_counts": np.array([pairs.shape[1] for pairs in edges], np.int32),
+        "edge_attr": np.concatenate(attrs),
         "label": _read_label(sample["label"]),
-        "notes": sorted({note for _, _, _, notes in graphs for note in notes}),
+        "notes": sorted({note for some in notes for note in some}),
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -230,15 +231,11 @@ class ConvertedStore:
 
         def enter(manifest: Manifest) -> Manifest:
             shards = [s for s in manifest.shards if s.batch_number != number] + [entry]
-            known = manifest.settings["sources"]
-            sources = [s for s in known if s["batch_number"] != number] + [origin]
+            sources = manifest.sources | {number: dict(origin)}
             return replace(
                 manifest,
-                shards=tuple(sorted(shards, key=lambda s: s.batch_number)),
-                settings={
-                    **manifest.settings,
-                    "sources": sorted(sources, key=lambda s: s["batch_number"]),
-                },
+                shards=tuple(sorted(shards, key=attrgetter("batch_number"))),
+                settings={**manifest.settings, "sources": [sources[n] for n in sorted(sources)]},
                 notes=tuple(sorted({*manifest.notes, *form.notes})),
             )
 
@@ -253,8 +250,7 @@ class ConvertedStore:
     def _find_source(self, batch_number: int) -> Mapping[str, Any] | None:
         if self._manifest is None or self._manifest.shard(batch_number) is None:
             return None
-        sources = self._manifest.settings["sources"]
-        return next((s for s in sources if s["batch_number"] == batch_number), None)
+        return self._manifest.sources.get(batch_number)
 
 
 def printable(text: str) -> str:

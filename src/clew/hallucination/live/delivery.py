@@ -23,12 +23,7 @@ from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.data import Risk, unavailable
 from clew.hallucination.detectors.detector import on_device
 from clew.hallucination.live.features import Answer, LiveFeatures
-from clew.hallucination.live.scoring import (
-    LiveEvaluation,
-    assess,
-    read_generation,
-    read_maps,
-)
+from clew.hallucination.live.scoring import LiveEvaluation, assess, read_generation, read_maps
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.recording import reduce_rows

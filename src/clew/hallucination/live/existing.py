@@ -15,13 +15,7 @@ import torch
 
 from clew.base.cpu import Threads
 from clew.base.errors import InputError, StoppedError
-from clew.base.progress import (
-    Reporter,
-    WorkAdvanced,
-    WorkStarted,
-    ignore_event,
-    report_work,
-)
+from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, ignore_event, report_work
 from clew.base.urls import as_path
 from clew.cluster.workers import Spread, spread
 from clew.hallucination.detectors import Detector, load_detector
@@ -39,12 +33,7 @@ from clew.hallucination.labels.answers import read_answers as read_stored
 from clew.hallucination.labels.label import LabelResult
 from clew.hallucination.labels.methods import match_answer
 from clew.hallucination.live.features import Answer
-from clew.hallucination.live.scoring import (
-    CPU_ROWS,
-    GPU_ROWS,
-    WINDOW_BATCHES,
-    Scored,
-)
+from clew.hallucination.live.scoring import CPU_ROWS, GPU_ROWS, WINDOW_BATCHES, Scored
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.prompts import Encoder
 from clew.hallucination.questions import (
@@ -463,11 +452,7 @@ class ScoringWorker:
             return ReaderScorer(reader, texts, self.count, **options).score
         detector = load_detector(self.detector)
         session = Session.open(
-            detector,
-            model=self.model,
-            device=self.device,
-            dtype=self.dtype,
-            reporter=ignore_event,
+            detector, model=self.model, device=self.device, dtype=self.dtype, reporter=ignore_event
         )
         answers = open_answers(self.answers, detector, self.format)
         return WindowScorer(session, answers, self.count, **options).score

@@ -221,11 +221,7 @@ class LiveFeatures:
         }
         record = replace(self.record, **cleaned)
         return LiveFeatures(
-            record,
-            self.answers,
-            self.shape,
-            pass_maps=self._pass_maps,
-            evaluate=self._evaluate,
+            record, self.answers, self.shape, pass_maps=self._pass_maps, evaluate=self._evaluate
         )
 
     def _build_batch(self, kind: SampleKind) -> dict[str, Any]:

@@ -27,11 +27,7 @@ from clew.hallucination.llm.models import LoadedModel, context_tokens
 from clew.hallucination.llm.observe import ModelObserver, full_columns, record_fully
 from clew.hallucination.llm.passes import PackedModel
 from clew.hallucination.llm.recording import Recording
-from clew.hallucination.llm.self_evaluation import (
-    Entailment,
-    SelfChecks,
-    SelfEvaluation,
-)
+from clew.hallucination.llm.self_evaluation import Entailment, SelfChecks, SelfEvaluation
 from clew.hallucination.traces.schema import ENTAILMENT, ENTAILMENT_KEY, EVALUATION, EVALUATION_KEY
 
 # Rows of a batch, and batches that are sorted by length together.
@@ -203,10 +199,7 @@ class AnswerScorer:
         return partial(self._assess_aside, self._aside, passed, assess)
 
     def _assess_aside(
-        self,
-        aside: torch.cuda.Stream,
-        passed: torch.cuda.Event,
-        assess: Callable[[], list[Scored]],
+        self, aside: torch.cuda.Stream, passed: torch.cuda.Event, assess: Callable[[], list[Scored]]
     ) -> list[Scored]:
         with torch.cuda.stream(aside):
             aside.wait_event(passed)
@@ -361,10 +354,7 @@ class LiveEvaluation:
         return self._checks.extra_tokens if self.fields else 0
 
     def evaluate(
-        self,
-        answers: Sequence[Answer],
-        model: PackedModel | None = None,
-        plan: BatchPlan = _PLAN,
+        self, answers: Sequence[Answer], model: PackedModel | None = None, plan: BatchPlan = _PLAN
     ) -> dict[str, np.ndarray]:
         """The columns of `fields`, one row per answer; NaN for one that the model has no room to
         be asked about. `model` is one whose batches were compared with single passes."""

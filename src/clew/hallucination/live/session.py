@@ -25,11 +25,7 @@ from clew.hallucination.detectors.data import (
     unavailable,
 )
 from clew.hallucination.live.delivery import Delivery, LiveAnswer, LiveTicket
-from clew.hallucination.live.scoring import (
-    AnswerScorer,
-    read_generation,
-    recorded_columns,
-)
+from clew.hallucination.live.scoring import AnswerScorer, read_generation, recorded_columns
 from clew.hallucination.llm.device_map import explain_spread, is_spread
 from clew.hallucination.llm.embedded import DeviceMap
 from clew.hallucination.llm.engine import Engine, EngineLoad
@@ -140,11 +136,7 @@ class Session:
         return self.start().submit(request)
 
     def ask(
-        self,
-        question: str,
-        context: str | None = None,
-        *,
-        max_new_tokens: int | None = None,
+        self, question: str, context: str | None = None, *, max_new_tokens: int | None = None
     ) -> LiveAnswer:
         """Answer one question as the detector's training answers were generated, and wait for
         it."""
@@ -240,10 +232,7 @@ class Session:
                     token_layers=probe.layers if (probe := detector.token_probe) else (),
                 )
                 self._engine = Engine(
-                    self.loaded,
-                    recording,
-                    max_rows=self._max_rows,
-                    max_waiting=self._max_waiting,
+                    self.loaded, recording, max_rows=self._max_rows, max_waiting=self._max_waiting
                 )
                 self._delivery = Delivery(
                     self.loaded, detector, self._engine, vectors=self._vectors

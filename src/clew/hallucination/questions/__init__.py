@@ -84,11 +84,7 @@ def collect_questions(
     """Questions that a program has: dicts with `question`, `answers` (or `answer`), and
     optionally `id`, `category` and `context`; plain strings, which have no accepted answers; a
     pandas or polars DataFrame; or a Hugging Face dataset. Raises InputError if none can be used."""
-    rows = (
-        Row(number=number, where=f"question {number + 1}", record=_as_record(record))
-        for number, record in enumerate(list_records(records))
-    )
-    source = RowSource(name="the list of questions", stem="question", rows=rows, format=format)
+    source = _list_source(map(_as_record, list_records(records)), "question", format)
     fix = "give dicts with a question, or strings"
     return _collect(source, Collector("question", num_samples, fix, format), report, is_clear)
 
@@ -132,11 +128,15 @@ def open_records(records: Any, format: RowFormat = RECOGNIZED) -> RowSource:
     """The rows of a file, a folder or a Hugging Face dataset, or of what a program has."""
     if isinstance(records, str | os.PathLike):
         return open_rows(str(records), format)
+    return _list_source(list_records(records), "answer", format)
+
+
+def _list_source(records: Iterable[Any], noun: str, format: RowFormat) -> RowSource:
     rows = (
-        Row(number=number, where=f"answer {number + 1}", record=record)
-        for number, record in enumerate(list_records(records))
+        Row(number=number, where=f"{noun} {number + 1}", record=record)
+        for number, record in enumerate(records)
     )
-    return RowSource(name="the list of answers", stem="answer", rows=rows, format=format)
+    return RowSource(name=f"the list of {noun}s", stem=noun, rows=rows, format=format)
 
 
 def describe_answers(source: RowSource) -> ColumnUse:

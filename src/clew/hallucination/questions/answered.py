@@ -21,7 +21,6 @@ from clew.hallucination.questions.columns import (
 )
 from clew.hallucination.questions.messages import UnusableRecordError, read_conversation
 from clew.hallucination.questions.records import (
-    Question,
     Row,
     RowSource,
     check_length,
@@ -168,7 +167,8 @@ def refuse_unclear(use: ColumnUse) -> None:
 
 def _read_fields(fields: Fields, name: str) -> AnsweredQuestion:
     answer = _answer_text(fields)
-    question = _read_question(fields, name, answer)
+    # A claim or a summary needs no question, but what it is from.
+    question = read_question(fields, name, answer=answer.strip(), may_lack_question=True)
     answer = answer or read_conversation(fields).answer
     label = fields.read_label()
     spans = _read_spans(fields, answer, label)
@@ -186,11 +186,6 @@ def _read_fields(fields: Fields, name: str) -> AnsweredQuestion:
         category=question.category,
         kept=fields.kept(),
     )
-
-
-def _read_question(fields: Fields, name: str, answer: str) -> Question:
-    """A claim or a summary needs no question, but what it is from."""
-    return read_question(fields, name, answer=answer.strip(), may_lack_question=True)
 
 
 def _answer_text(fields: Fields) -> str:

@@ -188,10 +188,9 @@ def _parse_columns(given: str | Mapping[str, str | None] | None) -> tuple[tuple[
         column = (column or "").strip()
         other = next((one for one, same in found.items() if column and same == column), None)
         if role in found or other:
-            twice = (
-                f"{role} is given twice" if role in found else f'"{column}" is given for {other}'
-            )
-            what = twice if role in found else f"{twice} and for {role}"
+            what = f"{role} is given twice"
+            if role not in found:
+                what = f'"{column}" is given for {other} and for {role}'
             raise InputError(
                 f"{what}: name one column for each.", setting="columns", value=_shown(given)
             )
@@ -445,11 +444,7 @@ def _plain_names(columns: tuple[str, ...]) -> dict[str, None]:
 
 
 def plain_name(column: object) -> str:
-    return _plain_name(shortened_name(column))
-
-
-def shortened_name(column: object) -> str:
-    return str(column)[:_MAX_NAME_CHARACTERS]
+    return _plain_name(str(column)[:_MAX_NAME_CHARACTERS])
 
 
 @lru_cache(maxsize=4096)

@@ -93,11 +93,8 @@ def _read_json_lines(path: Path, format: RowFormat) -> Iterator[Row]:
         for line_number, line in enumerate(_each_record(BoundedLines(file)), start=1):
             if isinstance(line, str) and not line.strip():
                 continue
-            where = f"line {line_number}"
-            if isinstance(line, str):
-                yield _json_row(number, where, line, layout)
-            else:
-                yield Row(number=number, where=where, problem=str(line), layout=layout)
+            about: dict[str, Any] = {"where": f"line {line_number}", "layout": layout}
+            yield Row(number=number, **_parse_line(line), **about)
             # A malformed line is counted, so that fixing it does not change the id of any other
             # record.
             number += 1
@@ -114,12 +111,14 @@ def _each_record(source: BoundedLines | CsvRecords) -> Iterator[Any]:
             yield error
 
 
-def _json_row(number: int, where: str, line: str, layout: Layout) -> Row:
-    about: dict[str, Any] = {"number": number, "where": where, "layout": layout}
+def _parse_line(line: str | Exception) -> dict[str, Any]:
+    """The record of a line, or the problem with it."""
+    if isinstance(line, Exception):
+        return {"problem": str(line)}
     try:
-        return Row(record=parse_json(line, finite=False, encodable=False), **about)
+        return {"record": parse_json(line, finite=False, encodable=False)}
     except ValueError as error:
-        return Row(problem=f"it is not JSON ({error})", **about)
+        return {"problem": f"it is not JSON ({error})"}
 
 
 def _read_json(path: Path, format: RowFormat) -> Iterator[Row]:

@@ -159,11 +159,6 @@ def _most_unpacked(path: Path) -> int:
     return _MAX_RATIO * path.stat().st_size + _FREE_BYTES
 
 
-def _check_unpacked(path: Path, claimed: int) -> None:
-    if claimed > _most_unpacked(path):
-        raise _too_large(path, bytes_text(claimed))
-
-
 def _too_large(path: Path, claimed: str) -> InputError:
     return InputError(
         f"{path} decompresses to more than {_MAX_RATIO} times its size "
@@ -184,7 +179,8 @@ def _batch_rows(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
             part = batch.slice(start, _BATCH_ROWS)
             # Rows that all refer to one long text are small in the file, but not as questions.
             text_bytes += (size := _batch_bytes(part))
-            _check_unpacked(path, text_bytes)
+            if text_bytes > _most_unpacked(path):
+                raise _too_large(path, bytes_text(text_bytes))
             for record in _records(part, size):
                 problem = record if isinstance(record, str) else None
                 yield Row(

@@ -235,6 +235,7 @@ class AnswerFeatures:
 
     def __init__(self, folder: Path, *, memory: FieldMemory | None = None) -> None:
         self.folder = open_samples(folder)
+        self.name = f"{self.folder}"
         held: list[str] = [kind for kind in KINDS if (self.folder / kind / MANIFEST_NAME).exists()]
         self.samples = self._held = frozenset(held)
         self._hashes: dict[str, list[str]] = {}
@@ -246,21 +247,12 @@ class AnswerFeatures:
         }
         self._manifest = next(iter(self._stores.values())).store.manifest
         self.fields = self._list_fields()
-        self._index = index = next(iter(indices.values()))
+        # Ids, labels and splits of all answers.
+        self.index = index = next(iter(indices.values()))
         self._parts = {name: index.select(name) for name in SPLIT_NAMES}
-        self._count = len(index.rows)
         self.labels = {name: (p.labels > 0.5).astype(np.int8) for name, p in self._parts.items()}
         self.question_ids = {name: part.question_ids for name, part in self._parts.items()}
         self.ids = {name: part.example_ids for name, part in self._parts.items()}
-
-    @property
-    def name(self) -> str:
-        return f"{self.folder}"
-
-    @property
-    def index(self) -> SampleIndex:
-        """Ids, labels and splits of all answers."""
-        return self._index
 
     @property
     def layers(self) -> int:
@@ -339,7 +331,9 @@ class AnswerFeatures:
         numbers as a list of float32 arrays; text as a list of strings (or lists of strings), None
         where missing. Raises: InputError: The field, split or layer does not exist. Raises
         InputError for an unknown field."""
-        return self.read_rows(field, self._part(split).rows, layer=layer)
+        if split not in self._parts:
+            raise InputError(f'split is "{split}": choose from: {", ".join(SPLIT_NAMES)}.')
+        return self.read_rows(field, self._parts[split].rows, layer=layer)
 
     def read_rows(self, field: str, rows: Rows, *, layer: int | None = None) -> Any:
         """Like `read`, for answers by their places in `index`."""
@@ -360,7 +354,7 @@ class AnswerFeatures:
             return manifest.bytes / max(1, manifest.rows)
         if field == NODE_TOKENS and field in self.fields:
             return self._token_nodes.bytes_per_answer()
-        return self._store_of(field).count_bytes(field) / max(1, self._count)
+        return self._store_of(field).count_bytes(field) / max(1, len(self.index.rows))
 
     def _choose_stores(self) -> list[str]:
         """The stores to read fields from; the folder may also be a store of sequences."""
@@ -381,14 +375,8 @@ class AnswerFeatures:
 
     @cached_property
     def _token_nodes(self) -> TokenNodes:
-        index = self._index
-        prompts = self._stores["answers"].read("prompt_length", index.rows, None)
-        return TokenNodes(self.folder / "graphs", index, prompts.astype(np.int64))
-
-    def _part(self, split: str) -> SampleIndex:
-        if split not in self._parts:
-            raise InputError(f'split is "{split}": choose from: {", ".join(SPLIT_NAMES)}.')
-        return self._parts[split]
+        prompts = self._stores["answers"].read("prompt_length", self.index.rows, None)
+        return TokenNodes(self.folder / "graphs", self.index, prompts.astype(np.int64))
 
     def _store_of(self, field: str) -> StoredFields:
         if field not in self.fields:

@@ -271,11 +271,8 @@ _TEXTS = {"accepted_answers": pa.list_(pa.string()), "samples": pa.list_(pa.stri
 def answer_fields(shape: SampleShape) -> list[pa.Field]:
     """The columns of answers/: those that all traces of the store have."""
     source = shape.source
-    layers, features, by_head = (
-        source.layers,
-        shape.features,
-        (source.attention_layers, source.heads),
-    )
+    layers, features = source.layers, shape.features
+    by_head = (source.attention_layers, source.heads)
     sizes = {
         "lookback": by_head,
         "log_diagonal_all": by_head,

@@ -163,13 +163,12 @@ def split_samples(
             [shard.table.entry.batch_number for shard, _ in parts],
             [len(rows.label) for _, rows in parts],
         )
-        by_file = assign_splits_by_file(batches, ids, texts, **common)
-        split = by_file.split
-        if by_file.moved:
+        split, moved = assign_splits_by_file(batches, ids, texts, **common)
+        if moved:
             notes.append(
                 "1 sample repeats a question from an earlier shard: it stays in its split"
-                if by_file.moved == 1
-                else f"{by_file.moved:,} samples repeat a question from an earlier shard: they "
+                if moved == 1
+                else f"{moved:,} samples repeat a question from an earlier shard: they "
                 "stay in its split"
             )
     else:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -322,7 +322,9 @@ def preprocess_store(
         reporter(Note(note))
     if config.split_by == "file":
         count_files(len(shards), config.shares)
-    with _locked(config):
+    with ExitStack() as locks:  # for this command; those of the stores keep a repair away
+        for folder in (config.out, *(config.out / kind for kind in config.kinds)):
+            locks.enter_context(writer_lock(folder, Part()))
         previous = previous_splits(config.out)
         stores = given.open_stores()
         jobs = _plan_checked(given, stores)
@@ -347,16 +349,6 @@ def preprocess_store(
         skipped=stores[0].manifest.skipped,
         warnings=(*balance, *more, *thin, *_describe_other_kind(config, len(splits))),
     )
-
-
-@contextmanager
-def _locked(config: PreprocessConfig) -> Iterator[None]:
-    """Lock the folder for this command, and the stores in it against a repair."""
-    with ExitStack() as stack:
-        stack.enter_context(writer_lock(config.out, Part()))
-        for kind in config.kinds:
-            stack.enter_context(writer_lock(config.out / kind, Part()))
-        yield
 
 
 def _plan_checked(given: SampleInput, stores: Sequence[SampleStore]) -> list[ShardJob]:
@@ -420,12 +412,8 @@ def _open_jobs(config: PreprocessConfig) -> Callable[[int], tuple[int, int]]:
 
 def _run_job(jobs: Mapping[int, ShardJob], number: int) -> tuple[int, int]:
     """The samples and bytes written; none if a worker that died had finished the shard."""
-    samples = written = 0
-
-    def add(more_samples: int, more_bytes: int) -> None:
-        nonlocal samples, written
-        samples, written = samples + more_samples, written + more_bytes
-
+    written = [(0, 0)]
     if number in jobs:
-        jobs[number].run(lambda: False, add)
-    return samples, written
+        jobs[number].run(lambda: False, lambda count, size: written.append((count, size)))
+    samples, sizes = zip(*written, strict=True)
+    return sum(samples), sum(sizes)

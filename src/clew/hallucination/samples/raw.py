@@ -16,7 +16,7 @@ from clew.hallucination.samples.attention_graphs import Edges, Nodes, build_grap
 from clew.hallucination.samples.batches import SequenceSamples
 from clew.hallucination.samples.graph_batches import GraphParts, GraphSamples
 from clew.hallucination.samples.labeled import label_shards
-from clew.hallucination.samples.source import TraceSource
+from clew.hallucination.samples.source import EDGES, TraceSource
 from clew.hallucination.samples.splits import assign_splits
 from clew.hallucination.traces.packed import unpack
 from clew.hallucination.traces.schema import check_traces
@@ -27,8 +27,6 @@ from clew.loading.splits import Shares
 from clew.storage.mirror import open_folder
 
 logger = logging.getLogger(__name__)
-
-_EDGES = ("edge_source", "edge_weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +45,7 @@ class RawSamples:
     flat: bool = False
 
     def open(self, *, access: Access | None, max_open: int) -> Any:
-        columns = ("last_hidden", *(("nodes", *_EDGES) if self.of_graphs else ()))
+        columns = ("last_hidden", *(("nodes", *EDGES) if self.of_graphs else ()))
         reader = SampleReader(
             self.store, columns, check=check_traces, access=access, max_open=max_open
         )
@@ -140,7 +138,7 @@ class TraceGraphSamples(GraphSamples):
 
     def read_parts(self, rows: Rows) -> list[GraphParts]:
         shards = self.reader.locate(rows)
-        columns = [self.reader.read_rows(name, rows, shards) for name in ("nodes", *_EDGES)]
+        columns = [self.reader.read_rows(name, rows, shards) for name in ("nodes", *EDGES)]
         return [self._build(*parts) for parts in zip(rows.tolist(), *columns, strict=True)]
 
     def _build(
@@ -153,7 +151,10 @@ class TraceGraphSamples(GraphSamples):
         places = Nodes(tokens=tokens, layers=self._layers)
         if nodes.dtype == np.uint8:
             nodes = unpack(nodes)
-        self._refuse_broken(row, nodes, edges, places)
+        if not (np.isfinite(nodes).all() and np.isfinite(weight).all()):
+            raise broken_trace(self, row, "its nodes or edges contain NaN or infinity")
+        if leads_forward(edges, places).any():
+            raise broken_trace(self, row, "an edge leads from a token to an earlier one")
         graphs = build_graphs(edges, places, self._attn_threshold)
         return GraphParts(
             nodes=nodes,
@@ -162,15 +163,6 @@ class TraceGraphSamples(GraphSamples):
             node_counts=np.full(self._layers, tokens[0], np.int32),
             edge_counts=graphs.edge_counts[0],
         )
-
-    def _refuse_broken(self, row: int, nodes: np.ndarray, edges: Edges, places: Nodes) -> None:
-        reason = ""
-        if not (np.isfinite(nodes).all() and np.isfinite(edges.weight).all()):
-            reason = "its nodes or edges contain NaN or infinity"
-        elif leads_forward(edges, places).any():
-            reason = "an edge leads from a token to an earlier one"
-        if reason:
-            raise broken_trace(self, row, reason)
 
 
 def broken_trace(samples: Samples, row: int, reason: str) -> StoreError:

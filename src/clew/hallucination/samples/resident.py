@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clew.base.errors import InputError
+from clew.hallucination.samples.batches import EDGE_COLUMNS
 from clew.hallucination.samples.graph_batches import GraphSamples
 from clew.loading.buffers import BufferPool
 from clew.loading.loader import Loader
@@ -19,7 +20,6 @@ from clew.loading.reader import Rows
 from clew.loading.samples import LazyDataset, SampleIndex
 
 _ROWS_A_READ = 256
-_EDGES = ("edge_source", "edge_target", "edge_attr")
 _COUNTING = ("edge_source", "edge_target", "last_node")
 _ARRAYS = ("sequence", "nodes", "is_answer", "node_counts", "edge_counts", "edge_attr", *_COUNTING)
 _MOST_NODES = 2**31 - 1
@@ -106,7 +106,7 @@ class Ragged:
             most = int(self._nodes.on_host[indices].max())
             return {**batch, "max_tokens": most // self._layers}
         _, edge_places = self._edges.lay(indices, chosen)
-        batch |= self._select(_EDGES, edge_places)
+        batch |= self._select(EDGE_COLUMNS, edge_places)
         counts = self._edges.counts[chosen]
         shift = moves.int().repeat_interleave(counts, output_size=len(edge_places))
         batch["edge_source"] += shift

@@ -154,10 +154,8 @@ class ShardJob:
     def _pieces(self) -> Iterator[Piece]:
         """All usable traces with a score, in order, in small pieces."""
         for first, batch in self._read_batches():
-            scores, labels = (
-                values[first : first + batch.num_rows]
-                for values in (self.shard.scores, self.shard.labels)
-            )
+            last = first + batch.num_rows
+            scores, labels = self.shard.scores[first:last], self.shard.labels[first:last]
             whole = Piece(batch=batch, scores=scores, labels=labels)
             for start, stop in _runs(~np.isnan(scores)):
                 sizes = self._row_bytes(whole.cut(start, stop).batch)

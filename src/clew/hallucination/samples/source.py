@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 
 from clew.base.cores import count_cores
 from clew.base.errors import InputError, StoreError
-from clew.base.settings import check_numbers
+from clew.base.settings import check_numbers, check_positive
 from clew.hallucination.labels import Refused
 from clew.hallucination.samples.splits import name_groups
 from clew.hallucination.traces.schema import (
@@ -274,13 +274,10 @@ class PreprocessConfig:
             known = ", ".join(get_args(Refused))
             raise InputError(f"choose from: {known}.", setting="refused", value=self.refused)
         for name in ("score_threshold", "attn_threshold"):
-            if not 0 <= getattr(self, name) <= 1:
-                value = getattr(self, name)
-                raise InputError("it must be from 0 to 1.", setting=name, value=value)
-        for name in ("top_k", "node_dim", "workers"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError("it must be 1 or more.", setting=name, value=value)
+            if not 0 <= value <= 1:
+                raise InputError("it must be from 0 to 1.", setting=name, value=value)
+        check_positive(self, "top_k", "node_dim", "workers")
 
     def count_workers(self, jobs: int) -> int:
         """The number of workers: as requested, or one per core; never more than there are jobs."""

@@ -357,14 +357,6 @@ class _Tally:
         return wanted
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileSplits:
-    """The split of every row, and how many rows follow an earlier file than their own."""
-
-    split: UInt8[np.ndarray, " rows"]
-    moved: int
-
-
 def assign_splits_by_file(
     batch_numbers: Sequence[int] | np.ndarray,
     question_ids: Sequence[str],
@@ -373,8 +365,9 @@ def assign_splits_by_file(
     shares: Shares,
     previous: Mapping[str, str] | None = None,
     groups: Sequence[str | None] | None = None,
-) -> FileSplits:
-    """Shards in order: the first ones for training, then validation, then test.
+) -> tuple[UInt8[np.ndarray, " rows"], int]:
+    """Shards in order: the first ones for training, then validation, then test. The split of every
+    row, and how many rows follow an earlier file than their own.
 
     A question or group repeated in a later shard follows its first one. Shards with questions in
     `previous` keep their split; new ones fill up each split. Raises InputError if there are fewer
@@ -393,7 +386,7 @@ def assign_splits_by_file(
     chosen = np.where(known >= 0, known, of_group[together])
     splits = np.zeros(len(rows), np.uint8)
     splits[rows] = chosen
-    return FileSplits(split=splits, moved=int((chosen != of_shard[shard]).sum()))
+    return splits, int((chosen != of_shard[shard]).sum())
 
 
 def count_files(files: int, shares: Shares) -> list[int]:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -89,7 +90,7 @@ class SampleStore:
 
     def numbers(self) -> list[int]:
         """The finished batches, including those without a usable row."""
-        return [source["batch_number"] for source in self.manifest.settings["sources"]]
+        return list(self.manifest.sources)
 
     def stored_rows(self, batch_number: int) -> StoredRows:
         """The rows of a finished shard; empty if it does not exist."""
@@ -105,11 +106,7 @@ class SampleStore:
 
     def spans_digest(self, batch_number: int) -> str | None:
         """That of the span labels which the shard was made with; None if it has none."""
-        return self._source(batch_number).get("spans")
-
-    def _source(self, batch_number: int) -> Mapping[str, Any]:
-        sources = self.manifest.settings["sources"]
-        return next((s for s in sources if s["batch_number"] == batch_number), {})
+        return self.manifest.sources.get(batch_number, {}).get("spans")
 
     def unusable_rows(self, file: str) -> list[int]:
         """The unusable rows of a trace shard, by position."""
@@ -119,7 +116,8 @@ class SampleStore:
     def has(self, table: ShardTable, labeled: Sequence[int]) -> bool:
         """Whether the shard was built from these traces and contains all that have a score."""
         entry = table.entry
-        if self._source(entry.batch_number).get("sha256") != entry.sha256:
+        source = self.manifest.sources.get(entry.batch_number, {})
+        if source.get("sha256") != entry.sha256:
             return False
         ids = table.global_example_id
         stored = self.stored_rows(entry.batch_number).global_example_id.tolist()
@@ -164,16 +162,17 @@ class SampleStore:
 
         def change(manifest: Manifest) -> Manifest:
             shards = [s for s in manifest.shards if s.batch_number != number]
-            sources = [s for s in manifest.settings["sources"] if s["batch_number"] != number]
-            others = [skip for skip in manifest.skipped if skip["file"] != entry.file]
             shards += [made] if made is not None else []
+            others = [skip for skip in manifest.skipped if skip["file"] != entry.file]
             origin = _origin(entry) | ({} if spans is None else {"spans": spans})
-            sources = sorted([*sources, origin], key=lambda s: s["batch_number"])
+            sources = manifest.sources | {number: origin}
             return replace(
                 manifest,
-                shards=tuple(sorted(shards, key=lambda s: s.batch_number)),
-                settings={**manifest.settings, "sources": sources},
-                skipped=tuple(sorted([*others, *map(dict, skipped)], key=_place)),
+                shards=tuple(sorted(shards, key=attrgetter("batch_number"))),
+                settings={**manifest.settings, "sources": [sources[n] for n in sorted(sources)]},
+                skipped=tuple(
+                    sorted([*others, *map(dict, skipped)], key=itemgetter("file", "record"))
+                ),
             )
 
         with self._entering:
@@ -187,10 +186,6 @@ def _origin(entry: ShardEntry) -> dict[str, Any]:
         "sha256": entry.sha256,
         "records": entry.rows,
     }
-
-
-def _place(skip: Mapping[str, Any]) -> tuple[str, int]:
-    return skip["file"], skip["record"]
 
 
 def _read_rows(reader: ShardReader | None) -> StoredRows:

@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - the imports for type checkers
 """Traces (what is captured for one answer): their columns, and the loader that reads them from a
 store. Names are imported lazily: the columns are known without the loader."""
 
@@ -5,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from clew.base.lazy import lazy_names
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the names of `_HOMES`
     from clew.hallucination.traces.loader import (
         Trace,
         TraceBatchLoader,
@@ -14,18 +15,11 @@ if TYPE_CHECKING:
     )
     from clew.hallucination.traces.schema import TraceShape, trace_schema
 
-__all__ = [
-    "Trace",
-    "TraceBatchLoader",
-    "TraceShape",
-    "extract_batch_subset",
-    "merge_batches",
-    "trace_schema",
-]
 _HOMES = {
     **dict.fromkeys(
         ("Trace", "TraceBatchLoader", "extract_batch_subset", "merge_batches"), "loader"
     ),
     **dict.fromkeys(("TraceShape", "trace_schema"), "schema"),
 }
+__all__ = [*sorted(_HOMES)]
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

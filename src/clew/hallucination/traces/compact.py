@@ -285,26 +285,22 @@ def _is_small(values: Float[np.ndarray, "..."]) -> bool:
 
 
 def reduced_columns(
-    reduced: Reduced,
-    tokens: Sequence[int],
-    by_head: Mapping[str, Tensor] | None = None,
-    *,
-    packed: bool = False,
+    reduced: Reduced, tokens: Sequence[int], by_head: Mapping[str, Tensor] | None = None
 ) -> dict[str, np.ndarray]:
     """The array fields of traces with so many tokens as flat NumPy arrays on the host, in their
-    storage types; those of `by_head` instead of the diagonals, `packed` states in 8 bits."""
-    return start_columns(reduced, tokens, by_head, packed=packed)()
+    storage types; those of `by_head` instead of the diagonals."""
+    return start_columns(reduced, tokens, by_head, packed=False)()
 
 
 def start_columns(
     reduced: Reduced,
     tokens: Sequence[int],
-    by_head: Mapping[str, Tensor] | None = None,
+    by_head: Mapping[str, Tensor] | None,
     *,
-    packed: bool = False,
+    packed: bool,
 ) -> Callable[[], dict[str, np.ndarray]]:
-    """Start to copy what `reduced_columns` returns to the host; the returned function waits for
-    it, in any thread."""
+    """Start to copy what `reduced_columns` returns to the host, `packed` states in 8 bits; the
+    returned function waits for it, in any thread."""
     names: tuple[str, ...] = ("last_hidden", "answer_hidden", "nodes", "edge_weight", "lookback")
     names = names if by_head is not None else (*names, *DIAGONALS)
     halves = {name: to_float16(getattr(reduced, name)) for name in names} | dict(by_head or {})

@@ -473,7 +473,7 @@ def build_record_batch(
         values = columns.get(field.name)
         if values is None:
             arrays.append(pa.nulls(rows, field.type))
-        elif isinstance(values, np.ndarray) and _is_array_field(field):
+        elif isinstance(values, np.ndarray) and _shape_text(field):
             counts = zip(token_counts, answer_counts, strict=True)
             sizes = [math.prod(stored_shape(field, *count) or ()) for count in counts]
             arrays.append(_build_list(field, values.reshape(-1), sizes))
@@ -482,24 +482,15 @@ def build_record_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _is_array_field(field: pa.Field) -> bool:
-    return resolve_shape(field, 0, 0) is not None
-
-
 def _build_list(field: pa.Field, flat: np.ndarray, sizes: Sequence[int]) -> pa.Array:
-    kind, inner = field.type, 1
+    kind, values, inner = field.type, pa.array(flat), _fixed_sizes(field.type)
     if sum(sizes) != len(flat):
         raise ValueError(f"column {field.name}: {len(flat)} values, expected {sum(sizes)}")
+    for size in reversed(inner):
+        values = pa.FixedSizeListArray.from_arrays(values, size)
     if pa.types.is_fixed_size_list(kind):
-        values = pa.array(flat)
-        for size in reversed(_fixed_sizes(kind)):
-            values = pa.FixedSizeListArray.from_arrays(values, size)
         return values
-    values = pa.array(flat)
-    if pa.types.is_fixed_size_list(kind.value_type):
-        inner = kind.value_type.list_size
-        values = pa.FixedSizeListArray.from_arrays(values, inner)
-    offsets = np.concatenate([[0], np.cumsum(np.asarray(sizes, np.int64) // inner)])
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(sizes, np.int64) // math.prod(inner))])
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from clew.base.errors import InputError
+from clew.storage.wheels import models_folder
 
 _EMBEDDED_NAME = "smollm2"
 _FILE = "tokenizer.json"
@@ -106,8 +105,7 @@ def _find_file(name: str) -> Path | None:
 def embedded_tokenizer_file() -> Path:
     """Where capture keeps the tokenizer of the built-in model. The path is repeated here because
     importing capture would load torch and download a missing model."""
-    models = Path(platformdirs.user_cache_dir("clew")) / "models"
-    return models / "SmolLM2-135M-Instruct" / _FILE
+    return models_folder() / "SmolLM2-135M-Instruct" / _FILE
 
 
 def _existing(path: Path) -> Path | None:

@@ -10,9 +10,14 @@ from clew.base.errors import InputError, StoreError
 from clew.base.progress import Note, Reporter, WorkStarted, log_event, report_work
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
-from clew.hallucination.grounded import READER_JSON, is_reader
+from clew.hallucination.grounded import is_reader
 from clew.hallucination.hub import fetch_detector
-from clew.hallucination.workflow.calibrating import choose_out, find_kept
+from clew.hallucination.workflow.calibrating import (
+    choose_out,
+    find_kept,
+    load_kept,
+    refuse_reader,
+)
 from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings, load_libraries
 from clew.hallucination.workflow.scoring import describe_rows
 from clew.storage.manifest import MANIFEST_NAME
@@ -62,10 +67,7 @@ class AdaptResult:
     @property
     def detector(self) -> "Detector | Reader":
         """The adapted detector, or the reader."""
-        from clew.hallucination.detectors import load_detector
-        from clew.hallucination.grounded import load_reader
-
-        return load_reader(self.path) if is_reader(self.path) else load_detector(self.path)
+        return load_kept(self.path)
 
     def __repr__(self) -> str:
         change = (
@@ -187,12 +189,7 @@ def _adapt_reader(given: AdaptSettings, report: Reporter) -> AdaptResult:
             "`rows`."
         )
     target = local_path(given.out)
-    if (target / READER_JSON).exists() and not given.overwrite:
-        raise InputError(
-            "a reader is there already. Choose a new folder, or replace it with `overwrite=True`.",
-            setting="out",
-            value=given.out,
-        )
+    refuse_reader(target, overwrite=given.overwrite)
     describe_rows(given.labeled, given.row_format, report)
     load_libraries(report, model=given.model)
     from clew.base.cpu import Threads

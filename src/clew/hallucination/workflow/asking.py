@@ -146,10 +146,7 @@ def open_asker(given: AskSettings) -> "Asker":
 
     reporter = given.reporter or log_event
     sampling = select(Sampling, given)
-    if given.max_new_tokens is not None and given.max_new_tokens < 1:
-        raise InputError(
-            "it must be 1 or more.", setting="max_new_tokens", value=given.max_new_tokens
-        )
+    check_least("max_new_tokens", given.max_new_tokens)
     given = replace(given, detector=fetch_detector(_choose_detector(given), reporter))
     if is_reader(given.detector):
         raise InputError(
@@ -516,11 +513,8 @@ def _read_upstream(given: ServeSettings, *, has_keys: bool) -> "UpstreamSettings
 
 def _check_feedback(given: ServeSettings) -> None:
     """Raises InputError."""
-    for name, least in (("max_recent", 0), ("max_labels", 1)):
-        if getattr(given, name) < least:
-            raise InputError(
-                f"it must be {least} or more.", setting=name, value=getattr(given, name)
-            )
+    check_least("max_recent", given.max_recent, 0)
+    check_least("max_labels", given.max_labels)
     path = None if given.feedback_file is None else local_path(given.feedback_file)
     if path is not None and not os.access(path.parent, os.W_OK):
         raise InputError(

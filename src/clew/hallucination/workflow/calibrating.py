@@ -11,7 +11,7 @@ from clew.base.progress import Reporter, ignore_event, log_event
 from clew.base.settings import check_exists, check_folders, check_writable
 from clew.base.texts import counted
 from clew.base.urls import as_path, local_path
-from clew.hallucination.grounded import BUILT_IN_READER, is_reader
+from clew.hallucination.grounded import BUILT_IN_READER, READER_JSON, is_reader
 from clew.hallucination.hub import fetch_detector, refuse_change
 from clew.hallucination.workflow.preparing import ModelPlacement, RowSettings, load_libraries
 from clew.storage.run_file import UrlNeverFromFile
@@ -29,7 +29,7 @@ _ROUNDING = 1e-6
 PROMISE_PAGE = "promise.html"
 
 
-def _load(path: Path) -> "Detector | Reader":
+def load_kept(path: Path) -> "Detector | Reader":
     from clew.hallucination.detectors import load_detector
     from clew.hallucination.grounded import load_reader
 
@@ -60,7 +60,7 @@ class CalibrationResult:
 
     @property
     def detector(self) -> "Detector | Reader":
-        return _load(self.path)
+        return load_kept(self.path)
 
     def __repr__(self) -> str:
         return (
@@ -93,7 +93,7 @@ class PromiseResult:
 
     @property
     def detector(self) -> "Detector | Reader":
-        return _load(self.path)
+        return load_kept(self.path)
 
     def __repr__(self) -> str:
         return f"PromiseResult({self.text}; {self.path})"
@@ -227,7 +227,7 @@ def _check_sources(given: CalibrateSettings) -> None:
 
 def _calibrate_reader(given: CalibrateSettings) -> CalibrationResult | PromiseResult:
     from clew.hallucination.detectors.calibration import refit_scale
-    from clew.hallucination.grounded.folder import READER_JSON, reader_folder
+    from clew.hallucination.grounded.folder import reader_folder
     from clew.hallucination.grounded.reader import change_reader, read_settings
 
     folder = reader_folder(given.detector)
@@ -236,12 +236,8 @@ def _calibrate_reader(given: CalibrateSettings) -> CalibrationResult | PromiseRe
         raise InputError("a reader is calibrated on `labeled` answers: give a file with sources.")
     if given.out is None and str(given.detector) == BUILT_IN_READER:
         raise InputError("the built-in reader stays as it is: give a folder for yours with `out`.")
-    if target != folder and (target / READER_JSON).exists() and not given.overwrite:
-        raise InputError(
-            "a reader is there already. Choose a new folder, or replace it with `overwrite=True`.",
-            setting="out",
-            value=target,
-        )
+    if target != folder:
+        refuse_reader(target, overwrite=given.overwrite)
     before, answers = read_settings(folder), _score_labeled(given.detector, given)
     if given.max_wrong_shown is None:
         found = refit_scale(before.calibration, before.threshold, answers, given.target_fpr)
@@ -418,6 +414,16 @@ def _find_thresholds(
         if row["risk"] is not None and not is_same:
             return {"threshold": found}, {"threshold": own}
     return {}, {}
+
+
+def refuse_reader(folder: Path, *, overwrite: bool) -> None:
+    """Raises InputError if another reader would be replaced without `overwrite`."""
+    if (folder / READER_JSON).exists() and not overwrite:
+        raise InputError(
+            "a reader is there already. Choose a new folder, or replace it with `overwrite=True`.",
+            setting="out",
+            value=folder,
+        )
 
 
 def choose_out(folder: Path, out: str | Path | None, *, overwrite: bool) -> Path | None:

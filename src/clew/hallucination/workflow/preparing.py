@@ -1,12 +1,8 @@
 """From questions to a store of traces, and from traces to labels and training samples."""
 
-import gc
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -15,12 +11,11 @@ from clew.base.commands import Cached, Watched, select, takes
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import (
     Reporter,
-    StepStarted,
     WorkAdvanced,
     WorkEnded,
     WorkStarted,
+    load_modules,
     log_event,
-    report_work,
 )
 from clew.base.settings import (
     as_path,
@@ -46,9 +41,6 @@ if TYPE_CHECKING:
     from clew.hallucination.labels.label import LabelResult
     from clew.hallucination.questions import RowFormat
     from clew.hallucination.samples.preprocess import PreprocessResult
-
-
-_SLOW_IMPORTS = ("torch", "transformers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,30 +124,12 @@ def load_model(given: ModelSettings) -> "LoadedModel":
 
 
 def load_libraries(reporter: Reporter, *modules: str, model: object = None) -> None:
-    """Import what takes seconds, on a busy machine a minute, and say so: after all that can be
-    checked without it. `modules` are further ones that import slow ones. Raises InputError if
-    `model`, the name of one to load, would have to be downloaded and cannot be."""
-    names = (*_SLOW_IMPORTS, *modules)
+    """Import PyTorch, transformers and `modules`. Raises InputError if `model`, the name of one to
+    load, would have to be downloaded and cannot be."""
     from clew.hallucination.llm.placement import check_reachable
 
     check_reachable(model)
-    if not {*names} <= {*sys.modules}:
-        with report_work(reporter, StepStarted(name="loading PyTorch")), _without_collection():
-            for name in names:
-                import_module(name)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Importing makes many objects that stay: looking for garbage among them takes an eighth of
-    the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    load_modules(reporter, "torch", "transformers", *modules)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from clew.base.commands import Cached, Watched, select, takes
 from clew.base.errors import InputError, StoppedError
 from clew.base.progress import Note, Reporter, WorkStarted, report_work
-from clew.base.settings import check_exists, check_writable
+from clew.base.settings import check_exists, check_least, check_writable
 from clew.base.tables import Tabular
 from clew.base.texts import counted, list_some
 from clew.base.urls import is_url, local_path
@@ -157,9 +157,8 @@ def score(given: ScoreSettings) -> ScoreResult:
     # Before the imports, which take seconds.
     given = replace(given, detector=fetch_detector(given.detector, report))
     check_exists("detector", None if is_reader(given.detector) else given.detector)
-    for name, value in (("num_samples", given.num_samples), ("rows", given.rows)):
-        if value is not None and value < 1:
-            raise InputError("it must be 1 or more.", setting=name, value=value)
+    check_least("num_samples", given.num_samples)
+    check_least("rows", given.rows)
     questions = given.questions
     if isinstance(questions, Iterator):  # which can be read once only
         questions = list(questions)

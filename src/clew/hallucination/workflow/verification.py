@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.base.texts import counted
@@ -15,9 +15,6 @@ from clew.storage.reading import hash_file
 from clew.storage.repair import ensure_manifest, repair_store
 from clew.storage.verify import Problem, find_stores, verify_store, way_on
 from clew.storage.working_copy import fetched
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

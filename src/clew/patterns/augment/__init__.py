@@ -3,12 +3,16 @@ for each with its neighbor."""
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from clew.patterns.augment.operations import (
     PARAMETERS,
     AugmentConfig,
+    Images,
+    Parameters,
+    Signs,
+    Values,
     apply_changes,
     change_table,
     draw_crops,
@@ -33,9 +37,7 @@ class RandAugment(nn.Module):
         self.register_buffer("table", change_table(config.magnitude), persistent=False)
         self.register_buffer("jitter", jitter_row(config), persistent=False)
 
-    def forward(
-        self, images: UInt8[Tensor, "batch side side 3"], dtype: torch.dtype = torch.float32
-    ) -> Float[Tensor, "batch side side 3"]:
+    def forward(self, images: Images, dtype: torch.dtype = torch.float32) -> Values:
         parameters, mirrored = self.draw(len(images))
         if images.is_cuda:
             from clew.patterns.augment.fused import apply_fused
@@ -43,7 +45,7 @@ class RandAugment(nn.Module):
             return apply_fused(images, parameters, mirrored, dtype)
         return apply_changes(images, parameters, mirrored).to(dtype)
 
-    def draw(self, count: int) -> tuple[Float[Tensor, "count parameters"], Float[Tensor, " count"]]:
+    def draw(self, count: int) -> tuple[Parameters, Signs]:
         """Parameters for `count` images, and 1 or -1 for those that are mirrored."""
         return self.decide(torch.rand(count, self.numbers, device=self.table.device))
 
@@ -52,9 +54,7 @@ class RandAugment(nn.Module):
         """How many random numbers an image takes."""
         return 2 * self.config.ops + len(PARAMETERS) + 1
 
-    def decide(
-        self, numbers: Float[Tensor, "count numbers"]
-    ) -> tuple[Float[Tensor, "count parameters"], Float[Tensor, " count"]]:
+    def decide(self, numbers: Float[Tensor, "batch numbers"]) -> tuple[Parameters, Signs]:
         """What `draw` returns, from random numbers between 0 and 1."""
         ops = self.config.ops
         chosen, strength, moves, mirror = numbers.split([ops, ops, len(PARAMETERS), 1], dim=1)

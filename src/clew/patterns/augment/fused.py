@@ -5,10 +5,15 @@ network."""
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, UInt8
-from torch import Tensor
 
-from clew.patterns.augment.operations import PARAMETERS, SAMPLED_SIDE
+from clew.patterns.augment.operations import (
+    PARAMETERS,
+    SAMPLED_SIDE,
+    Images,
+    Parameters,
+    Signs,
+    Values,
+)
 
 _PIXELS_AT_ONCE = 256
 _SAMPLES_AT_ONCE = 1024
@@ -163,11 +168,8 @@ def _move_kernel(images, tables, parameters, mirrors, out, side, PIXELS: tl.cons
 
 
 def apply_fused(
-    images: UInt8[Tensor, "batch side side 3"],
-    parameters: Float[Tensor, "batch parameters"],
-    mirrored: Float[Tensor, " batch"],
-    dtype: torch.dtype,
-) -> Float[Tensor, "batch side side 3"]:
+    images: Images, parameters: Parameters, mirrored: Signs, dtype: torch.dtype
+) -> Values:
     """Apply the augmentation on a GPU; the result equals that of `apply_changes`."""
     count, side = images.shape[:2]
     step = max(1, side // SAMPLED_SIDE)

@@ -34,10 +34,10 @@ PARAMETERS = (
     "equalize",  # more than 0 makes all values equally frequent
     "stretch",  # log of the width of what is seen, relative to its height
 )
-_NOT_OF_THE_PAPER = ("zoom", "stretch")
 # The widest and the narrowest crop, as in torchvision: 4:3 and 3:4.
 _MOST_STRETCH = math.log(4 / 3)
 _STRONGEST = 30  # the magnitude at which an operation is `_AT_STRONGEST`
+# The operations of the paper that have a strength.
 _AT_STRONGEST = {
     "angle": math.radians(30),
     "shear_x": 0.3,
@@ -63,6 +63,12 @@ _OF_ONE_SCENE = 0.8
 GRAY = (0.299, 0.587, 0.114)
 SAMPLED_SIDE = 64
 _BLUR = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
+
+Images = UInt8[Tensor, "batch side side 3"]
+Values = Float[Tensor, "batch side side 3"]  # pixels from 0 to 1
+Parameters = Float[Tensor, "batch parameters"]  # those of PARAMETERS
+Signs = Float[Tensor, " batch"]  # -1 mirrors an image, 1 does not
+Tables = Float[Tensor, "batch 3 256"]  # of the values of each channel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +124,12 @@ class AugmentConfig:
 def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
     """What each operation adds to an image's parameters: all operations in one direction, then all
     in the other. The first one changes nothing, as in the paper."""
-    rows = [[0.0] * len(PARAMETERS)]
-    for place, name in enumerate(PARAMETERS):
-        if name in _NOT_OF_THE_PAPER:
-            continue
-        row = [0.0] * len(PARAMETERS)
-        row[place] = 1.0 if name in _SWITCHES else _AT_STRONGEST[name] * magnitude / _STRONGEST
-        rows.append(row)
-    there = torch.tensor(rows)
-    back = torch.tensor([[v if n in _ONE_WAY else -v for v, n in _named(row)] for row in rows])
-    return torch.cat([there, back])
+    strengths = {name: most * magnitude / _STRONGEST for name, most in _AT_STRONGEST.items()}
+    strengths |= dict.fromkeys(_SWITCHES, 1.0)
+    changes: list[dict[str, float]] = [{}, *({name: strengths[name]} for name in strengths)]
+    there = torch.tensor([[change.get(name, 0.0) for name in PARAMETERS] for change in changes])
+    is_one_way = torch.tensor([name in _ONE_WAY for name in PARAMETERS])
+    return torch.cat([there, torch.where(is_one_way, there, -there)])
 
 
 def jitter_row(config: AugmentConfig) -> Float[Tensor, " parameters"]:
@@ -138,9 +140,7 @@ def jitter_row(config: AugmentConfig) -> Float[Tensor, " parameters"]:
     return torch.tensor([far.get(name, 0.0) for name in PARAMETERS])
 
 
-def draw_crops(
-    least_area: float, random: Float[Tensor, "count parameters"]
-) -> Float[Tensor, "count parameters"]:
+def draw_crops(least_area: float, random: Parameters) -> Parameters:
     """Random resized crops (arXiv 1409.4842) as parameters to add, from uniform random numbers: the
     share of the area, the aspect ratio, and where in the image."""
     zoom, stretch, left, top = (
@@ -157,10 +157,6 @@ def draw_crops(
     }
     none = torch.zeros_like(zoom)
     return torch.stack([drawn.get(name, none) for name in PARAMETERS], dim=1)
-
-
-def _named(row: list[float]) -> list[tuple[float, str]]:
-    return list(zip(row, PARAMETERS, strict=True))
 
 
 def decide_flip(
@@ -214,11 +210,7 @@ def _have_same_class(looks: Tensor, classes: Tensor) -> list[Bool[np.ndarray, " 
 
 
 @torch.compiler.disable  # compiling takes minutes, and this is only a hundredth of a step
-def apply_changes(
-    images: UInt8[Tensor, "batch side side 3"],
-    parameters: Float[Tensor, "batch parameters"],
-    mirrored: Float[Tensor, " batch"],
-) -> Float[Tensor, "batch side side 3"]:
+def apply_changes(images: Images, parameters: Parameters, mirrored: Signs) -> Values:
     """Apply the augmentation: pixel values are mapped through one table per image, then the image
     is moved, recolored and sharpened."""
     table = value_table(images, parameters)
@@ -235,9 +227,7 @@ def column(parameters: Tensor, name: str) -> Tensor:
     return parameters[:, PARAMETERS.index(name)]
 
 
-def value_table(
-    images: UInt8[Tensor, "batch side side 3"], parameters: Float[Tensor, "batch parameters"]
-) -> Float[Tensor, "batch 3 256"]:
+def value_table(images: Images, parameters: Parameters) -> Tables:
     """The lookup table of each image: the new value of every value of every channel. Frequencies
     are counted over every n-th pixel."""
     step = max(1, images.shape[1] // SAMPLED_SIDE)
@@ -253,9 +243,7 @@ def value_table(
     return (mean + (table - mean) * _each(parameters, "contrast").exp()).clamp(0, 1)
 
 
-def inverse_matrix(
-    parameters: Float[Tensor, "batch parameters"], mirrored: Float[Tensor, " batch"]
-) -> Float[Tensor, "batch 2 3"]:
+def inverse_matrix(parameters: Parameters, mirrored: Signs) -> Float[Tensor, "batch 2 3"]:
     """The affine matrix from positions in the new image to positions in the old one, both in
     coordinates from -1 to 1."""
     angle, zoom = column(parameters, "angle"), column(parameters, "zoom").neg().exp()
@@ -281,15 +269,13 @@ def _is_on(parameters: Tensor, name: str) -> Tensor:
     return _each(parameters, name) > 0
 
 
-def _count_values(images: UInt8[Tensor, "batch rows columns 3"]) -> Float[Tensor, "batch 3 256"]:
+def _count_values(images: UInt8[Tensor, "batch rows columns 3"]) -> Tables:
     flat = images.permute(0, 3, 1, 2).reshape(len(images), 3, -1).long()
     counts = torch.zeros(len(images), 3, 256, device=images.device)
     return counts.scatter_add_(2, flat, torch.ones((), device=images.device).expand(flat.shape))
 
 
-def _stretch(
-    counts: Float[Tensor, "batch 3 256"], values: Float[Tensor, " 256"]
-) -> Float[Tensor, "batch 3 256"]:
+def _stretch(counts: Tables, values: Float[Tensor, " 256"]) -> Tables:
     seen = counts > 0
     low = torch.where(seen, values, 1.0).amin(2, keepdim=True)
     high = torch.where(seen, values, 0.0).amax(2, keepdim=True)
@@ -297,9 +283,7 @@ def _stretch(
     return torch.where(wide, ((values - low) / (high - low).clamp_min(1 / 255)).clamp(0, 1), values)
 
 
-def _equalize(
-    counts: Float[Tensor, "batch 3 256"], values: Float[Tensor, " 256"]
-) -> Float[Tensor, "batch 3 256"]:
+def _equalize(counts: Tables, values: Float[Tensor, " 256"]) -> Tables:
     below = counts.cumsum(2)
     first = torch.where(counts > 0, below, torch.inf).amin(2, keepdim=True)
     rest = below[:, :, -1:] - first
@@ -311,9 +295,7 @@ def _posterize(table: Tensor, bits: Tensor) -> Tensor:
     return torch.where(step > 1, (table * 255 / step + 1e-4).floor() * step / 255, table)
 
 
-def _mean_gray(
-    counts: Float[Tensor, "batch 3 256"], values: Float[Tensor, " 256"]
-) -> Float[Tensor, " batch"]:
+def _mean_gray(counts: Tables, values: Float[Tensor, " 256"]) -> Float[Tensor, " batch"]:
     means = (counts * values).sum(2) / counts.sum(2)
     return means @ means.new_tensor(GRAY)
 

@@ -58,22 +58,13 @@ Logits = Float64[np.ndarray, "photos classes"]
 @dataclass(frozen=True, kw_only=True)
 class FeaturePlan:
     """How long training on features will take, in seconds, and what it consists of; `minutes` is
-    the time that was asked for, of which `spent_seconds` were over before. The evaluation
-    afterwards, in `evaluating_seconds`, is part of it."""
+    the time that was asked for, of which `training_seconds` are for features and fine-tuning."""
 
     minutes: float
     seconds: float
     reason: str
     threads: int
-    spent_seconds: float = 0.0
-    evaluating_seconds: float = 0.0
-
-    @property
-    def training_seconds(self) -> float:
-        """The time for features and fine-tuning."""
-        whole = 60 * self.minutes
-        left = whole - self.spent_seconds - self.evaluating_seconds
-        return max(left, (1 - _MOST_EVALUATING) * whole)
+    training_seconds: float
 
 
 def plan_features(
@@ -85,25 +76,24 @@ def plan_features(
     spent_seconds: float = 0.0,
 ) -> FeaturePlan:
     """Plan the training on this many photos of `size` pixels, after measuring how long the network
-    takes for one."""
-    threads = threads or count_cores()
+    takes for one. `spent_seconds` of the time were over before."""
+    threads, whole = threads or count_cores(), 60 * minutes
     base = photos * _time_image(size) / threads
     evaluating = _EVALUATING * base + _REPORTING_SECONDS
+    training = max(whole - spent_seconds - evaluating, (1 - _MOST_EVALUATING) * whole)
     reason = (
         f"there is no GPU: features of {counted(photos, 'photo')} ({duration_text(base)}), then "
         "the last blocks are fine-tuned on them"
     )
-    if base > _MAPS_SHARE * 60 * minutes:
+    if base > _MAPS_SHARE * whole:
         reason += f"; {minutes:g} minutes are short for so many photos, give more `minutes`"
-    plan = FeaturePlan(
+    return FeaturePlan(
         minutes=minutes,
-        seconds=evaluating,
+        seconds=max(training, base) + evaluating,
         reason=reason,
         threads=threads,
-        spent_seconds=spent_seconds,
-        evaluating_seconds=evaluating,
+        training_seconds=training,
     )
-    return replace(plan, seconds=max(plan.training_seconds, base) + evaluating)
 
 
 @lru_cache(maxsize=8)

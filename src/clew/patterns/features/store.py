@@ -40,12 +40,11 @@ FORMS: tuple[Form, ...] = get_args(Form)
 Key = tuple[str, int]
 # Small batches stay in the processor's caches; a GPU wants large ones.
 _AT_ONCE, _AT_ONCE_ON_GPU = 8, 64
-Look = Callable[[UInt8[Tensor, "batch side side 3"]], Sequence[Tensor]]
+Images = UInt8[Tensor, "batch side side 3"]
+Look = Callable[[Images], Sequence[Tensor]]
 
 
-def resize(
-    images: UInt8[Tensor, "batch side side 3"], size: int
-) -> UInt8[Tensor, "batch size size 3"]:
+def resize(images: Images, size: int) -> Images:
     """Images of `size` pixels; the same ones if they are already."""
     if images.shape[1] == size:
         return images
@@ -70,9 +69,7 @@ class Views:
         """A short name for the settings."""
         return hashlib.blake2b(repr(self._config).encode(), digest_size=4).hexdigest()
 
-    def make(
-        self, images: UInt8[Tensor, "batch side side 3"], keys: Sequence[Key]
-    ) -> UInt8[Tensor, "batch side side 3"]:
+    def make(self, images: Images, keys: Sequence[Key]) -> Images:
         """The views of photos; view 0 is the photo itself."""
         numbers = torch.stack([_draw(key, self._augment.numbers) for key in keys])
         changed = apply_changes(images, *self._augment.decide(numbers))
@@ -235,9 +232,7 @@ def fill_store(
                     )
 
 
-def _open_images(
-    source: PhotoSource, at_once: int
-) -> Callable[[Sequence[Key]], UInt8[Tensor, "batch size size 3"]]:
+def _open_images(source: PhotoSource, at_once: int) -> Callable[[Sequence[Key]], Images]:
     """Reads the images of a batch. It always has the same shape, so that a photo's features do not
     depend on how many others there are."""
     cached, size = source.cached, source.size

@@ -25,6 +25,11 @@ class InputScaling(NamedTuple):
 
 IMAGENET = InputScaling(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
+Photos = UInt8[Tensor, "batch side side 3"]
+Pixels = Float[Tensor, "batch 3 side side"]  # the input of a network
+Logits = Float[Tensor, "batch classes"]
+Maps = tuple[Float[Tensor, "views photos ..."], Float[Tensor, "photos ..."]]
+
 
 class PatternClassifier(nn.Module):
     """Takes a batch with `image`, uint8 `[batch, side, side, 3]`, and `label`; returns logits
@@ -33,7 +38,8 @@ class PatternClassifier(nn.Module):
 
     # Trained in channels_last, whatever the plan: photos are stored so.
     layout = "channels_last"
-    maps: tuple[Float[Tensor, "views photos ..."], Float[Tensor, "photos ..."]] | None = None
+    maps: Maps | None = None
+    network: Any  # its methods are only known at run time
 
     def __init__(
         self,
@@ -52,7 +58,7 @@ class PatternClassifier(nn.Module):
         self.mixup = Mixup(augment.mixup) if augment.mixup else None
         self.normalize = Normalize(input_scaling(network))
 
-    def forward(self, images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch classes"]:
+    def forward(self, images: Photos) -> Logits:
         return self.network(arrange(self.normalize(images.to(torch.float32) / 255)))
 
     def learning_rate_scale(self, name: str) -> float:
@@ -60,19 +66,15 @@ class PatternClassifier(nn.Module):
         is_head = head is not None and name.startswith(f"network.{head}.")
         return 1.0 if is_head else self._body_rate
 
-    def tune_last_blocks(
-        self, maps: tuple[Float[Tensor, "views photos ..."], Float[Tensor, "photos ..."]]
-    ) -> None:
+    def tune_last_blocks(self, maps: Maps) -> None:
         """Train only the last blocks from now on, on these maps of the training photos, of each in
         several views, and of the validation photos. A batch then has the `index` of each photo
         instead of its image."""
-        network: Any = self.network
-        network.train_last_blocks()
+        self.network.train_last_blocks()
         self.maps, self._body_rate = maps, 1.0
 
     def embed_maps(self, maps: Float[Tensor, "batch rows columns channels"]) -> Tensor:
-        network: Any = self.network
-        return network.embed_maps(maps.float().permute(0, 3, 1, 2))
+        return self.network.embed_maps(maps.float().permute(0, 3, 1, 2))
 
     def training_step(self, batch: Mapping[str, Any]) -> StepOutput:
         labels = batch["label"]
@@ -95,14 +97,13 @@ class PatternClassifier(nn.Module):
             return validation[index].float()
         return views[torch.randint(len(views), index.shape), index].float()
 
-    def _judge(self, seen: Tensor) -> Float[Tensor, "batch classes"]:
+    def _judge(self, seen: Tensor) -> Logits:
         """The logits of images from 0 to 1, or of maps."""
-        network: Any = self.network
         if self.maps is not None:
-            return network.classify(self.embed_maps(seen))
+            return self.network.classify(self.embed_maps(seen))
         with torch.no_grad():
             seen = self.normalize(seen)
-        return network(seen if self.training else arrange(seen))
+        return self.network(seen if self.training else arrange(seen))
 
 
 def input_scaling(network: nn.Module) -> InputScaling:
@@ -125,29 +126,23 @@ class Normalize(nn.Module):
         self.register_buffer("scale", 1 / std, persistent=False)
         self.register_buffer("offset", -torch.tensor(scaling.mean) / std, persistent=False)
 
-    def forward(
-        self, values: Float[Tensor, "batch side side 3"]
-    ) -> Float[Tensor, "batch 3 side side"]:
+    def forward(self, values: Float[Tensor, "batch side side 3"]) -> Pixels:
         return torch.addcmul(self.offset, values, self.scale).permute(0, 3, 1, 2)
 
 
-def normalize(
-    images: UInt8[Tensor, "batch side side 3"], network: nn.Module
-) -> Float[Tensor, "batch 3 side side"]:
+def normalize(images: Photos, network: nn.Module) -> Pixels:
     """Decoded photos as the input of this network."""
     scaled = Normalize(input_scaling(network)).to(images.device)
     return arrange(scaled(images.to(torch.float32) / 255))
 
 
-def arrange(images: Float[Tensor, "batch 3 side side"]) -> Float[Tensor, "batch 3 side side"]:
+def arrange(images: Pixels) -> Pixels:
     """Images as a GPU evaluates them. In channels_last, which is faster to train on, cuDNN compiles
     depthwise convolutions for every new number of images, which takes it seconds."""
     return images.contiguous() if images.is_cuda else images
 
 
-def look_closer(
-    network: nn.Module, pixels: Float[Tensor, "batch 3 side side"], logits: Tensor
-) -> Float[Tensor, "batch classes"]:
+def look_closer(network: nn.Module, pixels: Pixels, logits: Logits) -> Logits:
     """The logits of the mean of two predictions: `logits`, and those for the middle of the images,
     enlarged. A network that is trained on crops sees things larger than in whole photos (arXiv
     1906.06423)."""

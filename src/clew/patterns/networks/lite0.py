@@ -87,18 +87,14 @@ class EfficientNetLite0(nn.Module):
         _initialize_convolutions(self)
         self.initialize_head()
 
-    def forward(
-        self, images: Float[Tensor, "batch 3 height width"]
-    ) -> Float[Tensor, "batch classes"]:
+    def forward(self, images: Images) -> Float[Tensor, "batch classes"]:
         return self.head(self.features(images))
 
-    def features(
-        self, images: Float[Tensor, "batch 3 height width"]
-    ) -> Float[Tensor, "batch 1280 rows columns"]:
+    def features(self, images: Images) -> Float[Tensor, "batch 1280 rows columns"]:
         """The features of the last convolution, per position."""
         return self.stages(images)[-1]
 
-    def stages(self, images: Float[Tensor, "batch 3 height width"]) -> list[Images]:
+    def stages(self, images: Images) -> list[Images]:
         """The feature maps after each of STAGE_BLOCKS, and last the one of `features`; their
         channels are STAGE_CHANNELS."""
         found, maps = self.stem(images), []
@@ -108,7 +104,7 @@ class EfficientNetLite0(nn.Module):
                 maps.append(found)
         return [*maps, self.last(found)]
 
-    def maps_to_tune(self, images: Float[Tensor, "batch 3 height width"]) -> Images:
+    def maps_to_tune(self, images: Images) -> Images:
         """What the block FIRST_TUNED takes."""
         found = self.stem(images)
         for block in self._blocks[:FIRST_TUNED]:
@@ -139,7 +135,7 @@ class EfficientNetLite0(nn.Module):
                 module.bias.requires_grad_(True)
         self._fc.requires_grad_(True)
 
-    def stem(self, images: Float[Tensor, "batch 3 height width"]) -> Images:
+    def stem(self, images: Images) -> Images:
         """What the first block takes."""
         return F.relu6(_convolve_and_norm(self._conv_stem, self._bn0, images), inplace=True)
 
@@ -147,9 +143,7 @@ class EfficientNetLite0(nn.Module):
         """The features, from what the last block returns."""
         return F.relu6(_convolve_and_norm(self._conv_head, self._bn1, found), inplace=True)
 
-    def head(
-        self, features: Float[Tensor, "batch 1280 rows columns"]
-    ) -> Float[Tensor, "batch classes"]:
+    def head(self, features: Images) -> Float[Tensor, "batch classes"]:
         return self.classify(features.mean(dim=(2, 3)))
 
     @torch.no_grad()

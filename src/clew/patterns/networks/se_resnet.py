@@ -38,23 +38,17 @@ class SEResNet(nn.Module):
         self.classify = nn.Linear(widths[-1], classes)
         _initialize(self)
 
-    def forward(
-        self, images: Float[Tensor, "batch 3 height width"]
-    ) -> Float[Tensor, "batch classes"]:
+    def forward(self, images: Images) -> Float[Tensor, "batch classes"]:
         return self.head(self.features(images))
 
-    def features(
-        self, images: Float[Tensor, "batch 3 height width"]
-    ) -> Float[Tensor, "batch channels rows columns"]:
+    def features(self, images: Images) -> Images:
         """The features of the last block, per position."""
         found = self.stem(images)
         for block in self.blocks:
             found = block(found)
         return found
 
-    def head(
-        self, features: Float[Tensor, "batch channels rows columns"]
-    ) -> Float[Tensor, "batch classes"]:
+    def head(self, features: Images) -> Float[Tensor, "batch classes"]:
         return self.classify(features.mean(dim=(2, 3)))
 
 
@@ -70,9 +64,7 @@ class SEBlock(nn.Module):
         changes = stride != 1 or width_in != width
         self.shortcut = _convolution(width_in, width, 1, stride) if changes else nn.Identity()
 
-    def forward(
-        self, images: Float[Tensor, "batch channels rows columns"]
-    ) -> Float[Tensor, "batch channels rows columns"]:
+    def forward(self, images: Images) -> Images:
         found = self.second(F.relu(self.first(images), inplace=True))
         weights = self.excite(F.relu(self.squeeze(found.mean(dim=(2, 3))))).sigmoid()
         return F.relu(torch.addcmul(self.shortcut(images), found, weights[:, :, None, None]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 # About 5 seconds on one core, less than one on a GPU.
@@ -43,28 +43,19 @@ def choose_shown(
 def lay_out(
     features: Float[np.ndarray, "photos features"],
     *,
-    first: Bool[np.ndarray, " photos"] | None = None,
+    first: Sequence[int] = (),
     device: str | torch.device = "cpu",
 ) -> Float32[np.ndarray, "photos 2"]:
-    """Positions from 0 to 1 for each photo, the same ones every time. Photos in `first` are laid
-    out before others."""
+    """Positions from 0 to 1 for each photo, the same ones every time. The photos with the indices
+    in `first` are laid out before others."""
     place = torch.device(device)
     reduced = _reduce(_to_unit(features), place)
     if len(reduced) < _FEWEST:
         return _to_square(np.pad(reduced, ((0, 0), (0, 2)))[:, :2])
     most = _MOST_LAID_OUT if place.type == "cpu" else _MOST_LAID_OUT_ON_GPU
-    chosen = _choose(len(reduced), most, first)
+    chosen = choose_shown(np.zeros(len(reduced), np.int64), most, first=first)
     placed = _run_tsne(reduced[chosen], place)
     return _to_square(_place_others(reduced, chosen, placed))
-
-
-def _choose(count: int, most: int, first: np.ndarray | None) -> Int64[np.ndarray, " chosen"]:
-    if count <= most:
-        return np.arange(count)
-    order = np.random.default_rng(0).permutation(count)
-    if first is not None:
-        order = order[np.argsort(~first[order], kind="stable")]
-    return np.sort(order[:most])
 
 
 def _to_unit(features: np.ndarray) -> np.ndarray:

@@ -38,6 +38,8 @@ _AT_ONCE = 1_024
 
 Features = Float[np.ndarray, "photos features"]
 Labels = Int64[np.ndarray, " photos"]
+Distances = Float[Tensor, " photos"]
+Levels = Float[Tensor, " levels"]
 
 
 class Spread(NamedTuple):
@@ -117,10 +119,9 @@ class FeatureSpace(nn.Module):
         beside = self._find_nearest(points, turned, turned.square().sum(1, keepdim=True))
         return torch.stack([near, beside, self._find_nearest(self.wholes, whole, ones)], dim=1)
 
-    def _find_nearest(
-        self, points: Tensor, photos: Tensor, squared: Float[Tensor, "photos 1"]
-    ) -> Float[Tensor, " photos"]:
-        """The mean distance to the nearest points; `squared` are the photos' squared lengths."""
+    def _find_nearest(self, points: Tensor, photos: Tensor, squared: Tensor) -> Distances:
+        """The mean distance to the nearest points; `squared` `[photos, 1]` are the photos' squared
+        lengths."""
         squares = squared + points.square().sum(1) - 2 * photos @ points.T
         count = min(self.neighbors, len(points))
         nearest = torch.topk(squares, count, dim=1, largest=False).values
@@ -171,8 +172,8 @@ class UnknownModel(nn.Module):
     with the network."""
 
     scales: Float[Tensor, "4 2"]
-    levels: Float[Tensor, " levels"]
-    shares: Float[Tensor, " levels"]
+    levels: Levels
+    shares: Levels
 
     def __init__(self, space: FeatureSpace, scales: Tensor, levels: Tensor) -> None:
         super().__init__()
@@ -227,23 +228,17 @@ def _standardize(values: Tensor, scale: Tensor) -> Tensor:
     return (values - scale[0]) / scale[1]
 
 
-def _combine(
-    measured: Float[Tensor, "photos 3"], scales: Float[Tensor, "4 2"]
-) -> Float[Tensor, " photos"]:
+def _combine(measured: Float[Tensor, "photos 3"], scales: Float[Tensor, "4 2"]) -> Distances:
     together = _standardize(_add_up(measured, scales), scales[3])
     return torch.maximum(together, _standardize(measured[:, 2], scales[2]) - _WHOLE_TOLERANCE)
 
 
-def _add_up(measured: Tensor, scales: Tensor) -> Float[Tensor, " photos"]:
+def _add_up(measured: Tensor, scales: Tensor) -> Distances:
     near, turned, whole = (_standardize(measured[:, place], scales[place]) for place in range(3))
     return near + turned + _WHOLE_WEIGHT * whole
 
 
-def rank(
-    distances: Float[Tensor, " photos"],
-    levels: Float[Tensor, " levels"],
-    shares: Float[Tensor, " levels"],
-) -> Float[Tensor, " photos"]:
+def rank(distances: Distances, levels: Levels, shares: Levels) -> Float[Tensor, " photos"]:
     """The typicality of photos at these distances, interpolated between the two nearest levels."""
     levels, shares = levels.flip(0), shares.flip(0)
     after = (distances[:, None] > levels).sum(1).clamp(1, len(levels) - 1)

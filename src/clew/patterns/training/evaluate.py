@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,10 @@ def evaluate_patterns(
         # In its own run, and in those whose weights it started from.
         splits = read_known_splits(here).items()
         seen = {digest: split for digest, split in splits if split in _TRAINED_ON}
-        predictions = _predict(loaded, folder, workers, reporter, should_stop)
-        judged = _judge(predictions, seen)
+        predict = partial(_predict, loaded, folder, workers, reporter, should_stop)
+        judged = _judge(predict(besides=seen), seen)
+        if judged.all_seen:
+            judged = _judge(predict(besides=()), seen)
         if not judged.counted:
             first = judged.faults[0]
             raise InputError(
@@ -150,6 +153,8 @@ def _predict(
     workers: int | None,
     reporter: Reporter,
     should_stop: Callable[[], bool],
+    *,
+    besides: Container[str],
 ) -> list[Prediction]:
     threads = workers if workers is not None else look_at_machine().cores
     predictions = []
@@ -158,7 +163,8 @@ def _predict(
         noun="photos", planned=count, estimate=f"{counted(count, 'photo')} to evaluate"
     )
     with report_work(reporter, started):
-        for prediction in predict_photos(model, folder.photos, workers=threads):
+        found = predict_photos(model, folder.photos, workers=threads, besides=besides)
+        for prediction in found:
             predictions.append(prediction)
             reporter(WorkAdvanced())
             if should_stop():

@@ -24,13 +24,7 @@ from clew.patterns.photos import SPLITS
 from clew.patterns.results_file import RESULTS
 from clew.patterns.trained.model import Outputs, PatternModel
 from clew.patterns.trained.tables import MapRow, write_map
-from clew.patterns.trained.unknown import (
-    Spread,
-    UnknownModel,
-    calibrate,
-    find_spread,
-    fit_space,
-)
+from clew.patterns.trained.unknown import Spread, UnknownModel, calibrate, find_spread, fit_space
 from clew.patterns.training.start import TrainingPhotos
 from clew.storage.writing import replace_json
 
@@ -47,6 +41,7 @@ Labels = Int64[np.ndarray, " photos"]
 # Limits of the temperature: beyond them, a handful of photos would dominate.
 _COLDEST, _HOTTEST = 0.1, 10.0
 Logits = Float[np.ndarray, "photos classes"]
+Features = Float32[np.ndarray, "photos features"]
 MOST_ON_MAP = 6_000
 # The probability of a class below which a label is suspect.
 _UNLIKELY = 0.05
@@ -150,9 +145,7 @@ def _hold_out(
         yield label, row
 
 
-def _find_marked(
-    model: UnknownModel, features: Float32[np.ndarray, "photos features"]
-) -> float | None:
+def _find_marked(model: UnknownModel, features: Features) -> float | None:
     """The share of the photos that is marked as unknown."""
     return float((model.typicality(features) < _MARKED).mean()) if len(features) else None
 
@@ -271,7 +264,8 @@ def draw_photo_map(
     # The first ones have thumbnails: the mistakes, then some of everything.
     order = np.random.default_rng(0).permutation(shown)
     order = order[np.argsort(~is_wrong[order], kind="stable")]
-    positions = lay_out(features[order], first=is_wrong[order], device=device)
+    mistakes = np.flatnonzero(is_wrong[order]).tolist()
+    positions = lay_out(features[order], first=mistakes, device=device)
     rows = [
         MapRow(
             name=photos.cached.photos[place].name,

@@ -16,7 +16,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from clew.base.errors import InputError, SettingsMismatchError
-from clew.base.progress import Note, Reporter
+from clew.base.progress import Note, Reporter, StepStarted, report_work
 from clew.base.settings import START_OVER
 from clew.engine.checkpoint import read_settings
 from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
@@ -424,7 +424,8 @@ def prepare_photos(
     )
     _refuse_lost_classes(folder, cached, config.data)
     known = start.splits if start is not None else {}
-    splits, copies = _draw_splits(cached, config, known, started)
+    with report_work(reporter, StepStarted(name="looking for near duplicates")):
+        splits, copies = _draw_splits(cached, config, known, started)
     places = {name: place for place, name in enumerate(folder.classes)}
     return TrainingPhotos(
         folder=folder,

@@ -1,6 +1,7 @@
 """`train_patterns`: from folders of photos to an evaluated model, in one call that can always be
 repeated."""
 
+import copy
 import tempfile
 import time
 from collections import Counter
@@ -16,7 +17,14 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.base.errors import InputError
-from clew.base.progress import Note, Reporter, ignore_event, log_event
+from clew.base.progress import (
+    Note,
+    Reporter,
+    StepStarted,
+    ignore_event,
+    log_event,
+    report_work,
+)
 from clew.base.settings import offer_overwrite
 from clew.base.texts import counted
 from clew.base.urls import resolved
@@ -43,6 +51,7 @@ from clew.patterns.cache.samples import ImageSamples, choose_place, open_images
 from clew.patterns.features.fitting import FeaturePlan, fit_on_features, plan_features
 from clew.patterns.networks import MANY_ON_GPU, build_network, usual_sizes
 from clew.patterns.networks.classifier import PatternClassifier
+from clew.patterns.networks.lite0 import fold_norms
 from clew.patterns.photos import SPLITS, PhotoFolder, find_classes
 from clew.patterns.results_file import RESULTS, describe_suspects
 from clew.patterns.trained.model import PatternModel, read_results, softmax
@@ -311,11 +320,13 @@ class Task:
 
     def load(self, classifier: PatternClassifier) -> PatternModel:
         """The model as it is used, before it is calibrated."""
+        network = copy.deepcopy(classifier.network)
+        fold_norms(network)
         return PatternModel(
             folder=self.out,
             classes=self.photos.classes,
             image_size=self.photos.size.value,
-            network=classifier.network.eval(),
+            network=network.eval(),
             temperature=1.0,
             device=next(classifier.parameters()).device,
             looks_closer=self.augment.is_cropping,
@@ -364,7 +375,9 @@ def _decide(
     flip, why_flip = config.augment.flip, "as requested"
     if flip is None:
         some = places[np.sort(np.random.default_rng(0).permutation(count)[:_LOOKED_AT])]
-        flip, why_flip = decide_flip(samples.read(some).cpu().numpy(), photos.labels[some])
+        looking = StepStarted(name="finding out whether photos may be mirrored")
+        with report_work(reporter if is_first_process() else ignore_event, looking):
+            flip, why_flip = decide_flip(samples.read(some).cpu().numpy(), photos.labels[some])
     method = TrainingChoice(value=None, reason=f"the whole network{_AT_RATES if fine else ''}")
     quick = None
     if network.minutes is not None:

@@ -50,7 +50,7 @@ def train(config: TrainRunConfig, seeds: list[int], **extra: Any) -> list[Traine
     return train_seeds(
         config.networks[0],
         config.open_source(),
-        config.training,
+        config,
         config.out,
         seeds,
         overwrite=config.overwrite,

@@ -23,11 +23,13 @@ _ROWS_IN_CACHE = 128
 
 
 class LayerLSTM(nn.Module):
-    """Reads a sequence over layers in both directions and returns one logit (1 is hallucinated)."""
+    """Reads a sequence over layers in both directions and returns one logit (1 is hallucinated). In
+    it, so many features come `beside` the projected states."""
 
-    def __init__(self, input_dim: int, hidden: int, num_layers: int, dropout: float) -> None:
+    def __init__(self, config: "LSTMConfig", beside: int = 0) -> None:
         super().__init__()
-        widths = [input_dim] + [2 * hidden] * (num_layers - 1)
+        hidden, dropout = config.lstm_hidden, config.dropout
+        widths = [hidden + beside] + [2 * hidden] * (config.num_lstm_layers - 1)
         self.lstms = nn.ModuleList(
             nn.LSTM(width, hidden, batch_first=True, bidirectional=True) for width in widths
         )
@@ -117,32 +119,24 @@ class LSTMDetector(nn.Module):
         super().__init__()
         self.config = config
         self.states = StateProjection(config.input_dim, config.lstm_hidden, config.dropout)
-        self.over_layers = LayerLSTM(
-            config.lstm_hidden, config.lstm_hidden, config.num_lstm_layers, config.dropout
-        )
+        self.over_layers = LayerLSTM(config)
 
     def forward(self, batch: Mapping[str, Any]) -> Float[Tensor, " batch"]:
         return self.over_layers(self.states(batch["sequence"]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class GNNLSTMConfig:
-    """Hyperparameters of a GNN-det + LSTM detector: first the dimensions of the data, then those of
-    the network."""
+class GNNLSTMConfig(LSTMConfig):
+    """Hyperparameters of a GNN-det + LSTM detector; `node_dim` and `edge_dim` are dimensions of the
+    data."""
 
-    input_dim: int
     node_dim: int
     edge_dim: int = 1
     gnn_hidden: int = 64
-    lstm_hidden: int = 128
-    num_lstm_layers: int = 2
-    dropout: float = 0.2
 
     def __post_init__(self) -> None:
-        sizes = ("input_dim", "node_dim", "edge_dim", "gnn_hidden", "lstm_hidden")
-        check_sizes(self, *sizes)
-        check_positive(self, "num_lstm_layers", most=MAX_LAYERS)
-        check_fraction(self, "dropout")
+        super().__post_init__()
+        check_sizes(self, "node_dim", "edge_dim", "gnn_hidden")
 
 
 class GNNLSTMDetector(nn.Module):
@@ -153,12 +147,7 @@ class GNNLSTMDetector(nn.Module):
         self.config = config
         self.graphs = GraphReadout(config.node_dim, config.edge_dim, config.gnn_hidden)
         self.states = StateProjection(config.input_dim, config.lstm_hidden, config.dropout)
-        self.over_layers = LayerLSTM(
-            config.lstm_hidden + config.gnn_hidden,
-            config.lstm_hidden,
-            config.num_lstm_layers,
-            config.dropout,
-        )
+        self.over_layers = LayerLSTM(config, config.gnn_hidden)
 
     def forward(self, batch: Mapping[str, Any]) -> Float[Tensor, " batch"]:
         states = self.states(batch["sequence"])
@@ -250,12 +239,7 @@ class GVAELSTMDetector(nn.Module):
             nn.Linear(config.gnn_hidden, 2 * config.node_dim),
         )
         self.states = StateProjection(config.input_dim, config.lstm_hidden, config.dropout)
-        self.over_layers = LayerLSTM(
-            config.lstm_hidden + 2 * config.latent_dim,
-            config.lstm_hidden,
-            config.num_lstm_layers,
-            config.dropout,
-        )
+        self.over_layers = LayerLSTM(config, 2 * config.latent_dim)
 
     def forward(
         self, batch: Mapping[str, Any]

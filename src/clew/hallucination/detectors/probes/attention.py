@@ -26,13 +26,7 @@ from clew.hallucination.detectors.probes.fitting import (
     standardize,
     where,
 )
-from clew.hallucination.detectors.probes.method import (
-    Features,
-    Fitted,
-    Scorer,
-    layers_of,
-    method,
-)
+from clew.hallucination.detectors.probes.method import Features, Fitted, Scorer, layers_of, method
 from clew.metrics.ranking import auroc
 
 DIAGONAL = "log_diagonal_answer"

@@ -36,11 +36,24 @@ _SMOOTHING = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthScore(LinearScorer):
-    """A score that is linear in the number of answer tokens."""
+class NumbersScore(LinearScorer):
+    """A score that is linear in one or two numbers per answer, `[answers, numbers]`."""
+
+    count: Callable[[Features, str], np.ndarray]
 
     def score(self, data: Features, split: str) -> Scores:
-        return self.linear.score(_count_tokens(data, split))
+        return self.linear.score(self.count(data, split))
+
+
+def _learn_numbers(
+    count: Callable[[Features, str], np.ndarray], field: str, data: Features
+) -> Fitted:
+    """So few features need no regularization, so the weakest is used; their signs are learned in
+    training."""
+    numbers = count(data, "train")
+    scale = standardize(numbers, field)
+    _, linear = list(fit_path(numbers, data.labels["train"]))[-1]
+    return Fitted(scorer=NumbersScore(count=count, linear=scale.undo(linear)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +70,6 @@ class CategoryRate(Scorer):
     def score(self, data: Features, split: str) -> Scores:
         categories = data.read("category", split)
         return np.array([self.rates.get(name, self.overall) for name in categories], np.float32)
-
-
-@method("length", "Answer length", "baseline", "token_logprobs")
-def learn_length(data: Features) -> Fitted:
-    """Fit the length baseline. A single feature needs no regularization, so the weakest is used;
-    the sign is learned in training."""
-    lengths = _count_tokens(data, "train")
-    scale = standardize(lengths, "token_logprobs")
-    _, linear = list(fit_path(lengths, data.labels["train"]))[-1]
-    return Fitted(scorer=LengthScore(linear=scale.undo(linear)))
 
 
 @method("category", "Question category", "baseline", "category")
@@ -86,6 +89,11 @@ def learn_category(data: Features) -> Fitted:
 def _count_tokens(data: Features, split: str) -> np.ndarray:
     counts = [len(answer) for answer in data.read("token_logprobs", split)]
     return np.array(counts, np.float32).reshape(-1, 1)
+
+
+method("length", "Answer length", "baseline", "token_logprobs")(
+    partial(_learn_numbers, _count_tokens, "token_logprobs")
+)
 
 
 TokenStatistic = Literal["perplexity", "min_probability", "mean_entropy"]
@@ -190,28 +198,16 @@ def _read_texts(data: Features, split: str) -> list[list[str]]:
 _SOURCED = ("question", CONTEXT, "answer")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceScore(LinearScorer):
-    """A score that is linear in the shares of words and of numbers that the source lacks."""
-
-    def score(self, data: Features, split: str) -> Scores:
-        return self.linear.score(_share_unsupported(data, split))
-
-
-@method("source_words", "Words not in the source", "baseline", *_SOURCED)
-def learn_source_words(data: Features) -> Fitted:
-    """Fit the source baseline: two features, hence the weakest regularization, as for length."""
-    shares = _share_unsupported(data, "train")
-    scale = standardize(shares, CONTEXT)
-    _, linear = list(fit_path(shares, data.labels["train"]))[-1]
-    return Fitted(scorer=SourceScore(linear=scale.undo(linear)))
-
-
 def _share_unsupported(data: Features, split: str) -> np.ndarray:
     """Of each answer, the shares of its content words and of its numbers that neither its source
     nor its question contains; 0 without any."""
     rows = zip(*(data.read(name, split) for name in _SOURCED), strict=True)
     return np.array([_unsupported(*(text or "" for text in row)) for row in rows], np.float32)
+
+
+method("source_words", "Words not in the source", "baseline", *_SOURCED)(
+    partial(_learn_numbers, _share_unsupported, CONTEXT)
+)
 
 
 def _unsupported(question: str, context: str, answer: str) -> tuple[float, float]:
@@ -316,16 +312,17 @@ def cluster_samples(question: str, samples: Sequence[str]) -> list[int]:
     said = sorted(
         (content_words(asked, sample) for sample in samples), key=lambda key: (len(key), key)
     )
-    leaders: list[tuple[str, ...]] = []
-    sizes: list[int] = []
-    for key in said:
-        place = next((i for i, leader in enumerate(leaders) if occurs(leader, key)), None)
-        if place is None:
-            leaders.append(key)
-            sizes.append(1)
-        else:
-            sizes[place] += 1
-    return sizes
+    return count_clusters(len(said), lambda first, row: occurs(said[first], said[row]))
+
+
+def count_clusters(answers: int, means_same: Callable[[int, int], Any]) -> list[int]:
+    """The sizes of the clusters: each answer, by its number, joins the first cluster whose first
+    answer means the same."""
+    sizes: dict[int, int] = {}
+    for row in range(answers):
+        first = next((one for one in sizes if means_same(one, row)), row)
+        sizes[first] = sizes.get(first, 0) + 1
+    return [*sizes.values()]
 
 
 def cluster_entropy(sizes: Sequence[int]) -> float:
@@ -411,10 +408,9 @@ def _learn(measure: Measure, data: Features) -> Fitted:
     return Consistency(measure=measure).learn(data, refuse)
 
 
-_TEXTS = ("samples", "question", "answer")
-method("consistency", "Consistency of drawn answers", "no training", *_TEXTS)(
+method("consistency", "Consistency of drawn answers", "no training", *Consistency.reads)(
     partial(_learn, "disagreement")
 )
-method("selfcheck_ngram", "SelfCheckGPT (unigram)", "no training", *_TEXTS)(
+method("selfcheck_ngram", "SelfCheckGPT (unigram)", "no training", *Consistency.reads)(
     partial(_learn, "unigram")
 )

@@ -12,7 +12,7 @@ import scipy  # its modules load on first use
 from jaxtyping import Float32, Float64
 from threadpoolctl import threadpool_limits
 
-from clew.hallucination.detectors.probes.baselines import cluster_entropy
+from clew.hallucination.detectors.probes.baselines import cluster_entropy, count_clusters
 from clew.hallucination.detectors.probes.fitting import (
     Array,
     Linear,
@@ -76,16 +76,7 @@ def cluster_by_entailment(
     """The sizes of the clusters: each answer joins the first cluster whose first answer it entails
     and is entailed by."""
     same = np.minimum(entails, entails.T) > threshold
-    leaders: list[int] = []
-    sizes: list[int] = []
-    for row in range(len(same)):
-        place = next((i for i, leader in enumerate(leaders) if same[row, leader]), None)
-        if place is None:
-            leaders.append(row)
-            sizes.append(1)
-        else:
-            sizes[place] += 1
-    return sizes
+    return count_clusters(len(same), lambda first, row: same[first, row])
 
 
 @method("entailment_entropy", "Entailment entropy", "no training", ENTAILMENT)

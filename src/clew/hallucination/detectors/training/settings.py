@@ -62,13 +62,6 @@ class TrainingSettings:
     train: TrainConfig = field(default_factory=TrainConfig)
     request: PlanRequest = field(default_factory=PlanRequest)
 
-    @property
-    def training(self) -> "TrainingSettings":
-        """These settings alone, of a run that has more."""
-        return TrainingSettings(
-            network=self.network, loss=self.loss, train=self.train, request=self.request
-        )
-
     def describe(self) -> dict[str, Any]:
         """The settings as plain data, for results.json."""
         return {

@@ -346,7 +346,7 @@ def _train_networks(
     config: TrainRunConfig, out: Path, reporter: Reporter, should_stop: Callable[[], bool]
 ) -> list[Run]:
     source = config.open_source()
-    tasks = _open_tasks(config.networks, source, config.training, out)
+    tasks = _open_tasks(config.networks, source, config, out)
     # What was overwritten when torchrun first started these processes is resumed now.
     results = _prepare_results(tasks, overwrite=config.overwrite and not count_restarts())
 
@@ -401,14 +401,13 @@ def train_seeds(
 def plan_models(config: TrainRunConfig) -> dict[str, HardwarePlan]:
     """The plan that each network's training would start with, measured on its samples."""
     plans = {}
-    source, training = config.open_source(), config.training
-    for task in _open_tasks(config.networks, source, training, config.out):
+    for task in _open_tasks(config.networks, config.open_source(), config, config.out):
         plans[task.kind.name] = plan_hardware(
-            training.request,
+            config.request,
             model=task.build(),
             open_batches=task.samples.open_later("train"),
             samples=task.samples.balance["train"].samples,
-            config=training.train,
+            config=config.train,
         )
         free_memory()
     return plans

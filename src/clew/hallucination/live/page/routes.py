@@ -25,12 +25,7 @@ from clew.hallucination.answer_page.picture import (
     views_of,
 )
 from clew.hallucination.detectors.similar_answers import KnownAnswers, read_known
-from clew.hallucination.live.page.stored import (
-    REPORT_FILE,
-    BrowsedStore,
-    PageFiles,
-    Search,
-)
+from clew.hallucination.live.page.stored import REPORT_FILE, BrowsedStore, PageFiles, Search
 from clew.hallucination.llm.decoder import Decoder
 from clew.hallucination.llm.recording import Recording
 from clew.hallucination.traces import Trace
@@ -109,9 +104,7 @@ class Tracer:
         [(logprobs, entropies)], reduced = passed
         shape, length = self._decoder.shape, len(prompt) + len(answer)
         arrays = reduced_columns(reduced, [length])
-        sizes: dict[str, tuple[int, ...]] = {
-            "last_hidden": (shape.layers, shape.dim),
-        }
+        sizes: dict[str, tuple[int, ...]] = {"last_hidden": (shape.layers, shape.dim)}
         if attending := shape.attention_layers:
             sizes["lookback"] = (attending, shape.heads)
             edges = (attending, length, shape.edges_per_token)

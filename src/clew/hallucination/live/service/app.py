@@ -15,11 +15,7 @@ from clew.hallucination.live.service.existing import Checking, Turns, add_check,
 from clew.hallucination.live.service.feedback import add_feedback
 from clew.hallucination.live.service.guardrail import add_guardrail
 from clew.hallucination.live.service.inspection import DetectorInspector, ReaderInspector
-from clew.hallucination.live.service.requests import (
-    Asked,
-    ChatRequest,
-    CompletionRequest,
-)
+from clew.hallucination.live.service.requests import Asked, ChatRequest, CompletionRequest
 from clew.hallucination.live.service.responses import Shape
 from clew.hallucination.live.service.service import (
     Answering,
@@ -82,14 +78,13 @@ def build_app(
     else:
         add_upstream(app, service, upstream, inspector)
     _add_state(app, service)
-    tracer = Tracer(session, prompt=settings.prompt)
-    keeps_answers = None if feedback is None else feedback.keeps_answers
-    shown = files or PageFiles()
     page = Page(
-        files=shown, live=tracer, keeps_answers=keeps_answers, has_upstream=upstream is not None
+        files=files or PageFiles(),
+        live=Tracer(session, prompt=settings.prompt),
+        keeps_answers=None if feedback is None else feedback.keeps_answers,
+        has_upstream=upstream is not None,
     )
-    add_page(app, page)
-    return _watch(app, telemetry, upstream)
+    return _complete(app, page, telemetry)
 
 
 def build_reader_app(
@@ -113,15 +108,15 @@ def build_reader_app(
     if upstream is not None:
         add_upstream(app, service, upstream, inspector)
     add_state(app, lifecycle, metrics, is_running=lambda: True, gauges=dict)
-    add_page(app, Page(files=files or PageFiles(), has_upstream=upstream is not None))
-    return _watch(app, telemetry, upstream)
+    page = Page(files=files or PageFiles(), has_upstream=upstream is not None)
+    return _complete(app, page, telemetry)
 
 
-def _watch(
-    app: "FastAPI", telemetry: Telemetry | None, upstream: UpstreamSettings | None
-) -> "FastAPI":
+def _complete(app: "FastAPI", page: Page, telemetry: Telemetry | None) -> "FastAPI":
+    """The app with the page; its requests are watched."""
+    add_page(app, page)
     if telemetry is not None:
-        app.add_middleware(Watched, telemetry=telemetry, has_upstream=upstream is not None)
+        app.add_middleware(Watched, telemetry=telemetry, has_upstream=page.has_upstream)
     return app
 
 
@@ -142,8 +137,7 @@ def build_vllm_app(
     inspector = EngineInspector(server.url, detector, service)
     add_upstream(app, service, upstream, inspector, inspector.prepare)
     add_state(app, lifecycle, metrics, is_running=lambda: server.is_running, gauges=dict)
-    add_page(app, Page(files=files, has_upstream=True))
-    return _watch(app, telemetry, upstream)
+    return _complete(app, Page(files=files, has_upstream=True), telemetry)
 
 
 def _add_answers(app: "FastAPI", service: Service) -> None:

@@ -132,7 +132,7 @@ class DetectorInspector:
         if not isinstance(given, list) or not given:
             raise InputError("it has no messages.")
         context = context if isinstance(context, str) else None
-        tools = [tool for tool in _as_list(one.asked.get("tools")) if isinstance(tool, dict)]
+        tools = [tool for tool in as_list(one.asked.get("tools")) if isinstance(tool, dict)]
         if one.asked.get("tool_choice") == "none":
             tools = []
         return self._service.encode_chat(read_messages(given), context, tools=tools)[:2]
@@ -169,7 +169,7 @@ def find_sources(one: PassedAnswer) -> tuple[tuple[str, ...], str | None]:
     asked = one.asked
     given = asked.get("messages") if one.is_chat else [{"role": "user", "content": one.prompt}]
     messages = [m for m in given if isinstance(m, dict)] if isinstance(given, list) else []
-    sources = [_text_of(part) for part in _as_list(asked.get("documents"))]
+    sources = [_text_of(part) for part in as_list(asked.get("documents"))]
     sources += [_text_of(asked.get("context"))]
     question, last = None, ""
     for message in messages:
@@ -187,7 +187,7 @@ def find_sources(one: PassedAnswer) -> tuple[tuple[str, ...], str | None]:
     return tuple(sources), question
 
 
-def _as_list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from clew.base.typed_json import compact_json
 from clew.hallucination.detectors.data import LEVEL_WORDS, NO_VERDICT
-from clew.hallucination.live.service.inspection import Clew, PassedAnswer
+from clew.hallucination.live.service.inspection import Clew, PassedAnswer, as_list
 from clew.storage.reading import parse_json
 
 DONE = b"data: [DONE]\n\n"
@@ -144,8 +144,8 @@ class PassedResponse(PassedAnswers):
         """What it says, instead of what its events have said."""
         self._choices.clear()
         self._size = 0
-        output = [one for one in _as_list(response.get("output")) if isinstance(one, dict)]
-        parts = [part for one in output for part in _as_list(one.get("content"))]
+        output = [one for one in as_list(response.get("output")) if isinstance(one, dict)]
+        parts = [part for one in output for part in as_list(one.get("content"))]
         texts = [part.get("text") for part in parts if isinstance(part, dict)]
         usage = response.get("usage")
         usage = usage if isinstance(usage, dict) else {}
@@ -176,12 +176,12 @@ def read_input(asked: Mapping[str, Any]) -> list[Any]:
     messages: list[Any] = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(given, str):
         return [*messages, {"role": "user", "content": given}]
-    for item in _as_list(given):
+    for item in as_list(given):
         kind = item.get("type", "message") if isinstance(item, dict) else None
         if kind == "message":
             parts = [
                 {**part, "type": "text"} if part.get("type") in _TEXTS else part
-                for part in _as_list(item.get("content"))
+                for part in as_list(item.get("content"))
                 if isinstance(part, dict)
             ]
             messages.append({"role": item.get("role"), "content": parts or item.get("content")})
@@ -195,10 +195,6 @@ def read_input(asked: Mapping[str, Any]) -> list[Any]:
         elif kind != "reasoning":
             messages.append({"role": kind, "content": None})  # what nobody can read
     return messages
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def event(content: Mapping[str, Any]) -> bytes:
@@ -376,16 +372,13 @@ def withhold_events(
     passed = bytearray()
     for line in body.split(b"\n"):
         data = data_of(line)
-        if not data or data == b"[DONE]":
-            continue
-        passed += _without(data, hidden)
+        if data and data != b"[DONE]":
+            passed += _without(data, hidden)
     for place, clew in found.items():
-        is_hidden = place in hidden
-        passed += (
-            answers.withheld_chunks(place, clew, replacement)
-            if is_hidden
-            else answers.chunk(place, clew)
-        )
+        if place in hidden:
+            passed += answers.withheld_chunks(place, clew, replacement)
+        else:
+            passed += answers.chunk(place, clew)
     return bytes(passed) + DONE
 
 

@@ -111,11 +111,7 @@ class Shape:
     ) -> dict[str, Any]:
         """The chunk of what tokens add to an answer that has so many `calls` of tools already."""
         called = [{"index": calls + place, **one} for place, one in enumerate(said.calls)]
-        given = {
-            "reasoning_content": said.reasoning,
-            "content": said.content,
-            "tool_calls": called,
-        }
+        given = {"reasoning_content": said.reasoning, "content": said.content, "tool_calls": called}
         clew = {"tokens": _describe_tokens(tokens)}
         delta = {name: value for name, value in given.items() if value}
         return self._chunk(choice, delta, clew, logprobs=self._logprobs(tokens, 0))

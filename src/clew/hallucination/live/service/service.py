@@ -70,16 +70,8 @@ _NO_TOOLS = (
 )
 _RISKS = tuple(place / 10 for place in range(1, 11))
 _PATHS = (
-    *(
-        "/",
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/responses",
-        "/v1/models",
-        "/v1/score",
-        "/score",
-    ),
-    *("/v1/check", "/v1/feedback", "/healthz", "/readyz", "/metrics", GUARDRAIL_PATH),
+    *("/", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/v1/score"),
+    *("/score", "/v1/check", "/v1/feedback", "/healthz", "/readyz", "/metrics", GUARDRAIL_PATH),
 )
 
 
@@ -107,9 +99,7 @@ class ServiceSettings(RiskPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self)
-        check_positive(self, "max_tokens", "max_choices", "max_items")
-        if self.max_prompt_tokens is not None:
-            check_positive(self, "max_prompt_tokens")
+        check_positive(self, "max_tokens", "max_choices", "max_items", "max_prompt_tokens")
         if not 0 < self.request_seconds < math.inf:
             raise InputError(
                 "give a number of seconds above 0.",

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.base.cores import CoresBusy, CoreWatch, Times, find_shortage
-from clew.base.cpu import Threads, ThreadsChosen, map_on_cores, time_on_core
+from clew.base.cpu import Threads, ThreadsChosen, map_on_cores, one_blas_thread, time_on_core
 from clew.base.errors import InputError
 from clew.base.progress import Event
 from tests.events import notes, pick
@@ -131,3 +132,16 @@ def test_every_core_works_with_one_thread_and_all_threads_come_back() -> None:
 def test_time_on_a_core_is_that_of_the_work() -> None:
     matrix = torch.randn(200, 200)
     assert time_on_core(lambda: None) < time_on_core(lambda: torch.linalg.svd(matrix))
+
+
+def test_numpy_has_one_thread_while_anyone_needs_it_so() -> None:
+    def count_threads() -> set[int]:
+        pools = [pool for pool in threadpool_info() if "numpy" in pool["filepath"]]
+        return {pool["num_threads"] for pool in pools}
+
+    with threadpool_limits(2, user_api="blas"):
+        with one_blas_thread:
+            with one_blas_thread:
+                assert count_threads() == {1}
+            assert count_threads() == {1}
+        assert count_threads() == {2}

@@ -1,13 +1,16 @@
 """PyTorch on this CPU: its kernels, and how many threads it computes with."""
 
 import platform
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from functools import cache
+from typing import Any, Self, TypeVar
 
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import nn
 
 from clew.base.cores import CoresBusy, CoreWatch, find_shortage, map_in_threads
@@ -50,6 +53,36 @@ def fast_convolutions() -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.enabled = before
+
+
+class _OneBlasThread:
+    """Products of small matrices in the calling thread alone, for any number of users at a time.
+    Several threads would mostly wait for each other, and go on waiting when they are done, on cores
+    that a model's pass needs: it took a quarter longer."""
+
+    def __init__(self) -> None:
+        self._guard, self._users = threading.Lock(), 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._guard:
+            if not self._users:
+                self._limit = _find_pools().limit(limits=1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            self._users -= 1
+            if not self._users:
+                self._limit.restore_original_limits()
+
+
+one_blas_thread = _OneBlasThread()
+
+
+@cache
+def _find_pools() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def map_on_cores(

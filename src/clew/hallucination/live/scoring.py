@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
+from clew.base.cpu import one_blas_thread
 from clew.base.errors import InputError
 from clew.base.memory import none_if_out_of_memory, run_in_halves
 from clew.base.progress import Event, Note, Reporter, log_event
@@ -290,11 +291,14 @@ def assess(
     """The risk of every answer; those that cannot be checked are unavailable with the reason. With
     `vectors`, also what adaptation needs of each, familiar or not, if the columns were recorded for
     it; None for one that cannot be checked. The method scores them once."""
-    usable, reasons = features.drop_unusable(), _find_reasons(detector, features)
-    read = detector.read_vectors(usable) if vectors else None
+    reasons = _find_reasons(detector, features)
+    with one_blas_thread:
+        usable = features.drop_unusable()
+        read = detector.read_vectors(usable) if vectors else None
+        found = detector.assess(usable, vectors=read)
     risks = [
         risk if reason is None else unavailable(reason, method=detector.name)
-        for risk, reason in zip(detector.assess(usable, vectors=read), reasons, strict=True)
+        for risk, reason in zip(found, reasons, strict=True)
     ]
     if read is None:
         return risks, [None] * len(risks)

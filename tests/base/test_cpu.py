@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.base.cores import CoresBusy, CoreWatch, Times, find_shortage
-from clew.base.cpu import Threads, ThreadsChosen, map_on_cores, one_blas_thread, time_on_core
+from clew.base.cpu import Threads, ThreadsChosen, map_on_cores, one_numpy_thread, time_on_core
 from clew.base.errors import InputError
 from clew.base.progress import Event
 from tests.events import notes, pick
@@ -134,14 +134,20 @@ def test_time_on_a_core_is_that_of_the_work() -> None:
     assert time_on_core(lambda: None) < time_on_core(lambda: torch.linalg.svd(matrix))
 
 
-def test_numpy_has_one_thread_while_anyone_needs_it_so() -> None:
+def test_numpy_has_one_thread_where_it_should_and_gets_the_others_back() -> None:
     def count_threads() -> set[int]:
         pools = [pool for pool in threadpool_info() if "numpy" in pool["filepath"]]
         return {pool["num_threads"] for pool in pools}
 
+    def score(_: int) -> set[int]:
+        with one_numpy_thread():
+            return count_threads()
+
     with threadpool_limits(2, user_api="blas"):
-        with one_blas_thread:
-            with one_blas_thread:
-                assert count_threads() == {1}
-            assert count_threads() == {1}
-        assert count_threads() == {2}
+        pass  # of a thread that goes on
+    before = count_threads()
+    with ThreadPoolExecutor(3) as threads:
+        assert all(found == {1} for found in threads.map(score, range(30)))
+        assert score(0) == {1}
+        assert count_threads() == before
+    assert score(0) == {1} and count_threads() == before

@@ -82,6 +82,16 @@ def test_only_the_first_process_reports_an_error(monkeypatch: pytest.MonkeyPatch
         raise InputError("no samples")
 
 
+def test_command_in_a_script_of_torchrun_that_hides_the_others_is_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError), long_run(Console(), ""):
+        raise InputError("no samples")
+
+
 def test_log_shows_flags_and_each_message_once(capsys: Capture) -> None:
     with shown_log(Console(width=300)):
         for _ in range(2):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -55,34 +55,24 @@ def fast_convolutions() -> Iterator[None]:
         torch.backends.mkldnn.enabled = before
 
 
-class _OneBlasThread:
-    """Products of small matrices in the calling thread alone, for any number of users at a time.
-    Several threads would mostly wait for each other, and go on waiting when they are done, on cores
-    that a model's pass needs: it took a quarter longer."""
-
-    def __init__(self) -> None:
-        self._guard, self._users = threading.Lock(), 0
-        self._limit: Any = None
-
-    def __enter__(self) -> None:
-        with self._guard:
-            if not self._users:
-                self._limit = _find_pools().limit(limits=1, user_api="blas")
-            self._users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._guard:
-            self._users -= 1
-            if not self._users:
-                self._limit.restore_original_limits()
+_blas_guard = threading.Lock()
 
 
-one_blas_thread = _OneBlasThread()
+@contextmanager
+def one_numpy_thread() -> Iterator[None]:
+    """NumPy's products in the calling thread alone, one caller at a time. Several threads would
+    mostly wait for each other, and go on waiting when they are done, on cores that a model's pass
+    needs: it took a quarter longer."""
+    with _blas_guard, _find_pools().limit(limits=1, user_api="blas"):
+        yield
 
 
 @cache
 def _find_pools() -> ThreadpoolController:
-    return ThreadpoolController()
+    """Those of NumPy and SciPy: PyTorch keeps its threads."""
+    every = ThreadpoolController()
+    paths = [one.filepath for one in every.lib_controllers if "torch" not in one.filepath]
+    return every.select(filepath=paths)
 
 
 def map_on_cores(

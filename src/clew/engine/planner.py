@@ -206,7 +206,7 @@ class _Calibration:
         variants = open_variants(self._request, self.plan, self._machine)
         why = "" if self._has_images else "the network has no 2-D convolutions"
         if self.plan.device != "cpu" and (layout := getattr(self._model, "layout", None)):
-            why = f"the network arranges its images itself: it is trained in {layout}"
+            why = f"the network arranges its images itself ({layout}): the setting changes nothing"
         if self._request.channels_last is None and why:
             variants = [one for one in variants if not one.channels_last]
             self._choose("channels_last", False, why)

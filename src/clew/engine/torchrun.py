@@ -5,7 +5,7 @@ import os
 
 def count_processes() -> int:
     """The number that torchrun started; 1 without it."""
-    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+    return int(os.environ.get("WORLD_SIZE", 1)) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 
 def is_first_process() -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from clew.base.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.capture import LoadedModel
-from clew.hallucination.llm import scheduler
+from clew.hallucination.llm import passes, scheduler
 from clew.hallucination.llm.decoder import Decoder
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.graphs import GraphPasses
@@ -337,6 +337,16 @@ def test_the_model_can_be_used_between_passes(engine: Engine, decoder: Decoder) 
     assert len(finish(ticket).tokens) == 30
     with pytest.raises(ZeroDivisionError):
         engine.call(lambda: 1 // 0)
+
+
+def test_model_is_passed_without_kernels_that_its_gpu_cannot_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here, there is no GPU at all."""
+    monkeypatch.setattr(passes, "can_replay", lambda _model: True)
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    decoder = make_decoder(tiny_loaded(), max_new_tokens=6)
+    assert decoder.packed.packs and not decoder.packed.has_kernels
 
 
 def test_a_model_with_an_attention_of_its_own_gives_what_plain_passes_give() -> None:

@@ -71,8 +71,8 @@ def test_all_places_give_the_same_batches_in_the_same_order(
             assert all(torch.equal(batch[name], batches[0][name]) for batch in batches)
 
 
-@pytest.mark.parametrize(("size", "sizes"), [(8, [8, 8]), (17, [17]), (64, [17])])
-def test_incomplete_batch_is_skipped_unless_it_is_the_only_one(
+@pytest.mark.parametrize(("size", "sizes"), [(2, [2] * 8), (3, [3] * 5 + [2]), (64, [17])])
+def test_incomplete_batch_is_skipped_if_it_is_a_small_part_of_an_epoch(
     samples: dict[Place, ImageSamples], size: int, sizes: list[int]
 ) -> None:
     settings = LoadSettings(batch_size=size, num_workers=1, shuffle=True, seed=3)

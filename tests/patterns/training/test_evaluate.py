@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from clew.base.errors import InputError, StoreError, TrainingStoppedError
+from clew.base.progress import Event
 from clew.patterns.training import evaluate_patterns
 from clew.storage.reading import read_json
+from tests.events import notes
 from tests.patterns.training.making import COLORS, write_photo, write_photos
 
 pytestmark = pytest.mark.slow
@@ -62,7 +64,9 @@ def test_evaluation_on_seen_photos_only_says_so(
     for name in learnt:
         (tmp_path / "seen" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(photos / name, tmp_path / "seen" / name)
-    results = evaluate_patterns(trained, tmp_path / "seen")
+    events: list[Event] = []
+    results = evaluate_patterns(trained, tmp_path / "seen", reporter=events.append)
+    assert "trained on all of these photos" in notes(events)[0]
     assert results["data"]["all_seen"] and results["data"]["seen"] == {"train": 30}
     assert results["test_photos"] == 30
 

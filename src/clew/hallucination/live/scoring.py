@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from clew.base.cpu import one_blas_thread
+from clew.base.cpu import one_numpy_thread
 from clew.base.errors import InputError
 from clew.base.memory import none_if_out_of_memory, run_in_halves
 from clew.base.progress import Event, Note, Reporter, log_event
@@ -292,7 +292,7 @@ def assess(
     `vectors`, also what adaptation needs of each, familiar or not, if the columns were recorded for
     it; None for one that cannot be checked. The method scores them once."""
     reasons = _find_reasons(detector, features)
-    with one_blas_thread:
+    with one_numpy_thread():
         usable = features.drop_unusable()
         read = detector.read_vectors(usable) if vectors else None
         found = detector.assess(usable, vectors=read)

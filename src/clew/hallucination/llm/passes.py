@@ -43,8 +43,9 @@ PASS_ERRORS = (
     *(RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError),
     *(AttributeError, AssertionError),
 )
-# Whether rows of a model that pass packed are as they are alone: tried once.
-_packable: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+# Whether rows of a model that pass packed are as they are alone, and whether the kernels of its GPU
+# can be used: tried once.
+_tried: WeakKeyDictionary[PreTrainedModel, tuple[bool, bool]] = WeakKeyDictionary()
 
 
 class PackedModel:
@@ -178,9 +179,20 @@ class PackedModel:
             return False
         if is_spread(self.model):  # weights on disk would be read for every pass
             return True
-        if self.model not in _packable:
-            _packable[self.model] = self._agrees(rows=2, parts=(4, 1))
-        return _packable[self.model]
+        if self.model not in _tried:
+            self.fits_kernels = self.fits_kernels and self._runs_kernels()
+            _tried[self.model] = self._agrees(rows=2, parts=(4, 1)), self.fits_kernels
+        agrees, self.fits_kernels = _tried[self.model]
+        return agrees
+
+    def _runs_kernels(self) -> bool:
+        """Whether the kernels run on this GPU: an older one may lack the memory for their tiles."""
+        try:
+            return not self.has_kernels or self._agrees(rows=1, parts=(4, 1))
+        except Exception as error:  # whatever Triton raises: its errors have no other base
+            if is_out_of_memory(error):
+                raise
+            return False
 
     @torch.inference_mode()
     def _refuse_looking_ahead(self) -> None:

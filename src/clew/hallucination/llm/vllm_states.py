@@ -74,8 +74,8 @@ class Recorded:
 class StateRecorder:
     """Records what a detector or a capture needs of every request of vLLM's model `runner`. It
     `reads` answers that are given with their prompts; otherwise it records generated ones. Tokens
-    in `ends` are not part of an answer. Of other `layers` than these, if some are given, zeros are
-    recorded. Belongs to the thread of the runner."""
+    in `ends` are not part of an answer. With `layers`, only their states are recorded, and zeros of
+    the others. Belongs to the thread of the runner."""
 
     def __init__(
         self,

@@ -52,15 +52,28 @@ class MixedAnswers:
         self.splits = {split: _merge(splits.get(split, ())) for split in SPLIT_NAMES}
         every = [portion.data for portions in self.splits.values() for portion in portions]
         self.folders: tuple[AnswerFeatures, ...] = tuple(dict.fromkeys(every))
-        self._first = first = self.folders[0]
-        self.layers, self.dim, self.heads = first.layers, first.dim, first.heads
-        self.without_attention, self.settings = first.without_attention, first.settings
         self.shares_basis = share_basis(self.folders)
         self.fields = self._in_common("fields")
         self.samples = self._in_common("samples")
         self.labels = self._join("labels", lambda values: (values > 0.5).astype(np.int8))
         self.question_ids = self._join("question_ids")
         self.ids = self._join("example_ids")
+
+    @property
+    def layers(self) -> int:
+        return self._first.layers
+
+    @property
+    def without_attention(self) -> tuple[int, ...]:
+        return self._first.without_attention
+
+    @property
+    def dim(self) -> int:
+        return self._first.dim
+
+    @property
+    def heads(self) -> int | None:
+        return self._first.heads
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -75,6 +88,10 @@ class MixedAnswers:
             "model": every[0]["model"],
             "questions": {"name": " + ".join(map(str, named))},
         }
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self._first.settings
 
     def load_basis(self) -> Basis | None:
         return self._first.load_basis() if self.shares_basis else None
@@ -96,6 +113,10 @@ class MixedAnswers:
         """The average over the folders, by their number of answers."""
         sizes = [len(one.index.rows) for one in self.folders]
         return float(np.average([one.bytes_of(field) for one in self.folders], weights=sizes))
+
+    @property
+    def _first(self) -> AnswerFeatures:
+        return self.folders[0]
 
     def _in_common(self, what: str) -> frozenset[str]:
         common = frozenset.intersection(*(getattr(one, what) for one in self.folders))

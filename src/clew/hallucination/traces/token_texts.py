@@ -103,8 +103,8 @@ def _find_file(name: str) -> Path | None:
 
 
 def embedded_tokenizer_file() -> Path:
-    """Where capture keeps the tokenizer of the built-in model. The path is repeated here because
-    importing capture would load torch and download a missing model."""
+    """Where capture keeps the tokenizer of the built-in model. Its names are repeated here
+    because importing capture would load torch and download a missing model."""
     return models_folder() / "SmolLM2-135M-Instruct" / _FILE
 
 

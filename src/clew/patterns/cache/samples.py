@@ -33,6 +33,8 @@ _COLUMN = "image"
 _OPEN_FILES = 256
 _READ_AT_ONCE_BYTES = 8 << 20
 _PHOTOS_AT_ONCE = 256
+# Of fewer batches, the last one is too large a share of an epoch to be dropped.
+_FEWEST_BATCHES = 8
 
 Images = UInt8[Tensor, "batch size size 3"]
 
@@ -187,7 +189,8 @@ def open_images(
     drop_last: bool = False,
 ) -> Loader:
     """Open batches of the samples at `places`, or of all; the engine calls it through `partial`. On
-    the GPU there is nothing to read ahead. `drop_last` is heeded if there is a whole batch."""
+    the GPU there is nothing to read ahead. `drop_last` is heeded if few photos wait for
+    the next epoch then."""
     is_read = samples.place != "gpu"
     some = samples if places is None else _Subset(samples, places)
     return Loader(
@@ -199,7 +202,7 @@ def open_images(
         prefetch_factor=settings.prefetch_factor,
         persistent_workers=settings.persistent_workers and is_read,
         pin_memory=settings.pin_memory and is_read,
-        drop_last=drop_last and len(some) >= settings.batch_size,
+        drop_last=drop_last and len(some) >= _FEWEST_BATCHES * settings.batch_size,
         rank=rank,
     )
 

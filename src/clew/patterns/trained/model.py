@@ -130,7 +130,15 @@ class PatternModel:
     @torch.no_grad()
     def outputs(self, images: Images) -> Outputs:
         """Logits and features of decoded photos; arguments and errors are those of `logits`."""
-        parts = [self._outputs(images[some]) for some in self._slices(len(images))]
+        pixels = torch.as_tensor(images)
+        wanted = (self.image_size, self.image_size, 3)
+        if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != wanted:
+            raise InputError(
+                f"the images have shape {tuple(pixels.shape)} and type {pixels.dtype}: pass uint8 "
+                f"images of shape [batch, {self.image_size}, {self.image_size}, 3], as returned "
+                "by read_square."
+            )
+        parts = [self._outputs(pixels[some]) for some in self._slices(len(pixels))]
         outputs = Outputs(*map(np.concatenate, zip(*parts, strict=True)))
         if not all(np.isfinite(one).all() for one in outputs):
             raise StoreError(
@@ -145,17 +153,9 @@ class PatternModel:
         step = at_once if self.device.type == "cpu" else max(1, count)
         return [slice(first, first + step) for first in range(0, max(1, count), step)]
 
-    def _outputs(self, images: Images) -> Outputs:
-        pixels = torch.as_tensor(images)
-        wanted = (self.image_size, self.image_size, 3)
-        if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != wanted:
-            raise InputError(
-                f"the images have shape {tuple(pixels.shape)} and type {pixels.dtype}: pass uint8 "
-                f"images of shape [batch, {self.image_size}, {self.image_size}, 3], as returned "
-                "by read_square."
-            )
+    def _outputs(self, images: UInt8[Tensor, "batch size size 3"]) -> Outputs:
         network: Any = self.network
-        pixels = normalize(pixels.to(self.device), network)
+        pixels = normalize(images.to(self.device), network)
         maps = find_maps(network, pixels)
         logits = network.head(maps[-1])
         if self.looks_closer:
@@ -307,10 +307,10 @@ def _explain_damage(path: Path, why: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The prediction for one photo. `probabilities` `[classes]` are those of `classes`, None if the
-    photo cannot be read (`fault` says why); `digest` is the same for identical images, as in
-    splits.csv. `typicality` is the share of the validation photos that are at least as far from the
-    training photos of every class: close to 0 for a photo that shows something else. It is None for
-    a model without `unknown`."""
+    photo cannot be read (`fault` says why) or was not to be predicted; `digest` is the same for
+    identical images, as in splits.csv. `typicality` is the share of the validation photos that are
+    at least as far from the training photos of every class: close to 0 for a photo that shows
+    something else. It is None for a model without `unknown`, and where `probabilities` are."""
 
     photo: Photo
     classes: tuple[str, ...]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from clew.base.errors import InputError, TrainingStoppedError
-from clew.base.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
+from clew.base.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.base.texts import counted, list_some
 from clew.engine.checkpoint import read_versions
 from clew.engine.folders import make_folder
@@ -110,6 +110,7 @@ def evaluate_patterns(
         predict = partial(_predict, loaded, folder, workers, reporter, should_stop)
         judged = _judge(predict(besides=seen), seen)
         if judged.all_seen:
+            reporter(Note("the model was trained on all of these photos: evaluating them anyway"))
             judged = _judge(predict(besides=()), seen)
         if not judged.counted:
             first = judged.faults[0]

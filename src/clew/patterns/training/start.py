@@ -424,8 +424,7 @@ def prepare_photos(
     )
     _refuse_lost_classes(folder, cached, config.data)
     known = start.splits if start is not None else {}
-    with report_work(reporter, StepStarted(name="looking for near duplicates")):
-        splits, copies = _draw_splits(cached, config, known, started)
+    splits, copies = _draw_splits(cached, config, known, started, reporter)
     places = {name: place for place, name in enumerate(folder.classes)}
     return TrainingPhotos(
         folder=folder,
@@ -444,6 +443,7 @@ def _draw_splits(
     config: PatternsConfig,
     known: Mapping[str, str],
     started: Mapping[str, str],
+    reporter: Reporter,
 ) -> tuple[list[str], int]:
     """The split of each photo, near duplicates in the same one; and how many test photos are near
     duplicates of training photos all the same, because of their folders or an earlier run."""
@@ -451,7 +451,8 @@ def _draw_splits(
     plain = assign(cached.digests)
     if len(plain) > _MOST_COMPARED:
         return plain, 0
-    pairs = [(pair.first, pair.second) for pair in find_duplicates(read_small(cached))]
+    with report_work(reporter, StepStarted(name="looking for near duplicates")):
+        pairs = [(pair.first, pair.second) for pair in find_duplicates(read_small(cached))]
     splits = assign(group_copies(cached.photos, cached.digests, pairs, known))
     if dict(zip(cached.digests, plain, strict=True)) == started:  # by an earlier version
         splits = plain

@@ -23,8 +23,8 @@ _ROWS_IN_CACHE = 128
 
 
 class LayerLSTM(nn.Module):
-    """Reads a sequence over layers in both directions and returns one logit (1 is hallucinated). In
-    it, so many features come `beside` the projected states."""
+    """Reads a sequence over layers in both directions and returns one logit (1 is hallucinated).
+    `beside` is the number of features per layer besides the projected states."""
 
     def __init__(self, config: "LSTMConfig", beside: int = 0) -> None:
         super().__init__()

@@ -51,6 +51,7 @@ ROOMS = {
     ),
     "patterns": (
         "results_file",
+        "presets",
         "photos",
         "augment",
         "networks",

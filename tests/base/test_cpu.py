@@ -74,6 +74,7 @@ def test_the_fastest_number_of_threads_is_used_while_others_hold_cores(
         threads.settle(refuse)  # nothing has changed
         [told] = pick(machine.events, ThreadsChosen)
         assert told.threads == chosen and "other processes use 1.5 of 2 cores" in str(told)
+        assert str(told).endswith(("7.0 times as fast as 2 now", "2 threads are still fastest"))
     assert torch.get_num_threads() == 2
 
 

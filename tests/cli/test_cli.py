@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -202,6 +203,19 @@ def test_inspect_shows_store_without_finished_shard(run: Any, store: Path) -> No
     ended = run("inspect", store)
     assert ended.code == 0
     assert "0 traces of 70 planned" in ended.out
+
+
+def test_verify_names_the_store_of_each_problem_in_a_folder_of_several(
+    run: Any, store: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "several"
+    shutil.copytree(store, folder / "good")
+    shutil.copytree(store, folder / "bad")
+    damage(folder / "bad", "missing")
+    ended = run("verify", folder)
+    assert ended.code == 1
+    assert "shard bad/batch_0001.arrow is missing" in ended.out
+    assert "good is intact" in ended.out
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])

@@ -6,7 +6,7 @@ import pytest
 
 from clew import cli
 from clew.base.errors import Call, InputError, StoreError, without_settings
-from clew.cli.errors import error_text, with_flags
+from clew.cli.errors import error_text, naming_arguments, with_flags
 from clew.hallucination.detectors import NETWORKS
 from clew.hallucination.detectors.training.samples import PreprocessedData
 from clew.hallucination.labels import read_scores
@@ -36,6 +36,15 @@ def test_text_values_are_quoted() -> None:
 )
 def test_settings_in_a_text_become_flags(text: str, shown: str) -> None:
     assert with_flags(text) == shown
+
+
+def test_positional_argument_is_named_as_in_the_help() -> None:
+    with (
+        pytest.raises(InputError) as caught,
+        naming_arguments({"photos": "FOLDER", "data": "DATA"}),
+    ):
+        raise InputError("give `data` or `model`.", setting="photos", value="nope")
+    assert error_text(caught.value) == 'FOLDER is "nope": give DATA or --model.'
 
 
 def test_action_is_a_call_in_python_and_a_command_on_a_terminal() -> None:

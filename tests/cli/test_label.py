@@ -50,6 +50,18 @@ def test_label_prints_hallucinated_excluded_and_borderline_answers(
     assert f"scores in {tmp_path / 's[/x].csv'}\n" in ended.out
 
 
+def test_labels_to_check_are_marked_doubtful_and_smaller_doubts_borderline(
+    run: Any, tmp_path: Path
+) -> None:
+    answers = ("New Rom", "Bonn", "It is surely New Rome")
+    rows = [trace_row(number, text, ["New Rome"]) for number, text in enumerate(answers)]
+    ended = run("label", write_text_store(tmp_path / "text", rows), "--out", tmp_path / "s.csv")
+    assert ended.code == 0, ended.err
+    assert re.search(r"doubtful +\W .*New Rom ", ended.out)
+    assert re.search(r"borderline +\W .*It is surely", ended.out)
+    assert "check 1 doubtful label with" in ended.out
+
+
 def test_repeated_label_changes_nothing_and_other_method_requires_overwrite(
     run: Any, store: Path, tmp_path: Path
 ) -> None:

@@ -128,7 +128,7 @@ PHOTOS = (
         folder=Path("photos"),
         classes={"cats": 3, "dogs": 4},
         splits={"train": 5, "validation": 1, "test": 1},
-        excluded={"empty": 1},
+        excluded={"contradiction": 2, "no photos": 1, "empty": 1},
         other_files=2,
         excluded_file=Path("excluded.csv"),
         image_size=ANY,
@@ -223,6 +223,18 @@ def test_log_shows_figures_of_work_and_epochs(monkeypatch: pytest.MonkeyPatch) -
     )
     assert "2/3 GVAE, seed 2 of 3: 2 epochs on cpu, resuming after step 3" in show(COMPARISON)
     assert "2/3 SAPLMA: excluded: it requires --draws 5" in show(COMPARISON)
+
+
+def test_narrow_terminal_keeps_the_time_left_of_a_training() -> None:
+    started, progress, epoch, ended = TRAINING
+    events = (PHOTOS[0], started, epoch, progress, ended)
+    out = show(events, width=80, force_terminal=True, color_system=None)
+    [*_, last] = [line for line in out.splitlines() if "best 0.800, 9 photos/s, " in line]
+    assert " left, 0% waiting" in last and "MB" not in last
+
+
+def test_excluded_files_are_counted_in_words() -> None:
+    assert "4 files (2 in two classes, 1 without photos, 1 empty)" in show(PHOTOS)
 
 
 def test_bar_is_removed_after_an_error() -> None:

@@ -36,6 +36,28 @@ def test_a_table_with_the_totals_is_printed(run: Any, detector: Path, answers: P
     assert "on 2 labeled answers" in ended.out
 
 
+def test_the_most_frequent_reasons_for_unavailable_answers_are_printed(
+    run: Any, detector: Path, tmp_path: Path
+) -> None:
+    path, ask = tmp_path / "answers.jsonl", '{"question": "Who?", "answer": '
+    rows = ["[1]}", "[2]}", '""}', "true}", "{}}"]
+    path.write_text("".join(f"{ask}{row}\n" for row in rows) + '{"answer": "Oslo"}\n')
+    ended = run("score", "--questions", path, "--detector", detector, "--device", "cpu")
+    assert ended.code == 0, ended.err
+    first = "6 unavailable\n2 unavailable: its answer is a list, not text\n"
+    assert first in ended.out and ended.out.count(" unavailable: ") == 3
+    assert "\nand 2 more\n" in ended.out
+
+
+def test_an_empty_file_is_refused_before_anything_is_loaded(
+    run: Any, detector: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    ended = run("score", "--questions", tmp_path / "empty.jsonl", "--detector", detector)
+    assert ended.code == 2 and "empty.jsonl is empty: give at least one answer" in ended.err
+    assert "loading" not in ended.err and "empty.jsonl: \n" not in ended.err
+
+
 def test_json_is_the_summary_and_the_rows_are_in_the_file(
     run: Any, detector: Path, answers: Path, tmp_path: Path
 ) -> None:

@@ -124,7 +124,7 @@ def test_train_reports_its_progress_and_result(run: Any, folder: Path) -> None:
     stamp, figure, count = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", r"\d\.\d{3}", r"[\d.,]+"
     epoch = (
         rf"^{stamp}epoch [12]/2, loss {figure}, validation loss {figure}, AUROC {figure}, "
-        rf"{count} samples/s, \d+% waiting for data, {count} [MG]B, \d+ s left$"
+        rf"{count} samples/s, \d+ s left, \d+% waiting for data, {count} [MG]B$"
     )
     assert len(re.findall(epoch, ended.out, re.M)) == 2, ended.out
     assert re.search(rf"^LSTM +{figure} +{figure} +{figure} +[12] of 2 ", ended.out, re.M)
@@ -189,7 +189,8 @@ def test_terminal_shows_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("clew.engine.loop._REPORT_EVERY_SECONDS", 0)
     text = run("train", "--epochs", 2, "--no-run-gnn-det", "--no-run-gvae", *QUICK).out
-    assert re.search(r"epoch 2/2, AUROC \d\.\d+, [\d,]+ samples/s, \d+% waiting for data, ", text)
+    line = r"epoch 2/2, AUROC \d\.\d+, [\d,]+ samples/s, [^,]+ left, \d+% waiting for data, "
+    assert re.search(line, text)
     assert "finding the fastest settings" in text and "best epoch " in text
 
 

@@ -155,19 +155,33 @@ patterns create a/b | a/b
 patterns create colours --library library | colours
 patterns import colours missing --library library | missing
 patterns info nope --library library | nope
+patterns clean | Or give a folder of photos as DATA.
 patterns clean missing | there is no folder "
+patterns clean table.csv | "table.csv" is a file: give the folder
 patterns similar missing.jpg --data photos | there is no photo
 patterns similar photos/red/0.png --data missing | there is no folder "
 patterns train --data missing | there is no folder "
 patterns train --data photos --batch-size 0 | --batch-size is 0
 patterns train --data photos --device cudaa | choose from: cpu, cuda
 patterns train --data photos --output-dir table.csv | is not a folder
+patterns train --data photos --minutes 0 | --minutes is 0.0: it must be greater than 0
+patterns train --data photos --minutes -3 | --minutes is -3.0: it must be greater than 0
+patterns train --data photos --split 70/10 | --split is "70/10": use TRAIN/VALIDATION/TEST
+patterns train --data photos --split 70/20/20 | such as --split 70/15/15: 70/20/20 sums to 110.
+patterns train --data photos --rand-augment 2 | --rand-augment is "2": use N,M
+patterns train --data photos --rand-augment 2,99 | --rand-augment (M) is 99.0: it must be from 0
+patterns train --data photos --image-size 5 | --image-size is 5: it must be from 16 to 1024
+patterns train --data photos --crop 3 | --crop is 3.0: it must be greater than 0
+patterns train --data photos --network resnet | unknown network "resnet": choose from: lite0
+patterns train --data photos --network tiny --pretrained | "tiny" has no pretrained weights
+patterns train --data photos --label-smoothing 2 | --label-smoothing is 2.0
+patterns train --data table.csv | "table.csv" is a file: give the folder that contains
 patterns train nope --library library | nope
 patterns evaluate --model missing --data photos | missing
-patterns identify missing --name colours --library library | there is no such file
+patterns identify missing --name colours --library library | FOLDER is "missing": there is no such
 patterns identify photos --name nope --library library | nope
 patterns identify photos --name colours --library library --device cudaa | choose from: cpu
-patterns recognize missing.jpg --name colours --library library | there is no such file
+patterns recognize missing.jpg --name colours --library library | IMAGE is "missing.jpg": there
 patterns recognize photos/red/0.png --name nope --library library | nope
 patterns review nope --library library | nope
 patterns serve --name nope --library library | nope

@@ -117,17 +117,30 @@ def takes(
     docstring has their "Args:"."""
 
     def decorate(function: Callable[[Settings], Result]) -> Callable[Arguments, Result]:
-        @functools.wraps(function)
-        def call(*args: Arguments.args, **given: Arguments.kwargs) -> Result:
-            return function(settings(*args, **given))
-
         found = _parameters(settings)
         result = inspect.signature(function).return_annotation
-        call.__signature__ = inspect.Signature(found, return_annotation=result)  # type: ignore[attr-defined]
+        signature = inspect.Signature(found, return_annotation=result)
+
+        @functools.wraps(function)
+        def call(*args: Arguments.args, **given: Arguments.kwargs) -> Result:
+            bind(function, signature, *args, **given)
+            return function(settings(*args, **given))
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
         call.__doc__ = _add_arguments(inspect.getdoc(function) or "", settings, found)
         return call
 
     return decorate
+
+
+def bind(
+    function: Callable[..., Any], signature: inspect.Signature, /, *args: Any, **given: Any
+) -> inspect.BoundArguments:
+    """Raises TypeError, with the name of the function, for arguments that it does not take."""
+    try:
+        return signature.bind(*args, **given)
+    except TypeError as error:
+        raise TypeError(f"{function.__name__}() {error}") from None
 
 
 def select(kind: Callable[..., Settings], given: object, **others: Any) -> Settings:

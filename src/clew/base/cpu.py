@@ -122,7 +122,8 @@ class ThreadsChosen(Event):
         if self.threads == self.busy.threads:
             return f"{self.busy.use}; {most} are still fastest"
         now = counted(self.threads, "thread")
-        return f"{self.busy.use}: {now} {_is(self.threads)} used, {self.faster:.1f} times as fast"
+        faster = f"{self.faster:.1f} times as fast as {self.busy.threads} now"
+        return f"{self.busy.use}: {now} {_is(self.threads)} used, {faster}"
 
 
 def _is(count: int) -> str:

@@ -22,7 +22,7 @@ from clew.base.terminal import TextConsole
 from clew.base.texts import for_json, for_terminal
 from clew.base.typed_json import without_nan
 from clew.base.urls import as_path
-from clew.cli.errors import flag, read_texts
+from clew.cli.errors import flag, naming_arguments, read_texts
 from clew.cli.help import GENERAL, HelpCommand
 from clew.cli.options import (
     KEYWORD,
@@ -118,10 +118,12 @@ class Command:
 
     def _callback(self, run: Run) -> Callable[..., None]:
         settings, is_resumable = self.read_settings(), self.about.get("is_resumable", False)
+        titles = {one.name: one.title for one in settings if one.is_positional}
 
         def callback(invocation: typer.Context, **given: Any) -> None:
             overwrite = given.get("overwrite", False)
-            with saying_how_it_was_stopped(is_resumable=is_resumable, overwrite=overwrite):
+            stopped = saying_how_it_was_stopped(is_resumable=is_resumable, overwrite=overwrite)
+            with stopped, naming_arguments(titles):
                 call = self._read_call(invocation, given, settings)
                 _show_errors_in_full(run, call, verbose=given["verbose"])
 

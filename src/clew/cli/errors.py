@@ -3,6 +3,8 @@
 import re
 import sys
 import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Any, NoReturn
@@ -39,6 +41,23 @@ def error_text(error: ClewError) -> str:
     return join_sentences(f"{about}{text}", way_out)
 
 
+@contextmanager
+def naming_arguments(titles: Mapping[str, str]) -> Iterator[None]:
+    """Errors name positional arguments as the help shows them: `photos` is FOLDER, not --photos.
+    `titles` are those of a command, by setting."""
+    try:
+        yield
+    except ClewError as error:
+        error.setting = titles.get(error.setting or "", error.setting)
+        error.parts = tuple(
+            SETTING.sub(lambda found: titles.get(found[1], found[0]), part)
+            if isinstance(part, str)
+            else part
+            for part in error.parts
+        )
+        raise
+
+
 def call_text(call: Call) -> str:
     """The command that does the same as the call, quoted for a shell."""
     settings = dict(call.settings)
@@ -60,6 +79,8 @@ def with_flags(text: str) -> str:
 
 def flag(name: str, value: str | None = None) -> str:
     """`("batch_size", "32")` is --batch-size 32; `("graphs", "False")` is --no-graphs."""
+    if name.isupper():  # a positional argument
+        return name
     usual = (_dashed("", name), _dashed("no-", name))
     on, off = read_texts()["settings"]["flags"].get(name, usual)
     if value is None or value == "True":

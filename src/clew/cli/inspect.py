@@ -44,7 +44,7 @@ def run(call: Call) -> None:
 def _print_detector(console: Console, about: dict[str, Any]) -> None:
     warning, shown = about.pop("warning"), {}
     for name, value in about.items():
-        shown[name] = _shorten(value) if isinstance(value, list) else value
+        shown[name] = _shorten(value)
     if adapted := about.get("adapted"):
         shown["adapted"] = {name: _shorten(value) for name, value in adapted.items()}
     for name, text in _each_setting(shown):

@@ -109,6 +109,8 @@ def _count_spans(result: "LabelResult") -> dict[str, int]:
 
 
 def _print_examples(console: Console, result: "LabelResult") -> None:
+    from clew.hallucination.labels.label import find_doubt
+
     table = Table(header_style="bold")
     for name in ("", "score", "reason", "question", "answer", "accepted"):
         table.add_column(name, overflow="fold")
@@ -117,7 +119,9 @@ def _print_examples(console: Console, result: "LabelResult") -> None:
         _add_rows(table, kind, rows)
     _add_rows(table, "refused", chosen.refused)
     table.add_section()
-    _add_rows(table, "borderline", chosen.doubtful)
+    for row in chosen.doubtful:
+        is_large = find_doubt(row, result.score_threshold).is_large
+        _add_rows(table, "doubtful" if is_large else "borderline", [row])
     console.print(table)
 
 

@@ -165,7 +165,7 @@ class TrainingBar:
             bar = BarColumn(bar_width=max(6, min(30, self._console.width - _LINE_WIDTH)))
             self._bar = Progress(bar, text, console=self._console)
             self._task = self._bar.add_task(
-                f"{event.epochs} epochs", total=event.steps, completed=event.done_steps
+                counted(event.epochs, "epoch"), total=event.steps, completed=event.done_steps
             )
             self._bar.start()
 
@@ -226,9 +226,10 @@ class TrainingBar:
             f"epoch {values['epoch']}/{self._run.epochs}",
             *_figures(figures),
             f"{values['samples_per_second']:,.0f} {self._noun}/s",
+            _tell_left(self._left, self._run, self._started, values["step"]),
+            # Last, as a narrow terminal cuts the line off.
             f"{values['data_wait_share']:.0%} waiting for data",
             bytes_text(values["memory_bytes"]),
-            _tell_left(self._left, self._run, self._started, values["step"]),
         )
         return ", ".join(parts)
 
@@ -338,8 +339,20 @@ def describe_plan(plan: "HardwarePlan") -> str:
     return ", ".join(part for part in parts if part)
 
 
+# What is wrong with excluded files, where the kind alone is not grammatical after their number.
+_EXCLUDED = {
+    "contradiction": "in two classes",
+    "format": "of an unsupported format",
+    "link": "linked twice",
+    "name": "with an invalid name",
+    "no class": "outside a class folder",
+    "no photos": "without photos",
+    "results": "written by clew",
+}
+
+
 def excluded_text(excluded: dict[str, int]) -> str:
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in excluded.items())
+    counts = ", ".join(f"{count:,} {_EXCLUDED.get(kind, kind)}" for kind, count in excluded.items())
     return f"{counted(sum(excluded.values()), 'file')} ({counts})"
 
 

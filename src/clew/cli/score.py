@@ -7,16 +7,19 @@ from rich.console import Console
 
 from clew.base.texts import counted
 from clew.cli.commands import Call, read_command
+from clew.cli.errors import with_flags
 from clew.cli.printing import print_line, print_remedy, print_table, shortened_cell
 from clew.cli.signals import log_to_stderr
 from clew.hallucination.workflow import score
 
 if TYPE_CHECKING:
+    from clew.hallucination.live.risk_file import RiskSummary
     from clew.hallucination.workflow.scoring import ScoreResult
 
 COMMAND = read_command(score)
 _MOST_ROWS = 40
 _CELL_CHARACTERS = 80
+_MOST_REASONS = 3
 
 
 def run(call: Call) -> None:
@@ -62,6 +65,16 @@ def _counts(counts: Mapping[str, int], words: Mapping[Any, str]) -> str:
     return ", ".join(f"{count:,} {words[name]}" for name, count in counts.items())
 
 
+def _print_reasons(console: Console, summary: "RiskSummary") -> None:
+    """Why answers are unavailable; a file of an earlier version does not say."""
+    chosen = [*summary.reasons.items()][:_MOST_REASONS]
+    for reason, count in chosen:
+        print_line(console, f"{count:,} unavailable: {with_flags(reason)}")
+    left = summary.states.get("unavailable", 0) - sum(count for _, count in chosen)
+    if chosen and left:
+        print_line(console, f"and {left:,} more")
+
+
 def _print_summary(console: Console, result: "ScoreResult") -> None:
     from clew.hallucination.detectors.data import LEVEL_WORDS, STATE_WORDS
 
@@ -69,6 +82,7 @@ def _print_summary(console: Console, result: "ScoreResult") -> None:
     answers = counted(summary.answers, "answer")
     states = _counts(summary.states, STATE_WORDS)
     print_line(console, f"{answers}, detector {result.detector}: {states}")
+    _print_reasons(console, summary)
     if summary.mean_risk is not None:
         levels = _counts(summary.risk_levels, LEVEL_WORDS)
         print_line(console, f"{levels}; mean risk {summary.mean_risk:.2f}")

@@ -134,8 +134,9 @@ def _choose_device(wanted: str | None, machine: Machine) -> Choice:
         here = f"{counted(machine.cores, 'core')}, {memory}"
         return device, f"{asked or 'PyTorch sees no GPU; '}{here}"
     if int(device.partition(":")[2] or 0) >= len(machine.gpus):
+        seen = counted(len(machine.gpus), "GPU") if machine.gpus else "no GPU"
         raise InputError(
-            f'PyTorch sees {counted(len(machine.gpus), "GPU")}. Use `device="cpu"`, or check the '
+            f'PyTorch sees {seen}. Use `device="cpu"`, or check the '
             "driver and that PyTorch was built with CUDA.",
             setting="device",
             value=device,

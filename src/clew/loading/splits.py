@@ -54,10 +54,10 @@ def parse_split(text: str) -> Shares:
         if fits and abs(total - whole) <= _TOLERANCE * whole:
             train, validation, test = (number / whole for number in numbers)
             return Shares(train=train, validation=validation, test=test)
-    reason = f", but {text} sums to {total:g}" if fits else ""
+    reason = f": {text} sums to {total:g}" if fits else ""
     raise InputError(
-        f"use TRAIN/VALIDATION/TEST, three percentages that sum to 100{reason}, for example "
-        '`split="70/15/15"`.',
+        "use TRAIN/VALIDATION/TEST, three percentages that sum to 100, such as "
+        f'`split="70/15/15"`{reason}.',
         setting="split",
         value=text,
     )

@@ -18,7 +18,8 @@ from clew.base.settings import (
     read_size,
 )
 from clew.base.texts import counted
-from clew.base.urls import local_path
+from clew.base.urls import is_url, local_path
+from clew.patterns.presets import AugmentConfig
 from clew.patterns.settings import (
     LIBRARY,
     CleanSettings,
@@ -37,7 +38,6 @@ from clew.storage.run_file import has_same_settings, repeatable
 
 if TYPE_CHECKING:
     from clew.pages.service import Loaded
-    from clew.patterns.augment import AugmentConfig
     from clew.patterns.cleaning.findings import CleanResult
     from clew.patterns.cleaning.search import SimilarPhoto
     from clew.patterns.flow import ClassifierResult, FlowResult
@@ -242,16 +242,13 @@ def train(given: TrainSettings) -> "ClassifierResult":
         >>> result.load().predict("new.jpg")[0].label
     """
     from clew.engine import PlanRequest
-
-    request, pattern_set = select(PlanRequest, given), _open_set_to_train(given)
-    check_folders(given.data)
-    check_writable("out", given.out)
-    load_modules(given.reporter or log_event, "clew.patterns.flow")
-    from clew.engine.tracking import tracked
     from clew.loading.splits import parse_split
-    from clew.patterns.flow import plan_training, run_training
     from clew.patterns.training import LossSettings, PatternsConfig
     from clew.patterns.training.config import usual_train
+
+    request, pattern_set = select(PlanRequest, given), _open_set_to_train(given)
+    _check_photos(given.data)
+    check_writable("out", given.out)
 
     size = given.cache_size
     config = select(
@@ -275,6 +272,10 @@ def train(given: TrainSettings) -> "ClassifierResult":
         ),
         request=request,
     )
+    load_modules(given.reporter or log_event, "clew.patterns.flow")
+    from clew.engine.tracking import tracked
+    from clew.patterns.flow import plan_training, run_training
+
     if pattern_set is not None:
         config = plan_training(pattern_set, config)
     with tracked(given.reporter or log_event, given.log_to) as report:
@@ -306,9 +307,7 @@ def _open_set_to_train(given: TrainSettings) -> "PatternSet | None":
     return PatternSet.open(name, library, otherwise="a folder of photos with `data`")
 
 
-def _read_augment(given: TrainSettings) -> "AugmentConfig":
-    from clew.patterns.augment import AugmentConfig
-
+def _read_augment(given: TrainSettings) -> AugmentConfig:
     settings: dict[str, Any] = {"mixup": given.mixup, "crop": given.crop, "flip": given.flip}
     if given.rand_augment is not None:
         count, _, strength = given.rand_augment.partition(",")
@@ -344,7 +343,7 @@ def evaluate(given: EvaluateSettings) -> "ClassifierResult":
         >>> evaluate("other_photos", model="trained").accuracy
     """
     _check_model(given)
-    check_folders(given.data)
+    _check_photos(given.data)
     reporter = given.reporter or log_event
     load_modules(reporter, "clew.patterns.flow")
     from clew.patterns.flow import ClassifierResult, write_page
@@ -400,15 +399,15 @@ def clean_photos(given: CleanSettings) -> "CleanResult":
         ...     print(finding.kind, finding.name, finding.reason)
     """
     from clew.pages.server import require_web
+    from clew.patterns.cleaning.findings import CleanPlace
 
-    check_folders(given.data)
+    _check_photos(given.data)
+    place = CleanPlace.choose(given)
     if given.web:
         require_web()
     load_modules(given.reporter or log_event, "clew.patterns.cleaning.session")
-    from clew.patterns.cleaning.findings import CleanPlace
     from clew.patterns.cleaning.session import decide_on_page, search_problems, undo_changes
 
-    place = CleanPlace.choose(given)
     if given.undo:
         return undo_changes(place, given.undo)
     result = search_problems(place, given)
@@ -437,12 +436,13 @@ def find_similar(given: SimilarSettings) -> "tuple[SimilarPhoto, ...]":
     """
     if not Path(given.image).expanduser().is_file():
         raise InputError(f'there is no photo "{given.image}": check the path.')
-    check_folders(given.data)
-    load_modules(given.reporter or log_event, "clew.patterns.cleaning.search")
     from clew.patterns.cleaning.findings import CleanPlace
+
+    _check_photos(given.data)
+    place = CleanPlace.choose(given)
+    load_modules(given.reporter or log_event, "clew.patterns.cleaning.search")
     from clew.patterns.cleaning.search import find_similar_photos
 
-    place = CleanPlace.choose(given)
     return find_similar_photos(place.data, place.cache, given)
 
 
@@ -493,6 +493,15 @@ def run_flow(given: FlowSettings) -> "FlowResult":
     from clew.patterns import flow
 
     return flow.run_flow(given)
+
+
+def _check_photos(data: str | Path | None) -> None:
+    """Raises InputError unless there is such a folder, before PyTorch is imported."""
+    from clew.patterns.photos.find import check_folder
+
+    check_folders(data)
+    if data is not None and not is_url(data):
+        check_folder(Path(data))
 
 
 def _check_model(given: OfModel) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from clew.base.commands import bind
 from clew.base.errors import InputError, StoppedError
 from clew.base.texts import quoted
 from clew.base.typed_json import read_as
@@ -119,7 +120,7 @@ def repeatable(
 
         @functools.wraps(function)
         def call(*args: Arguments.args, **given: Arguments.kwargs) -> Result:
-            bound = signature.bind(*args, **given)
+            bound = bind(function, signature, *args, **given)
             bound.apply_defaults()
             if unless and bound.arguments[unless]:
                 return function(*args, **given)

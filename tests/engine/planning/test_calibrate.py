@@ -305,7 +305,7 @@ def test_threads_are_chosen_by_measurement_while_others_hold_cores(
         torch.set_num_threads(before)
     assert busy.threads == 1
     assert busy.reasons["threads"] == (
-        "other processes use 1.5 of 2 cores: 1 thread is used, 20.0 times as fast"
+        "other processes use 1.5 of 2 cores: 1 thread is used, 20.0 times as fast as 2 now"
     )
     assert busy.step_seconds == pytest.approx(0.1)  # measured again
     assert (asked.threads, asked.reasons["threads"]) == (2, "requested with `threads=2`")

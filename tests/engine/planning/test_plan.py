@@ -108,7 +108,7 @@ def test_16_bit_format_follows_the_device() -> None:
             {"cannot_compile": "no C++ compiler was found (g++)"},
             "`compile=True` was given, but no C++ compiler was found (g++): install what",
         ),
-        ({"device": "cuda"}, {}, 'device is "cuda": PyTorch sees 0 GPUs'),
+        ({"device": "cuda"}, {}, 'device is "cuda": PyTorch sees no GPU'),
         ({"device": "cuda:1"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:1": PyTorch sees 1 GPU'),
         ({"device": "tpu"}, {}, 'device is "tpu": choose from: cpu, cuda, or cuda:N'),
         ({"device": "cuda:x"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:x": choose from: cpu'),

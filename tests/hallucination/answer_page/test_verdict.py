@@ -41,7 +41,7 @@ def test_risk_and_threshold_are_shown_beside_the_answer(
     verdict = picture.answers[0].verdict
     assert verdict is not None and (verdict.risk, verdict.threshold) == (risk, THRESHOLD)
     page = out.read_text(encoding="utf-8")
-    assert words in page and f"LSTM: risk {risk:.2f}, " in page and "threshold of 0.60" in page
+    assert words in page and f"LSTM: risk {risk:.3f}, " in page and "threshold of 0.600" in page
 
 
 def test_label_comes_from_the_comparison_without_a_scores_file(

@@ -237,7 +237,11 @@ def test_every_answer_is_tested_once_in_folds(stores: tuple[Path, ...], tmp_path
     assert sorted(ids) == list(range(150))
     assert results["best"]["chosen_on"] == "the validation folds"
     detector = load_detector(tmp_path / "detector")
-    assert detector.metrics["out_of_fold"]["test_auroc"] == results["methods"][0]["test_auroc"]
+    [best, *_] = results["methods"]
+    about = detector.as_dict()
+    assert about["out_of_fold_test_auroc"] == best["test_auroc"]
+    assert about["out_of_fold_test_auroc_ci"] == best["test_auroc_ci"]
+    assert "val_auroc_ci" not in about  # that of the folds is not its own
     again = compare_methods(config).results
     assert json.dumps(again["methods"]) == json.dumps(results["methods"])
 

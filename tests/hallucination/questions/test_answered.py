@@ -53,12 +53,37 @@ def test_labels_are_recognized(columns: dict[str, Any], hallucinated: bool | Non
     [
         ({"answer": "a"}, "line 4: it has no question"),
         ({"question": "q", "answer": ["a"]}, "line 4: its answer is a list, not text"),
-        ({"question": "q", "answer": "\ud800"}, "lone surrogate"),
+        ({"question": "q", "answer": "\ud800"}, "its answer contains an invalid character"),
+        ({"question": "\ud800", "answer": "a"}, "its question contains an invalid character"),
+        ({"question": "q", "answer": "a", "context": "\ud800"}, "its context contains"),
+        ({"question": "q", "answer": "a", "id": "\ud800"}, "its id contains"),
         ("q", "line 4: it is a str, not a record"),
     ],
 )
 def test_a_record_that_cannot_be_scored_keeps_its_place(record: object, problem: str) -> None:
     assert problem in read(record).problem
+
+
+@pytest.mark.parametrize(
+    ("record", "texts"),
+    [
+        ({"id": "noq", "answer": "Paris"}, ("noq", "", "Paris")),
+        ({"id": 7, "question": "q", "answer": ["Paris", "Rome"]}, ("7", "q", "")),
+        ({"id": "s", "question": "q", "answer": "\ud800"}, ("s", "q", "")),
+        ({"id": "\ud800", "question": ["q"], "answer": "a"}, ("answers_3", "", "a")),
+        ({"messages": [{"role": "user", "content": "q"}], "answer": [1]}, ("answers_3", "q", "")),
+    ],
+)
+def test_a_record_that_cannot_be_scored_keeps_its_usable_texts(
+    record: object, texts: tuple[str, str, str]
+) -> None:
+    found = read(record)
+    assert found.problem and (found.id, found.question, found.answer) == texts
+
+
+def test_an_empty_file_is_refused() -> None:
+    with pytest.raises(InputError, match="is empty: give at least one answer"):
+        describe_answers(open_records([]))
 
 
 def test_an_empty_answer_is_kept() -> None:

@@ -54,7 +54,7 @@ def test_a_german_spreadsheet_is_read_with_one_mapping(tmp_path: Path, encoding:
     assert "label=Urteil (richtig = correct, falsch = hallucinated)" in text
     assert text.endswith("not used: Datum")
     found = list(read_answers(rows))
-    assert [one.id for one in found] == ["7", "7#2", "8", "9", "tickets_4"]
+    assert [one.id for one in found] == ["7", "7#2", "8", "9", "10"]
     assert [one.hallucinated for one in found] == [False, True, None, False, None]
     assert found[1].answer == "Der Attersee; glaube ich" and found[3].answer == ""
     assert found[4].problem == "row 5: its question is empty"

@@ -218,7 +218,10 @@ def test_unusable_records_keep_their_place(score: Score, tmp_path: Path) -> None
     path = tmp_path / "answers.jsonl"
     records = ({"question": "q", "answer": answer} for answer in ("a b c", ""))
     path.write_text("\nnot JSON\n".join(map(json.dumps, records)))
-    rows = score(path).rows
+    result = score(path)
+    rows = result.rows
+    assert [*result.summary.reasons.values()] == [1, 1]
+    assert not any("line 2" in reason for reason in result.summary.reasons)
     assert [row["state"] for row in rows[1:]] == ["unavailable", "unavailable"]
     assert "line 2: it is not JSON" in rows[1]["reason"]
     assert rows[2]["reason"] == "the answer is empty"

@@ -146,6 +146,14 @@ def test_stopped_run_raises_stopped_error_and_resumes(loaded: LoadedModel, tmp_p
         assert clew.extract(model=loaded, generation_batch=2, **settings).num_traces == 8
 
 
+def test_missing_and_unknown_arguments_are_those_of_the_function() -> None:
+    call: Any = clew.score
+    with pytest.raises(TypeError, match=r"^score\(\) missing a required argument: 'detector'$"):
+        call(questions=[])
+    with pytest.raises(TypeError, match=r"^extract\(\) got an unexpected keyword argument 'qs'$"):
+        clew.extract(qs="facts")  # type: ignore[call-arg]
+
+
 def test_defaults_are_those_of_the_config() -> None:
     defaults = {
         name: parameter.default

@@ -120,6 +120,15 @@ def test_what_cannot_be_used_is_refused_with_the_reason(
     assert served.send("identify", photo_of("red"))[0] == 200
 
 
+def test_a_wrong_option_is_refused_with_its_value_and_what_to_give(served: ServedPhotos) -> None:
+    for name, value, wanted in (
+        ("top_k", "abc", "a whole number from 1 to 1000"),
+        ("heat_map", "perhaps", "true or false"),
+    ):
+        _, told = served.send("identify", photo_of("red"), **{name: value})
+        assert told["error"]["message"] == f'{name} is "{value}": give {wanted}.'
+
+
 def test_bombs_are_refused_by_their_header(served: ServedPhotos) -> None:
     for make in BOMBS.values():
         status, told = served.send("identify", make()[:LIMIT_BYTES], heat_map=True)

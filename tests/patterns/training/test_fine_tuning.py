@@ -159,6 +159,15 @@ def test_epochs_or_a_gpu_train_the_whole_network(tmp_path: Path) -> None:
     assert choose(replace(usual, network="tiny"), on_gpu=False).minutes is None
 
 
+@pytest.mark.usefixtures("random_lite0")
+def test_minutes_beside_epochs_are_said_not_to_be_used(tmp_path: Path) -> None:
+    events: list[Event] = []
+    config = replace(quick_run(tmp_path, tmp_path / "out"), epochs=3, minutes=2)
+    choose(config, on_gpu=False, reporter=events.append)
+    [note] = events
+    assert str(note) == "`minutes` is not used: the number of `epochs` is given"
+
+
 def test_body_learns_more_slowly_than_the_head(random_lite0_cache: Path) -> None:
     network = load_lite0(3, random_lite0_cache)
     model = PatternClassifier(network, classes=3, body_rate=BODY_RATE)

@@ -274,7 +274,7 @@ def _verdict(answer: ShownAnswer) -> Html | None:
         tag("i", class_="risk", style=f"left:{100 * verdict.risk:.1f}%"),
         class_="gauge",
         role="img",
-        aria_label=f"risk {verdict.risk:.2f} of 1, threshold {verdict.threshold:.2f}",
+        aria_label=f"risk {verdict.risk:.3f} of 1, threshold {verdict.threshold:.3f}",
     )
     return _fact(
         "detector",

@@ -355,8 +355,8 @@ def tell_verdict(answer: ShownAnswer) -> str:
     assert verdict is not None
     side = "above" if verdict.is_flagged else "not above"
     return (
-        f"{verdict.method}: risk {verdict.risk:.2f}, {side} the threshold of "
-        f"{verdict.threshold:.2f}."
+        f"{verdict.method}: risk {verdict.risk:.3f}, {side} the threshold of "
+        f"{verdict.threshold:.3f}."
     )
 
 

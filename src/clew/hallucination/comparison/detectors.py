@@ -103,11 +103,13 @@ def keep_detectors(
 
 
 def _measure_chance(evaluation: Evaluation, trial: Trial, one: Measured) -> dict[str, Any]:
-    """On validation answers; of folds, on all answers, each by a detector without it."""
+    """On validation answers; of folds, on all answers, each by a detector without it, and without
+    the interval, which belongs to those detectors."""
     if evaluation.plan.kind == "folds":
         tested = {row.row["method"]: row for row in evaluation.measured}
         every, scores = evaluation.labels.test, tested[one.row["method"]].test_scores
-        return measure_chance(every, every, scores, evaluation.labels.clusters)
+        found = measure_chance(every, every, scores, evaluation.labels.clusters)
+        return {"at_chance": found["at_chance"]}
     data, scores = trial.train.data, one.validation_probabilities
     clusters = number_groups(data, "validation")
     return measure_chance(data.labels["train"], data.labels["validation"], scores, clusters)

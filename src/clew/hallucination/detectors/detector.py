@@ -155,6 +155,7 @@ class Detector:
     def as_dict(self) -> dict[str, Any]:
         """What `clew inspect` shows of a kept detector."""
         figures = ("val_auroc", "val_auroc_ci", "test_auroc", "test_auroc_ci")
+        folds = self.metrics.get("out_of_fold") or {}
         return {
             "detector": self.name,
             "title": self.title,
@@ -164,6 +165,7 @@ class Detector:
             "parameters": self.parameters,
             "threshold": self.threshold,
             **{name: self.metrics[name] for name in figures if name in self.metrics},
+            **{f"out_of_fold_{name}": folds[name] for name in figures[2:] if name in folds},
             "answers": self.kept.data,
             **({"adapted": self.kept.adapted} if self.kept.adapted else {}),
             **({} if self.promise is None else {"promise": self.promise.text}),

@@ -43,6 +43,7 @@ from clew.hallucination.questions import (
     list_records,
     open_records,
     read_answers,
+    refuse_empty,
 )
 from clew.hallucination.questions.answered import OwnIds
 from clew.hallucination.samples.source import hash_traces
@@ -116,7 +117,7 @@ class RowAnswers:
             digest.update(json.dumps(parts).encode())
             count += 1
         if not count:
-            raise InputError(f"{rows.name} is empty: give at least one answer.")
+            refuse_empty(rows.name)
         self.count, self.note = count, own_ids.text
         self.identity = {"name": rows.name, "sha256": digest.hexdigest(), **format.describe()}
 

@@ -3,11 +3,12 @@ are in a journal beside it, so that a run that was stopped, or killed at any mom
 
 import json
 import os
+import re
 import shutil
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -31,6 +32,8 @@ _JOURNAL, _SUMMARY, _LOCK = ".partial", ".summary.json", ".lock"
 _BEGIN = b'{"settings"'  # of a journal and of a summary
 _ROWS_AT_ONCE = 1024
 _MOST_NAMED = 20
+_MOST_REASONS = 1000  # that are counted
+_PLACE = re.compile(r"(line|row|answer) \d+: ")  # of a record, before what is wrong with it
 _TOKEN = pa.struct([("token", pa.string()), ("risk", pa.float32()), ("logprob", pa.float32())])
 SCHEMA = pa.schema(
     [
@@ -65,7 +68,8 @@ class RiskSummary:
     """What the risks of some answers are. `states`, `verdicts` and `risk_levels` are counts; the
     mean risk, `auroc` and `ece` are of the answers that were checked, the latter two None unless
     both correct and hallucinated ones of them are labeled. `retokenized` names answers whose
-    text gives other tokens than were generated; `retokenized_count` counts all of them."""
+    text gives other tokens than were generated; `retokenized_count` counts all of them. `reasons`
+    counts why answers are unavailable, the most frequent first."""
 
     answers: int
     states: dict[str, int]
@@ -77,17 +81,23 @@ class RiskSummary:
     ece: float | None
     retokenized_count: int
     retokenized: list[str]
+    reasons: dict[str, int] = field(default_factory=dict)
 
 
 def summarize(rows: Iterable[Mapping[str, Any]]) -> RiskSummary:
     """In one pass; of each answer, only two numbers are kept."""
     states, verdicts, levels = Counter[str](), Counter[str](), Counter[str]()
+    reasons = Counter[str]()
     risks, labels = array("d"), array("b")
     count = again = 0
     named: list[str] = []
     for row in rows:
         count += 1
         states[row["state"]] += 1
+        if row["state"] == "unavailable":
+            reason = _PLACE.sub("", row["reason"] or "", count=1)
+            if reason in reasons or len(reasons) < _MOST_REASONS:
+                reasons[reason] += 1
         if row["risk"] is not None:
             verdicts[row["verdict"]] += 1
             levels[row["risk_level"]] += 1
@@ -110,6 +120,7 @@ def summarize(rows: Iterable[Mapping[str, Any]]) -> RiskSummary:
         ece=error,
         retokenized_count=again,
         retokenized=named,
+        reasons=dict(reasons.most_common(_MOST_NAMED)),
     )
 
 
@@ -418,12 +429,12 @@ def to_table(rows: Sequence[Rows]) -> pa.Table:
 
 
 def _refuse_other_kinds(row: Rows, schema: pa.Schema, number: int) -> None:
-    for field in schema:
+    for column in schema:
         try:
-            pa.scalar(row.get(field.name), type=field.type)
+            pa.scalar(row.get(column.name), type=column.type)
         except (pa.ArrowException, TypeError):
-            value = to_json(row[field.name])
-            wanted = next((text for kind, text in _WANTED.items() if field.type == kind), "")
+            value = to_json(row[column.name])
+            wanted = next((text for kind, text in _WANTED.items() if column.type == kind), "")
             raise ValueError(
-                f"in row {number}, {field.name} is {value:.60}{wanted and f', not {wanted}'}"
+                f"in row {number}, {column.name} is {value:.60}{wanted and f', not {wanted}'}"
             ) from None

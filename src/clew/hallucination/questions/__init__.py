@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from clew.base.errors import InputError
 from clew.base.progress import Note, Reporter, ignore_event
@@ -45,6 +45,7 @@ __all__ = [
     "open_records",
     "parse_format",
     "read_answers",
+    "refuse_empty",
 ]
 
 _HUB_SPEC = re.compile(r"([\w.-]+(/[\w.-]+)?)(:[\w.+-]*){0,2}")
@@ -139,11 +140,18 @@ def _list_source(records: Iterable[Any], noun: str, format: RowFormat) -> RowSou
     return RowSource(name=f"the list of {noun}s", stem=noun, rows=rows, format=format)
 
 
+def refuse_empty(name: str) -> NoReturn:
+    raise InputError(f"{name} is empty: give at least one answer.")
+
+
 def describe_answers(source: RowSource) -> ColumnUse:
     """What the columns of a file of answers are taken for, which is one line in its `text`. Raises
-    InputError if they cannot be answers, or if a label is not understood."""
-    first = next(iter(source.peek()), None)
-    if first and first.problem is None and not isinstance(first.record, Mapping):
+    InputError if there are none, if they cannot be answers, or if a label is not understood."""
+    rows = source.peek()
+    if not rows:
+        refuse_empty(source.name)
+    first = rows[0]
+    if first.problem is None and not isinstance(first.record, Mapping):
         raise InputError(
             f"{source.name}: {first.where} is a {type(first.record).__name__}: give records with "
             "the fields question and answer."

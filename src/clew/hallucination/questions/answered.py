@@ -3,7 +3,7 @@ whether it is correct."""
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from clew.hallucination.questions.records import (
     Row,
     RowSource,
     check_length,
+    question_text,
+    read_id,
     read_question,
     record_id,
 )
@@ -42,8 +44,8 @@ class AnsweredQuestion:
     label, None if there is none, `spans` (start, end, label) of parts of the answer, in characters,
     labeled 1 (hallucinated), 0 or -1 (unsure), None if it is labeled as a whole only. `group` names
     what must not be split over training and test, such as a document or a conversation. `problem`
-    says why the record cannot be used; it then has no other text than the answer. `kept` are
-    further columns of the record."""
+    says why the record cannot be used; it then has its id, question and answer where these can be
+    read. `kept` are further columns of the record."""
 
     id: str
     question: str = ""
@@ -118,16 +120,23 @@ def read_answered(row: Row, stem: str, format: RowFormat = RECOGNIZED) -> Answer
     except UnusableRecordError as reason:
         problem = f"{row.where}: {reason}"
         return AnsweredQuestion(
-            id=name, answer=_find_answer(fields), problem=problem, kept=fields.kept()
+            id=_find_text(lambda: read_id(fields, name)) or name,
+            question=_find_text(lambda: read_conversation(fields).question)
+            or _find_text(lambda: question_text(fields, may_be_missing=True)),
+            answer=_find_text(lambda: _answer_text(fields)),
+            problem=problem,
+            kept=fields.kept(),
         )
 
 
-def _find_answer(fields: Fields) -> str:
-    """The answer of a record that cannot be used, if it is a text."""
+def _find_text(read: Callable[[], str]) -> str:
+    """A text of a record that cannot be used; "" if it cannot be read itself."""
     try:
-        return _answer_text(fields).strip()
+        text = read().strip()
+        _check_encodable("text", text)
     except UnusableRecordError:
         return ""
+    return text
 
 
 def refuse_unanswered(use: ColumnUse) -> None:
@@ -170,6 +179,11 @@ def _read_fields(fields: Fields, name: str) -> AnsweredQuestion:
     # A claim or a summary needs no question, but what it is from.
     question = read_question(fields, name, answer=answer.strip(), may_lack_question=True)
     answer = answer or read_conversation(fields).answer
+    group = record_id(fields, "group")
+    _check_encodable("question", question.question, *question.answers, *question.parts)
+    _check_encodable("context", question.context or "")
+    _check_encodable("answer", answer)
+    _check_encodable("id", question.id, group or "", question.category or "")
     label = fields.read_label()
     spans = _read_spans(fields, answer, label)
     if label is None and spans is not None:
@@ -182,7 +196,7 @@ def _read_fields(fields: Fields, name: str) -> AnsweredQuestion:
         accepted=question.answers,
         hallucinated=label,
         spans=spans,
-        group=record_id(fields, "group"),
+        group=group,
         category=question.category,
         kept=fields.kept(),
     )
@@ -201,13 +215,16 @@ def _answer_text(fields: Fields) -> str:
     if not isinstance(value, str):
         raise UnusableRecordError(f"its answer is a {type(value).__name__}, not text")
     check_length("answer", value)
+    return value
+
+
+def _check_encodable(what: str, *texts: str) -> None:
     try:
-        value.encode()
+        "".join(texts).encode()
     except UnicodeEncodeError:
         raise UnusableRecordError(
-            "its answer contains an invalid character (a lone surrogate)"
+            f"its {what} contains an invalid character (a lone surrogate)"
         ) from None
-    return value
 
 
 def _read_spans(

@@ -281,9 +281,20 @@ class Fields:
             return {}
         if self.format.keep != ("*",):
             found = (find_column(name, self.record) for name in self.format.keep)
-            return {str(one): self.record[one] for one in found if one is not None}
+            return {str(one): _storable(self.record[one]) for one in found if one is not None}
         used = {one for columns in self.roles.values() for one in columns}
-        return {str(one): value for one, value in self.record.items() if one not in used}
+        return {str(one): _storable(v) for one, v in self.record.items() if one not in used}
+
+
+def _storable(value: Any) -> Any:
+    """The value; a lone surrogate in it, which no file can hold, becomes a question mark."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_storable(one) for one in value]
+    if isinstance(value, dict):
+        return {_storable(name): _storable(one) for name, one in value.items()}
+    return value
 
 
 def find_fields(record: Mapping[Any, Any], format: RowFormat, *, answers: bool) -> Fields:

@@ -344,14 +344,13 @@ def read_question(
 ) -> Question:
     """The question of a record. `answer` is one that the record has to it. With a context, the
     question may be missing if that is allowed. Raises UnusableRecordError."""
-    name = record_id(fields) or fallback_id
-    check_length("id", name, _MAX_ID_CHARACTERS)
+    name = read_id(fields, fallback_id)
     parts = _answer_parts(fields)
     talk = read_conversation(fields, answer)
     context = join_context(read_contexts(fields), talk.context)
     return Question(
         id=name,
-        question=talk.question or _question_text(fields, may_lack_question and context is not None),
+        question=talk.question or question_text(fields, may_lack_question and context is not None),
         answers=tuple(text for _, text in parts) or _accepted_answers(fields.values("accepted")),
         parts=tuple(part for part, _ in parts),
         category=_category(fields),
@@ -359,7 +358,8 @@ def read_question(
     )
 
 
-def _question_text(fields: Fields, may_be_missing: bool) -> str:
+def question_text(fields: Fields, may_be_missing: bool) -> str:
+    """The column with the question as text. Raises UnusableRecordError."""
     value = next(fields.values("question"), None)
     if may_be_missing and (value is None or value == "" or value != value):  # NaN in a table
         return ""
@@ -403,6 +403,13 @@ def join_context(*texts: str | None) -> str | None:
     joined = "\n\n".join(filter(None, texts))
     check_length("context", joined)
     return joined or None
+
+
+def read_id(fields: Fields, fallback: str) -> str:
+    """The id of a record. Raises UnusableRecordError if it is too long."""
+    name = record_id(fields) or fallback
+    check_length("id", name, _MAX_ID_CHARACTERS)
+    return name
 
 
 def record_id(fields: Fields, role: str = "id") -> str | None:

@@ -458,9 +458,9 @@ def label(given: LabelSettings) -> "LabelResult":
 
     Given answers keep the labels and spans of their file; only those without a label are scored.
     Answers in which the model declines to answer are refused: they have no score. The scores
-    compare wording only, so check the borderline examples that are printed; the column
-    "correction" of the file is yours, wins, and is kept when you label again. A judge's replies are
-    saved as they arrive, so an interrupted run pays only for the remaining answers.
+    compare wording only, so check the doubtful examples that are printed; the column "correction"
+    of the file is yours, wins, and is kept when you label again. A judge's replies are saved as
+    they arrive, so an interrupted run pays only for the remaining answers.
 
     Returns:
         The scores: `table` is an Arrow table; `to_pandas()` and `to_polars()` convert it.

@@ -397,7 +397,8 @@ def describe_rows(questions: Any, format: "RowFormat", report: Reporter) -> "Col
     ):
         return None
     use = describe_answers(open_records(questions, format))
-    report(Note(use.text))
+    if use.columns:
+        report(Note(use.text))
     return use
 
 

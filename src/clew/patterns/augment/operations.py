@@ -4,7 +4,6 @@ the photos may be mirrored."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,8 +11,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from clew.base.errors import InputError
-from clew.base.settings import check_fraction
+from clew.patterns.presets import STRONGEST, AugmentConfig
 
 # The parameters of an image; all are 0 if it stays unchanged. Two operations of the same kind add
 # up, which is why factors are kept as logarithms.
@@ -36,7 +34,6 @@ PARAMETERS = (
 )
 # The widest and the narrowest crop, as in torchvision: 4:3 and 3:4.
 _MOST_STRETCH = math.log(4 / 3)
-_STRONGEST = 30  # the magnitude at which an operation is `_AT_STRONGEST`
 # The operations of the paper that have a strength.
 _AT_STRONGEST = {
     "angle": math.radians(30),
@@ -71,60 +68,10 @@ Signs = Float[Tensor, " batch"]  # -1 mirrors an image, 1 does not
 Tables = Float[Tensor, "batch 3 256"]  # of the values of each channel
 
 
-@dataclass(frozen=True, kw_only=True)
-class AugmentConfig:
-    """RandAugment (arXiv 1909.13719) applies `ops` operations of `magnitude` (0 to 30) to each
-    image; in addition, `zoom` and `shift` move every image a little. With `crop`, random resized
-    crops take their place: each keeps at least this share of the image's area, 1 disables them,
-    and None lets the training decide. `flip` mirrors half of the images; None decides from the
-    photos. `mixup` is the alpha of Mixup (arXiv 1710.09412)."""
-
-    ops: int = 2
-    magnitude: float = 9.0
-    zoom: float = 0.15
-    shift: float = 0.05
-    flip: bool | None = None
-    mixup: float = 0.2
-    crop: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.ops <= len(PARAMETERS):
-            most = len(PARAMETERS)
-            raise InputError(
-                f"it must be from 0 to {most} (2 is typical).", setting="ops", value=self.ops
-            )
-        if not 0 <= self.magnitude <= _STRONGEST:
-            raise InputError(
-                f"it must be from 0 to {_STRONGEST} (9 is typical).",
-                setting="magnitude",
-                value=self.magnitude,
-            )
-        check_fraction(self, "zoom", "shift")
-        if self.crop is not None and not 0 < self.crop <= 1:
-            raise InputError(
-                "it must be greater than 0 and at most 1, which disables crops (0.35 is typical).",
-                setting="crop",
-                value=self.crop,
-            )
-        if not (0 <= self.mixup < math.inf):
-            raise InputError(
-                "it must be 0 (off) or more (0.2 is typical).", setting="mixup", value=self.mixup
-            )
-
-    @classmethod
-    def nothing(cls) -> "AugmentConfig":
-        """Settings that leave images unchanged."""
-        return cls(ops=0, zoom=0.0, shift=0.0, flip=False, mixup=0.0, crop=1.0)
-
-    @property
-    def is_cropping(self) -> bool:
-        return self.crop is not None and self.crop < 1
-
-
 def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
     """What each operation adds to an image's parameters: all operations in one direction, then all
     in the other. The first one changes nothing, as in the paper."""
-    strengths = {name: most * magnitude / _STRONGEST for name, most in _AT_STRONGEST.items()}
+    strengths = {name: most * magnitude / STRONGEST for name, most in _AT_STRONGEST.items()}
     strengths |= dict.fromkeys(_SWITCHES, 1.0)
     changes: list[dict[str, float]] = [{}, *({name: strengths[name]} for name in strengths)]
     there = torch.tensor([[change.get(name, 0.0) for name in PARAMETERS] for change in changes])

@@ -152,7 +152,7 @@ class CleanPlace:
         out = None if given.out is None else local_path(given.out)
         if given.data is not None:
             return cls.of_folder(Path(given.data), out)
-        library, instead = Path(given.library), "a folder of photos with `data`"
+        library, instead = Path(given.library), "a folder of photos as `data`"
         return cls.of_set(PatternSet.open(given.name, library, otherwise=instead), out)
 
     @classmethod

@@ -303,7 +303,8 @@ def _explain(head: LinearHead, epochs: int, views: int) -> str:
     if not epochs:
         return f"{found}; there is no time to fine-tune the last blocks (give more `minutes`)"
     more = f" and {counted(views, 'augmented view')} of each" if views else ""
-    return f"{found}; the last blocks are fine-tuned on the photos{more} for {epochs} epochs"
+    repeats = counted(epochs, "epoch")
+    return f"{found}; the last blocks are fine-tuned on the photos{more} for {repeats}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 sizes, and any of timm's."""
 
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,33 +11,14 @@ from torch import Tensor, nn
 from clew.base.errors import InputError
 from clew.patterns.networks.lite0 import EfficientNetLite0, load_lite0
 from clew.patterns.networks.se_resnet import SEResNet
+from clew.patterns.presets import LITE0, NETWORKS, TIMM, check_network_name
 
-TIMM = "timm:"
-LITE0 = "lite0"
 GPU_NETWORK, CPU_NETWORK = "standard", "small"
 # The smallest and the largest image size that is chosen by itself. Small photos are enlarged for
 # the pretrained network: at their own size, little would be left of them after five halvings, and
 # it was trained on photos of 224 pixels. Very many are enlarged less, because it takes long.
 _SIZES, _SIZES_OF_LITE0, _LEAST_FOR_FEATURES = (32, 128), (128, 224), 192
 MANY_ON_GPU, _MANY_FOR_FEATURES = 20_000, 5_000
-
-
-class NetworkPreset(NamedTuple):
-    """Channels and blocks of the four stages, and what the network is for."""
-
-    widths: tuple[int, ...]
-    blocks: tuple[int, ...]
-    suits: str
-
-
-NETWORKS = {
-    "tiny": NetworkPreset(
-        (16, 32, 64, 128), (1, 1, 1, 1), "quick experiments or very slow machines"
-    ),
-    "small": NetworkPreset((32, 64, 128, 256), (2, 2, 2, 2), "computers without a GPU"),
-    "standard": NetworkPreset((64, 128, 256, 512), (3, 3, 3, 3), "most photo collections"),
-    "large": NetworkPreset((96, 192, 384, 768), (3, 4, 6, 3), "many photos and a GPU"),
-}
 
 
 def usual_sizes(
@@ -93,17 +74,7 @@ def build_network(
         return TimmNetwork(network)
     if name == LITE0:
         return load_lite0(classes) if pretrained else EfficientNetLite0(classes)
-    if name not in NETWORKS:
-        known = ", ".join((LITE0, *NETWORKS))
-        raise InputError(
-            f'unknown network "{name}": choose from: {known}, or timm:NAME for a timm network, '
-            "such as timm:resnet18."
-        )
-    if pretrained:
-        raise InputError(
-            f'"{name}" has no pretrained weights: omit `pretrained`, or give '
-            f'`network="{LITE0}"` or a timm network, such as timm:resnet18.'
-        )
+    check_network_name(name, pretrained=pretrained)
     widths, blocks, _ = NETWORKS[name]
     return SEResNet(classes, image_size, widths, blocks)
 

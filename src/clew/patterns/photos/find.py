@@ -113,8 +113,8 @@ def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(labels), key=natural_order))
 
 
-def _search(root: Path) -> tuple[Path, Found]:
-    """The absolute path, and what lies below it. Raises InputError if that is no photo."""
+def check_folder(root: Path) -> Path:
+    """The absolute path of a folder. Raises InputError if there is none."""
     path = Path(os.path.abspath(os.path.expanduser(root)))
     try:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)
@@ -124,6 +124,12 @@ def _search(root: Path) -> tuple[Path, Found]:
         ) from None
     if not is_folder:
         raise InputError(f'"{root}" is a file: give the folder that contains the photos.')
+    return path
+
+
+def _search(root: Path) -> tuple[Path, Found]:
+    """The absolute path, and what lies below it. Raises InputError if that is no photo."""
+    path = check_folder(root)
     try:
         found = walk(path)
     except OSError as error:

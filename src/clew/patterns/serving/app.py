@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import numpy as np
 from PIL import Image, ImageOps
 
-from clew.base.errors import ClewError, InputError, QueueFullError
+from clew.base.errors import ClewError, InputError, QueueFullError, describe_setting
 from clew.base.typed_json import Bounds, read_as
 from clew.pages.api import ApiError, Counter, Histogram, Lifecycle, RequestMetrics, busy, invalid
 from clew.pages.service import StaticPage, add_state, new_app, reply
@@ -94,6 +94,12 @@ class PhotoOptions:
 
 _NAMES = tuple(field.name for field in fields(PhotoOptions))
 _SWITCHES = ("heat_map", "preview")
+_WANTED = {
+    "name": "a text of at most 255 characters",
+    "label": "a text of at most 200 characters",
+    "top_k": "a whole number from 1 to 1000",
+    **dict.fromkeys(_SWITCHES, "true or false"),
+}
 
 
 async def read_photo_request(request: "Request") -> tuple[bytes, PhotoOptions]:
@@ -142,9 +148,9 @@ def _read_options(given: dict[str, Any]) -> PhotoOptions:
     try:
         options: PhotoOptions = read_as(PhotoOptions, given)
     except ValueError as error:
-        text = str(error)  # it begins with the name
-        sentence = f"{text[:1].upper()}{text[1:]}".rstrip(".")
-        raise invalid(text.partition(" ")[0], f"{sentence}.") from None
+        name = str(error).partition(" ")[0]
+        about = describe_setting(name, given[name])
+        raise invalid(name, f"{about}: give {_WANTED[name]}.") from None
     return options
 
 

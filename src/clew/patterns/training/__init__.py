@@ -1,8 +1,13 @@
 """An image classifier trained on folders of photos, and evaluated."""
 
+from typing import TYPE_CHECKING
+
+from clew.base.lazy import lazy_names
 from clew.patterns.training.config import LossSettings, Measuring, PatternsConfig, Prepared
-from clew.patterns.training.evaluate import evaluate_patterns
-from clew.patterns.training.train import train_patterns
+
+if TYPE_CHECKING:
+    from clew.patterns.training.evaluate import evaluate_patterns
+    from clew.patterns.training.train import train_patterns
 
 __all__ = [
     "LossSettings",
@@ -12,3 +17,6 @@ __all__ = [
     "evaluate_patterns",
     "train_patterns",
 ]
+__getattr__, __dir__ = lazy_names(
+    __name__, {"evaluate_patterns": "evaluate", "train_patterns": "train"}
+)

@@ -4,16 +4,19 @@ what it reports besides the events of decoding and of the engine."""
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from clew.base.errors import InputError
 from clew.base.progress import Event
-from clew.base.settings import check_numbers
+from clew.base.settings import check_fraction, check_numbers
 from clew.base.texts import counted
-from clew.engine import CategoricalLoss, PlanRequest, TrainConfig
+from clew.engine import PlanRequest, TrainConfig
 from clew.loading.splits import Shares
-from clew.patterns.augment import AugmentConfig
 from clew.patterns.photos import USUAL_SHARES
+from clew.patterns.presets import AugmentConfig, check_network_name
+
+if TYPE_CHECKING:
+    from clew.engine import CategoricalLoss
 
 _FOCAL_GAMMA = 2.0
 # A dataset with at least this many training photos gets the usual number of epochs. A GPU
@@ -45,10 +48,12 @@ class LossSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        self.build([1])  # refuses invalid values
+        check_fraction(self, "label_smoothing")
 
-    def build(self, photos: list[int]) -> CategoricalLoss:
+    def build(self, photos: list[int]) -> "CategoricalLoss":
         """`photos` are those of each class in the training split."""
+        from clew.engine import CategoricalLoss
+
         weights = None
         if self.class_weights:
             weights = tuple(sum(photos) / (len(photos) * count) for count in photos)
@@ -127,6 +132,8 @@ class PatternsConfig:
             if not is_valid:
                 raise InputError(rule, setting=name, value=getattr(self, name))
         self._check_weights()
+        if self.network is not None:
+            check_network_name(self.network, pretrained=self.pretrained)
 
     def _check_weights(self) -> None:
         """Refuse settings that name two kinds of weights to start from."""

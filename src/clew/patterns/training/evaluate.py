@@ -41,8 +41,8 @@ from clew.patterns.training.measuring import (
 from clew.storage.working_copy import optional_copy, working_copy
 
 _TRAINED_ON = {
-    "train": "the model was trained on this image",
-    "validation": "the model's best epoch was selected on this image",
+    "train": ("used in training", "the model was trained on this image"),
+    "validation": ("used in validation", "the model's best epoch was selected on this image"),
 }
 _MOST_NAMED = 20
 
@@ -191,9 +191,7 @@ def _judge(predictions: Sequence[Prediction], seen: dict[str, str]) -> _Judged:
     counts = Counter(seen[one.digest] for one in usable if one.digest in seen)
     if fresh:
         faults += [
-            one.photo.fault("used in training", _TRAINED_ON[seen[one.digest]])
-            for one in usable
-            if one.digest in seen
+            one.photo.fault(*_TRAINED_ON[seen[one.digest]]) for one in usable if one.digest in seen
         ]
     return _Judged(
         counted=fresh or usable, faults=faults, seen=counts, all_seen=bool(usable) and not fresh

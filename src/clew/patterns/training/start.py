@@ -270,6 +270,8 @@ def choose_network(
     """The network and its starting weights. Pretrained weights are downloaded here; where they are
     the default and cannot be had, training starts from scratch, and a Note says why. Raises
     InputError if a requested network cannot be built."""
+    if config.epochs is not None and config.minutes is not None:
+        reporter(Note("`minutes` is not used: the number of `epochs` is given"))
     started = folder.read_started()
     is_quick = not on_gpu and count_processes() == 1
     if started is not None:  # it stays what it is, even if it is resumed on another machine

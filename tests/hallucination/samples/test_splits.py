@@ -127,7 +127,7 @@ def test_shares_can_be_percentages_or_fractions(text: str) -> None:
     "text", ["70/30", "70/15/16", "a/b/c", "", "-10/55/55", "nan/50/50", "inf/0/0", "1/2/3/4"]
 )
 def test_invalid_shares_are_rejected(text: str) -> None:
-    with pytest.raises(InputError, match='split is .* for example `split="70/15/15"`'):
+    with pytest.raises(InputError, match='split is .* such as `split="70/15/15"`'):
         parse_split(text)
 
 

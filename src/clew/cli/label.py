@@ -113,7 +113,7 @@ def _print_examples(console: Console, result: "LabelResult") -> None:
 
     table = Table(header_style="bold")
     for name in ("", "score", "reason", "question", "answer", "accepted"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=not name)
     chosen = result.examples
     for kind, rows in (("correct", chosen.correct), ("hallucinated", chosen.hallucinated)):
         _add_rows(table, kind, rows)

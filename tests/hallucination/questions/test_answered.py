@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from clew.base.errors import InputError
-from clew.hallucination.questions import describe_answers, open_records
+from clew.hallucination.questions import RowFormat, describe_answers, open_records
 from clew.hallucination.questions.answered import read_answered
 from clew.hallucination.questions.records import Row
 
@@ -106,3 +106,10 @@ def test_an_answer_without_a_question_is_shown_in_its_row() -> None:
 def test_records_without_questions_or_answers_are_refused(record: object, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         describe_answers(open_records([record]))
+
+
+def test_lone_surrogates_in_kept_columns_become_question_marks() -> None:
+    record = {"question": "q", "answer": "a", "n\ud800": ["x\ud800", {"y": 1}]}
+    row = Row(number=0, where="line 1", record=record)
+    found = read_answered(row, "answers", RowFormat(keep=("*",)))
+    assert found.problem is None and found.kept == {"n?": ["x?", {"y": 1}]}

@@ -281,9 +281,9 @@ class Fields:
             return {}
         if self.format.keep != ("*",):
             found = (find_column(name, self.record) for name in self.format.keep)
-            return {str(one): _storable(self.record[one]) for one in found if one is not None}
+            return _storable({str(one): self.record[one] for one in found if one is not None})
         used = {one for columns in self.roles.values() for one in columns}
-        return {str(one): _storable(v) for one, v in self.record.items() if one not in used}
+        return _storable({str(one): v for one, v in self.record.items() if one not in used})
 
 
 def _storable(value: Any) -> Any:
@@ -375,8 +375,8 @@ class ColumnUse:
     def kept(self, format: RowFormat) -> tuple[str, ...]:
         """The further columns that the format keeps."""
         if format.keep == ("*",):
-            return self.unused
-        return tuple(str(find_column(name, self.columns)) for name in format.keep)
+            return tuple(map(_storable, self.unused))
+        return tuple(_storable(str(find_column(name, self.columns))) for name in format.keep)
 
     @property
     def text(self) -> str:

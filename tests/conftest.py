@@ -188,6 +188,7 @@ def object_server() -> "Iterator[ObjectServer]":
             patch.setenv(name, value)
         yield server
     server.stop()
+    server.remove_cached()
 
 
 @pytest.fixture

@@ -2,13 +2,16 @@
 
 import itertools
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import platformdirs
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
@@ -30,9 +33,9 @@ class ObjectServer:
     refuse: Callable[[str, str], Refusal] | None = None
     endpoint: str = ""
     last_key: str = ""
+    buckets: list[str] = field(default_factory=list)
     held: threading.Event = field(default_factory=threading.Event)
     _lose: str = ""
-    _buckets: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -44,6 +47,12 @@ class ObjectServer:
         self._server = make_server("127.0.0.1", port, self._answer, threaded=True)
         self.endpoint = f"http://127.0.0.1:{self._server.port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def remove_cached(self) -> None:
+        """Leaves no copies of its stores in the user's cache."""
+        for bucket in self.buckets:
+            copies = Path(platformdirs.user_cache_dir("clew"), "stores", "s3:", bucket)
+            shutil.rmtree(copies, ignore_errors=True)
 
     def stop(self) -> None:
         """Answers nothing until `start(port)`; what was stored is kept."""
@@ -69,7 +78,8 @@ class ObjectServer:
         """`s3://bucket/prefix` with a bucket of its own."""
         import boto3
 
-        bucket = f"bucket-{next(self._buckets)}"
+        bucket = f"bucket-{uuid4()}"  # the user's cache has those of all servers
+        self.buckets.append(bucket)
         keys = {"aws_access_key_id": "AKIATEST", "aws_secret_access_key": "any"}
         client = boto3.client("s3", endpoint_url=self.endpoint, region_name="us-east-1", **keys)
         client.create_bucket(Bucket=bucket)

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,6 +185,26 @@ def test_a_shard_damaged_in_the_cache_is_downloaded_again(
     held = hold_shard(mirror, shards[0], None)
     assert held is not None
     assert held.path.read_bytes() == (folder / shards[0].file).read_bytes()
+
+
+def test_a_shard_that_many_find_damaged_is_there_for_each(
+    mirror: MirrorFolder, folder: Path, shards: list[ShardEntry]
+) -> None:
+    right, path = (folder / shards[0].file).read_bytes(), mirror / shards[0].file
+
+    hold_shard(mirror, shards[0], None)
+
+    def read(barrier: threading.Barrier) -> bytes:
+        barrier.wait()
+        held = hold_shard(mirror, shards[0], None)
+        assert held is not None
+        return held.path.read_bytes()
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            path.write_bytes(b"x" * len(right))
+            barrier = threading.Barrier(8)
+            assert all(found == right for found in pool.map(read, [barrier] * 8))
 
 
 def test_a_shard_damaged_at_the_url_is_named(

@@ -1,10 +1,9 @@
-"""Memory: what a step takes at its peak and a run uses, memory that runs out, of a device or of the
-machine, and the collection of garbage."""
+"""Memory: what a step takes at its peak and a run uses, and memory that runs out, of a device or of
+the machine."""
 
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psutil
@@ -39,29 +38,6 @@ def none_if_out_of_memory(work: Callable[[], Result]) -> Result | None:
         if not is_out_of_memory(error):
             raise
     return None
-
-
-def freeze_objects() -> bool:
-    """Exclude all objects that exist from later collections of garbage, which stop every thread:
-    for half a second each with the libraries that a model needs. False if most were excluded
-    already; otherwise, `gc.unfreeze` undoes it."""
-    if gc.get_freeze_count() > len(gc.get_objects()):
-        return False
-    gc.collect()
-    gc.freeze()
-    return True
-
-
-@contextmanager
-def collect_later() -> Iterator[None]:
-    """Collect no garbage meanwhile."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def free_memory() -> None:

@@ -4,7 +4,6 @@ A reporter is anything that can be called with an event. Each package defines it
 the work they describe; the shared ones are here.
 """
 
-import gc
 import logging
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar, Protocol
+
+from clew.base.garbage import collect_later
 
 logger = logging.getLogger("clew")
 
@@ -173,22 +174,9 @@ def load_modules(reporter: Reporter, *modules: str) -> None:
     """Import what takes seconds, on a busy machine a minute, and say so: after all that can be
     checked without it."""
     if not {*modules} <= {*sys.modules}:
-        with report_work(reporter, StepStarted(name="loading PyTorch")), _without_collection():
+        with report_work(reporter, StepStarted(name="loading PyTorch")), collect_later():
             for module in modules:
                 import_module(module)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Importing makes many objects that stay: looking for garbage among them takes an eighth of
-    the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def report_to_all(*reporters: Reporter) -> Reporter:

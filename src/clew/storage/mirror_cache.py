@@ -3,6 +3,7 @@ ahead; checked; the least recently used removed first. What a process holds is n
 
 import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -128,12 +129,9 @@ def _take(path: Path, entry: ShardEntry) -> Hold | None:
     except FileNotFoundError:
         return None
     fcntl.flock(hold.number, fcntl.LOCK_SH)
-    if not hold.is_at(path):
+    if os.fstat(hold.number).st_size != entry.bytes or not _is_checked(path, hold, entry.sha256):
         return None
-    found = os.fstat(hold.number)
-    if found.st_size != entry.bytes or not _is_checked(path, found, entry.sha256):
-        logger.info("%s has changed in the cache: it is downloaded again", path)
-        path.unlink(missing_ok=True)
+    if not hold.is_at(path):  # removed meanwhile
         return None
     with suppress(OSError):  # of another user, in a folder that both may read
         os.utime(_record_of(path))
@@ -143,11 +141,15 @@ def _take(path: Path, entry: ShardEntry) -> Hold | None:
 def _fetch(store: MirrorFolder, entry: ShardEntry) -> Hold | None:
     """Downloads the shard, unless another process is at it: then waits until that has ended, and
     returns None. What a killed process left is overwritten."""
-    right = _create_locked(store / f".{entry.file}.lock")
+    right, path = _create_locked(store / f".{entry.file}.lock"), store / entry.file
     if right is None:
         return None
     try:
-        return _download(store, entry)
+        found = _take(path, entry)  # of a process that has ended its work meanwhile
+        if found is None and path.exists():
+            logger.info("%s has changed in the cache: it is downloaded again", path)
+            path.unlink(missing_ok=True)
+        return found or _download(store, entry)
     finally:
         right.path.unlink(missing_ok=True)
 
@@ -280,11 +282,13 @@ def _is_downloaded(path: Path, found: os.stat_result) -> bool:
     )
 
 
-def _is_checked(path: Path, found: os.stat_result, sha256: str) -> bool:
+def _is_checked(path: Path, hold: Hold, sha256: str) -> bool:
+    found = os.fstat(hold.number)
     if _read_record(path) == _describe(found, sha256):
         return True
-    if hash_file(path) != sha256:
-        return False
+    with open(hold.number, "rb", closefd=False) as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            return False
     _write_record(path, found, sha256)
     return True
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clew.base.errors import ClewError
-from clew.base.memory import collect_later
+from clew.base.garbage import collect_later
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.delivery import Delivery
 from clew.hallucination.live.session import Session

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from clew.base.errors import ClewError, InputError, QueueFullError
-from clew.base.memory import freeze_objects
+from clew.base.garbage import freeze_objects
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.recording import Recording
 from clew.hallucination.llm.requests import Request, Ticket

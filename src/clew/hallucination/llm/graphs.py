@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clew.base.memory import collect_later
+from clew.base.garbage import collect_later
 from clew.hallucination.llm.generation import NextTokens, Scheduled, choose_tokens
 from clew.hallucination.llm.packing import Group, Pass, Segment, to_device
 from clew.hallucination.llm.passes import PackedModel

@@ -6,8 +6,8 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,16 @@ _ADDRESS = re.compile(r"at (http://[\d.:]+/v1)")
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A server that runs; `ending` ends it."""
+    """A server that runs; `ending` ends it. Its clients are closed after it."""
 
     address: str
     session: Session
     ending: Lifecycle
+    clients: ExitStack = field(default_factory=ExitStack)
 
     def client(self, **options: Any) -> OpenAI:
         given = {"api_key": "none", "max_retries": 0, "timeout": 60, **options}
-        return OpenAI(base_url=f"{self.address}v1", **given)
+        return self.clients.enter_context(OpenAI(base_url=f"{self.address}v1", **given))
 
     def fetch(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Message]:
         """Status, content (parsed if it is JSON) and headers of a response."""
@@ -99,11 +100,13 @@ def serving(
     ) as server:
         running = threading.Thread(target=server.run)
         running.start()
+        served = Served(address=server.address, session=session, ending=lifecycle)
         try:
-            yield Served(address=server.address, session=session, ending=lifecycle)
+            yield served
         finally:
             lifecycle.begin()
             running.join(timeout=60)
+            served.clients.close()
             assert not running.is_alive()
 
 

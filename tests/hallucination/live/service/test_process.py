@@ -28,10 +28,13 @@ def test_a_signal_lets_streams_finish_and_the_exit_code_is_0(
 ) -> None:
     key = "sk-of-this-test-0001"
     words = (detector_folder, "--model", chat_folder, "--drain-seconds", 60)
-    with process_serving(tmp_path / "log", *words, CLEW_API_KEYS=key) as (process, address):
+    with (
+        process_serving(tmp_path / "log", *words, CLEW_API_KEYS=key) as (process, address),
+        openai.OpenAI(base_url=address, api_key="wrong", max_retries=0) as stranger,
+        openai.OpenAI(base_url=address, api_key=key, max_retries=0) as client,
+    ):
         with pytest.raises(openai.AuthenticationError):
-            openai.OpenAI(base_url=address, api_key="wrong", max_retries=0).models.list()
-        client = openai.OpenAI(base_url=address, api_key=key, max_retries=0)
+            stranger.models.list()
         assert [one.id for one in client.models.list()] == [chat_folder.name]
         stream = client.chat.completions.create(
             model=chat_folder.name,
@@ -55,8 +58,10 @@ def test_memory_that_runs_out_ends_no_more_than_a_request(
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 100_000}))
     words = (detector_folder, "--model", model)
-    with process_serving(tmp_path / "log", *words) as (process, address):
-        client = openai.OpenAI(base_url=address, api_key="none", max_retries=0, timeout=120)
+    with (
+        process_serving(tmp_path / "log", *words) as (process, address),
+        openai.OpenAI(base_url=address, api_key="none", max_retries=0, timeout=120) as client,
+    ):
 
         def ask(words: str) -> int:
             messages = [{"role": "system", "content": words}, *QUESTION]

@@ -147,7 +147,9 @@ class RowRecord:
         """Add what was kept of a pass. Tokens that are not `alive` are not part of their answers,
         which had ended before them."""
         if planned.states:
-            self.add_states(planned, torch.stack(planned.states), alive)
+            by_layer = planned.has_kernels  # otherwise, each token's states are copied together
+            states = torch.stack(planned.states, 0 if by_layer else 1)
+            self.add_states(planned, states if by_layer else states.transpose(0, 1), alive)
         for group in planned.groups:
             if group.weights is not None:
                 self._add_weights(group, group.weights, planned, alive)
@@ -256,18 +258,20 @@ class RowRecord:
             sum_states(states, where, self._prompts, alive, tensors["answer_sum"])
 
     def _add_plainly(self, planned: Passed, states: Tensor, alive: Tensor | None) -> None:
-        tensors = self._tensors
+        tensors, states = self._tensors, states.transpose(0, 1)
         if "last_hidden" in tensors:
             rows, kept = planned.rows[planned.last], tensors["last_hidden"]
-            last = states[:, planned.last].transpose(0, 1).to(self._dtype)
+            all_last = len(planned.segments) == len(states)
+            last = (states if all_last else states.index_select(0, planned.last)).to(self._dtype)
             if alive is not None:
                 last = torch.where(alive[planned.last][:, None, None], last, kept[rows])
-            kept[rows] = last
+            kept.index_copy_(0, rows, last)
         if "answer_sum" in tensors:
             # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
             chosen = self._find_answer(planned, alive)
             if len(chosen):
-                answer = states[:, chosen].transpose(0, 1).float()
+                all_chosen = len(chosen) == len(states)
+                answer = (states if all_chosen else states.index_select(0, chosen)).float()
                 tensors["answer_sum"].index_add_(0, planned.rows[chosen], answer)
 
     def _find_answer(self, planned: Passed, alive: Tensor | None) -> Int[Tensor, " chosen"]:
@@ -302,7 +306,10 @@ class RowRecord:
             given = group.sum_tokens(weights).float()
             if alive is not None:  # each token is a segment of its own
                 given = given * alive[:, None, None, None]
-            received.index_add_(0, group.rows, given)
+            if isinstance(group.lanes, slice) and group.lane is None:  # without a copy
+                received[group.lanes] += given
+            else:
+                received.index_add_(0, group.rows, given)
         if "masses" in self._tensors:
             column = torch.arange(weights.shape[-1], device=weights.device)
             in_prompt = column < self._prompts[group.rows][:, None]

@@ -161,6 +161,7 @@ def test_mixup_mixes_labels_like_the_images() -> None:
     ("given", "sentence"),
     [
         ({"ops": -1}, "ops is -1"),
+        ({"ops": len(PARAMETERS) + 1}, f"from 0 to {len(PARAMETERS)}"),
         ({"magnitude": 31}, "magnitude is 31"),
         ({"mixup": -0.1}, "mixup is -0.1"),
         ({"zoom": 1.0}, "zoom is 1.0"),
@@ -169,3 +170,7 @@ def test_mixup_mixes_labels_like_the_images() -> None:
 def test_invalid_settings_are_refused(given: dict, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         AugmentConfig(**given)
+
+
+def test_every_operation_may_be_drawn_once() -> None:
+    assert AugmentConfig(ops=len(PARAMETERS)).ops == len(PARAMETERS)

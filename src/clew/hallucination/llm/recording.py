@@ -307,7 +307,7 @@ class RowRecord:
             if alive is not None:  # each token is a segment of its own
                 given = given * alive[:, None, None, None]
             if isinstance(group.lanes, slice) and group.lane is None:  # without a copy
-                received[group.lanes] += given
+                received[group.lanes].add_(given)
             else:
                 received.index_add_(0, group.rows, given)
         if "masses" in self._tensors:

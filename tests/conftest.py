@@ -51,10 +51,11 @@ def pytest_collection_finish() -> None:
 
 # Sweeps, and what takes long to start or to export: they are part of `make test-all` only.
 _SWEEPS = re.compile(
-    r"^(cluster|fuzz)/|/test_(hostile\w*|faults|damaged|join|urls|torchrun|wrong_input)\.py|kill"
+    r"^(cluster|fuzz)/|/test_(faults|damaged|join|urls|torchrun|wrong_input|wheels)\.py|kill|hostile"
     r"|^test_(docs|original_page|examples|imports)\.py|memory_(stays|does_not_grow)"
-    r"|^patterns/(trained/test_(onnx|program)|serving/test_demo)\.py|patterns/test_export\.py"
-    r"|comparison/(test_(networks|ready)|report/test_ugly)\.py|cli/test_converted\.py"
+    r"|^patterns/(trained/test_(onnx|program)|serving/test_(demo|process))\.py"
+    r"|patterns/test_export\.py|service/test_process\.py|cli/test_converted\.py"
+    r"|comparison/(test_(networks|ready)|report/test_ugly)\.py|corrupted_bytes|true_auroc"
     r"|inherit_nothing|is_served_alone|takes_no_settings|stored_answers_get_their_risks"
 )
 

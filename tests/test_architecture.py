@@ -73,6 +73,7 @@ ROOMS = {
 }
 
 
+@pytest.mark.slow
 def test_lower_layers_never_import_higher_ones() -> None:
     found = []
     for path in sorted(SOURCE.rglob("*.py")):

@@ -70,6 +70,7 @@ def find_offenders(text: str) -> Iterator[str]:
             yield f'line {number}: "{found[0]}", use: {better}'
 
 
+@pytest.mark.slow
 def test_texts_use_one_vocabulary() -> None:
     offenders = [
         f"{where}, {what}" for where, text in list_texts() for what in find_offenders(text)

@@ -63,6 +63,7 @@ def refuse() -> None:
     raise AssertionError("nothing is timed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "chosen"), [({1: 1.0, 2: 7.0}, 1), ({1: 1.0, 2: 0.9}, 2)])
 def test_the_fastest_number_of_threads_is_used_while_others_hold_cores(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], chosen: int
@@ -78,6 +79,7 @@ def test_the_fastest_number_of_threads_is_used_while_others_hold_cores(
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.slow
 def test_all_threads_are_used_again_when_the_cores_are_free(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,6 +177,7 @@ def test_edited_scores_are_refused(tmp_path: Path) -> None:
         saved.find("other", {})
 
 
+@pytest.mark.slow
 def test_state_of_a_run_round_trips_and_edits_are_value_errors() -> None:
     row = {"epoch": 1, "step": 2, "samples_per_second": 3.0, "data_wait_share": 0.1, "seconds": 9.0}
     state = RunState(total_steps=10, history=[row])

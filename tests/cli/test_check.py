@@ -135,6 +135,7 @@ def test_files_that_cannot_be_read_are_refused(
     assert ended.code == 2 and said in ended.err and not ended.out
 
 
+@pytest.mark.slow
 def test_a_source_that_is_not_familiar_gets_no_verdict(
     run: Any, model_folder: Path, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_every_argument_is_documented(function: Any) -> None:
     assert all(f"\n{name}:\n" in sections for name in ("Returns", "Raises", "Examples"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_has_the_arguments_and_defaults_of_its_function(name: str) -> None:
     command = COMMANDS[name]
@@ -116,6 +117,7 @@ def test_command_has_the_arguments_and_defaults_of_its_function(name: str) -> No
     assert {one.name for one in command.read_settings()} == {*parameters} - {*WATCHING}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_has_the_common_flags(name: str) -> None:
     text = help_of(*name.split())
@@ -123,6 +125,7 @@ def test_command_has_the_common_flags(name: str) -> None:
         assert f"\n  {flags} " in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_long_lists_of_options_are_grouped(name: str) -> None:
     command = COMMANDS[name]
@@ -134,6 +137,7 @@ def test_long_lists_of_options_are_grouped(name: str) -> None:
     assert all(f"\n{heading}:\n" in text for heading in command.groups)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_is_readable_at_80_columns(name: str) -> None:
     lines = help_of(*name.split()).splitlines()
@@ -148,6 +152,7 @@ def test_help_is_readable_at_80_columns(name: str) -> None:
         assert column <= 80 - NARROWEST_TEXT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [

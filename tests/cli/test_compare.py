@@ -17,6 +17,8 @@ from tests.cli.test_train import call, read
 from tests.engine.children import start, wait, wait_until
 from tests.hallucination.comparison.making import compare_config, describe_capture, write_data
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("--methods", "length,perplexity,lookback,linear-probe")
 FIGURE = r"\d\.\d{3}"
 
@@ -34,7 +36,6 @@ def folder(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-@pytest.mark.slow
 def test_comparison_prints_table_and_findings_and_writes_report(run: Any, folder: Path) -> None:
     ended = run("compare", "--preprocessed-dir", "preprocessed_data", *QUICK)
     assert ended.code == 0, ended.err
@@ -56,7 +57,6 @@ def test_comparison_prints_table_and_findings_and_writes_report(run: Any, folder
     assert quiet.out.endswith("\nreport: comparison/report.html\n")
 
 
-@pytest.mark.slow
 def test_terminal_shows_the_current_method(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +124,6 @@ def test_wrong_input_gets_one_message(
     assert not (folder / "comparison" / "results.json").exists()
 
 
-@pytest.mark.slow
 def test_failing_method_exits_with_1_and_keeps_the_others(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +150,6 @@ def _only(name: str, broken: Any) -> Any:
     )
 
 
-@pytest.mark.slow
 def test_transfer_prints_sets_not_trained_on_and_the_matrix_of_the_best(
     run: Any, tmp_path: Path
 ) -> None:
@@ -181,7 +179,6 @@ LONG = (
 )
 
 
-@pytest.mark.slow
 def test_signal_stops_comparison_and_says_how_to_resume(folder: Path) -> None:
     child = start(call, LONG, folder / "said.txt")
     log = folder / "comparison" / "networks" / "lstm" / "seed-0" / "log.csv"
@@ -193,7 +190,6 @@ def test_signal_stops_comparison_and_says_how_to_resume(folder: Path) -> None:
     assert "To resume: clew compare --methods lstm --epochs 5000" in said
 
 
-@pytest.mark.slow
 def test_killed_comparison_resumes_with_identical_results(run: Any, folder: Path) -> None:
     child = start(call, ("compare", *QUICK), folder / "said.txt")
     wait_until((folder / "comparison" / "methods" / "perplexity.json").exists, child)
@@ -212,7 +208,6 @@ def test_killed_comparison_resumes_with_identical_results(run: Any, folder: Path
     assert broken == whole
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_train_compares_all_methods_afterwards(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     caught: list[CompareConfig] = []

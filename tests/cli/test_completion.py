@@ -33,6 +33,7 @@ def test_devices_are_suggested(suggest: Callable[[str], list[str]]) -> None:
     assert suggest("clew extract --device a") == ["auto"]
 
 
+@pytest.mark.slow
 def test_methods_are_suggested_between_commas(suggest: Callable[[str], list[str]]) -> None:
     assert suggest("clew compare --methods lin")[0] == "linear_probe"
     assert "perplexity,lstm" in suggest("clew compare --methods perplexity,")

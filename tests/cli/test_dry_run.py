@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.builders import write_questions
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_the_prediction_and_writes_nothing(
     run: Any, model_folder: Path, tmp_path: Path
 ) -> None:

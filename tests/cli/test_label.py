@@ -30,6 +30,7 @@ def store(tmp_path: Path) -> Path:
     return write_text_store(tmp_path / "text", rows, planned_rows=9)
 
 
+@pytest.mark.slow
 def test_captured_store_is_labeled(run: Any, compact_store: Path, tmp_path: Path) -> None:
     ended = run("label", compact_store, "--out", tmp_path / "new" / "scores.csv")
     assert ended.code == 0, ended.err

@@ -13,6 +13,8 @@ from tests.hallucination.legacy.old_files import write_sequences
 from tests.hallucination.samples.trace_stores import overwrite_value, write_scores
 from tests.stores import flip_byte
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def scores(tmp_path: Path) -> Path:
@@ -29,7 +31,6 @@ def preprocess(run: Any, compact_store: Path, scores: Path) -> Any:
     return call
 
 
-@pytest.mark.slow
 def test_preprocess_prints_the_splits(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out")
     assert ended.code == 0, ended.err
@@ -48,7 +49,6 @@ def test_preprocess_prints_the_splits(preprocess: Any, tmp_path: Path) -> None:
     assert "to make" not in again.out
 
 
-@pytest.mark.slow
 def test_verify_checks_the_basis_beside_the_samples(
     preprocess: Any, run: Any, tmp_path: Path
 ) -> None:
@@ -73,7 +73,6 @@ def test_log_lines_show_speed_size_and_memory(
     assert "70/70 samples, " in out and " written, memory " in out and ", 0 s left" in out
 
 
-@pytest.mark.slow
 def test_terminal_shows_a_bar(
     preprocess: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +110,6 @@ def test_wrong_input_gets_one_message(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_changed_settings_exit_with_1(preprocess: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     ended = preprocess(tmp_path / "out", "--node-dim", 2)
@@ -119,7 +117,6 @@ def test_changed_settings_exit_with_1(preprocess: Any, tmp_path: Path) -> None:
     assert "node_dim: was 4, is now 2" in ended.err
 
 
-@pytest.mark.slow
 def test_excluded_traces_are_named_and_exit_with_1(
     preprocess: Any, run: Any, store: Path, tmp_path: Path
 ) -> None:
@@ -132,7 +129,6 @@ def test_excluded_traces_are_named_and_exit_with_1(
     assert "excluded: 1 trace\n  batch_0000.arrow, record 4: its nodes contains NaN" in shown
 
 
-@pytest.mark.slow
 def test_single_class_prints_a_warning(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out", "--score-threshold", 0)
     assert ended.code == 0
@@ -146,7 +142,6 @@ def test_high_scores_can_mean_hallucinated(preprocess: Any, tmp_path: Path) -> N
     assert (labels["q0"], labels["q1"]) == (1.0, 0.0)
 
 
-@pytest.mark.slow
 def test_inspect_shows_samples(preprocess: Any, run: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     for place in ("out", "out/graphs"):
@@ -164,7 +159,6 @@ def test_inspect_shows_samples(preprocess: Any, run: Any, tmp_path: Path) -> Non
     assert 1 < shown["graphs"]["edges_per_token"] <= 4
 
 
-@pytest.mark.slow
 def test_full_traces_give_all_kinds_of_samples(
     preprocess: Any, run: Any, full_store: Path, tmp_path: Path
 ) -> None:
@@ -193,7 +187,6 @@ def test_inspect_shows_converted_samples(run: Any, tmp_path: Path) -> None:
     assert ["all", "3", "2", "1", "33.3%"] in rows
 
 
-@pytest.mark.slow
 def test_inspect_refuses_splits_of_other_samples(preprocess: Any, run: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     path = tmp_path / "out" / "splits.csv"
@@ -205,7 +198,6 @@ def test_inspect_refuses_splits_of_other_samples(preprocess: Any, run: Any, tmp_
     assert run("inspect", tmp_path / "out").code == 0
 
 
-@pytest.mark.slow
 def test_printed_command_quotes_spaces(
     preprocess: Any, run: Any, compact_store: Path, tmp_path: Path
 ) -> None:
@@ -216,7 +208,6 @@ def test_printed_command_quotes_spaces(
     assert run("inspect", tmp_path / "mis datos ñ").code == 0
 
 
-@pytest.mark.slow
 def test_answers_of_one_class_are_warned_about_once(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out", "--score-threshold", "0")
     assert ended.code == 0, ended.err

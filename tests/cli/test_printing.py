@@ -72,6 +72,7 @@ def test_status_and_bar_show_a_text_as_it_is(text: str) -> None:
     assert not UNSAFE - {"\n"} & {*shown.getvalue()}
 
 
+@pytest.mark.slow
 def test_consoles_csv_files_and_commands_are_made_in_one_place() -> None:
     """Another would let foreign text act; the help quotes only its own examples."""
     source = Path(clew.__file__).parent

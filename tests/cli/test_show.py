@@ -10,6 +10,8 @@ from clew.storage.writing import replace_json
 from tests.hallucination.answer_page.making import write_scores
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
+pytestmark = pytest.mark.slow
+
 
 def test_show_prints_answer_and_writes_page_to_current_folder(
     run: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -23,7 +25,6 @@ def test_show_prints_answer_and_writes_page_to_current_folder(
     assert (tmp_path / "answer-3.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-@pytest.mark.slow
 def test_scores_show_two_answers_side_by_side(
     run: Any, compact_store: Path, tmp_path: Path
 ) -> None:
@@ -37,7 +38,6 @@ def test_scores_show_two_answers_side_by_side(
     assert page.exists() and png.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("real_pictures")
 def test_page_is_replaced_but_other_files_are_not(
     run: Any, compact_store: Path, tmp_path: Path
@@ -94,7 +94,6 @@ def test_wrong_input_exits_with_2(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_samples_are_refused_and_their_traces_named(run: Any, store: Path, tmp_path: Path) -> None:
     write_scores(store, tmp_path / "scores.csv")
     made = run(

@@ -255,6 +255,7 @@ def test_contradictory_requests_are_refused() -> None:
         PlanRequest(batch_size=0)
 
 
+@pytest.mark.slow
 def test_tied_and_channels_last_weights_are_saved(tmp_path: Path) -> None:
     class Tied(Points):
         def __init__(self) -> None:

@@ -109,6 +109,7 @@ def test_negative_variance_is_reported(tmp_path: Path) -> None:
         read_model(path).load_into(nn.BatchNorm1d(2), name="mine", prefix="network.")
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
     path = written(tmp_path, nn.Linear(3, 2), settings={"epochs": 7})
     whole = path.read_bytes()

@@ -148,6 +148,7 @@ def scalars(path: Path) -> list[tuple[int, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     result = train(tmp_path)
     before = tensors(tmp_path / "last.safetensors")

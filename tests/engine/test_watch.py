@@ -20,6 +20,8 @@ from tests.engine.children import tensors
 from tests.engine.learning import Points, Samples, new_model, open_loader, torch_loader, train
 from tests.events import notes
 
+pytestmark = pytest.mark.slow
+
 
 def spoiled(value: float = np.nan) -> Samples:
     samples = Samples(200)
@@ -112,7 +114,6 @@ def test_fp16_is_switched_off_where_fp32_is_finite(
     assert result.best_val["auroc"] > 0.6
 
 
-@pytest.mark.slow
 def test_non_finite_data_is_not_blamed_on_fp16(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +129,6 @@ class Steep(Points):
         return super().forward(batch) * 60
 
 
-@pytest.mark.slow
 def test_fp16_trains_and_its_skipped_steps_are_not_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +140,6 @@ def test_fp16_trains_and_its_skipped_steps_are_not_errors(
     assert result.best_val["auroc"] > 0.6
 
 
-@pytest.mark.slow
 def test_epoch_of_skipped_steps_has_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from tests.loading.reading import (
 EVERY = list(range(COUNT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_batches_are_the_same_for_any_number_of_threads(
@@ -81,6 +82,7 @@ def loading_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("clew-load")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batch_in_use_is_never_overwritten(samples: Path, workers: int) -> None:
     loader = Loader(PreprocessedLSTMDataset(samples), 8, shuffle=True, num_workers=workers)
@@ -124,6 +126,7 @@ def test_pool_never_hands_out_memory_twice_at_once() -> None:
     assert pool.take((2, 0), np.dtype(np.int64)).shape == (2, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", [1, 6, 13, 14])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loader_resumes_in_the_middle_of_an_epoch(samples: Path, workers: int, taken: int) -> None:

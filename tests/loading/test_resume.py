@@ -100,6 +100,7 @@ def test_without_a_batch_size_each_worker_resumes_in_its_own_shards(samples: Pat
     assert [places_of(other), places_of(other)] == [rest, following]
 
 
+@pytest.mark.slow
 def test_graph_dataset_resumes(samples: Path) -> None:
     loader = torchdata.StatefulDataLoader(PreprocessedGNNDataset(samples), batch_size=8)
     batches = iter(loader)

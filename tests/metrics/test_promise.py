@@ -42,6 +42,7 @@ def best_share(labels: np.ndarray, risks: np.ndarray, limit: float) -> float:
     return max(counts[wrong <= limit], default=0) / len(labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("decimals", [1, 12], ids=["tied", "distinct"])
 def test_promise_fails_no_more_often_than_its_confidence_says(shape: str, decimals: int) -> None:

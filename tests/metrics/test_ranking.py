@@ -39,6 +39,7 @@ def test_auroc_matches_hand_computed_value(
     assert auroc(np.array(labels), np.array(scores)) == expected
 
 
+@pytest.mark.slow
 def test_auroc_of_resample_equals_auroc_of_drawn_samples() -> None:
     labels, scores = draw_tied(60)
     counts = draw_resamples(labels, resamples=50, seed=3)

@@ -51,6 +51,7 @@ def test_prediction_does_not_depend_on_the_batch() -> None:
     assert torch.allclose(together, alone, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 28, 32, 64, 96, 100, 128, 224])
 def test_every_image_size_works(size: int) -> None:
     network = build_network("tiny", classes=3, image_size=size).eval()

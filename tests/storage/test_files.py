@@ -101,6 +101,7 @@ def test_truncated_shard_is_detected_before_its_bytes_are_touched(
         files.copy([(3, 0, 0, size)], np.zeros(size, np.uint8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("open_files", WAYS)
 def test_missing_shard_is_reported(store: Path, open_files: Opener) -> None:
     files = open_files(store)

@@ -58,6 +58,7 @@ def other_store(folder: Path, store: Path, difference: str) -> Path:
     return write_store(folder, manifest=replace(OTHER[difference](read_manifest(store)), shards=()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("difference", OTHER)
 @pytest.mark.parametrize("name", ["batch_0002.arrow", "batch_0002.arrow.part"])
 def test_unlisted_rows_of_another_store_are_refused_and_moved_aside(
@@ -191,6 +192,7 @@ def test_lost_manifest_is_rebuilt_from_the_shards_that_are_most(
     assert ("foreign", "batch_0000.arrow") in problems(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["batch_0001.arrow", "batch_0003.arrow.part", "batch_0000.arrow.recovered"]
 )

@@ -5,6 +5,7 @@ import pytest
 from clew.storage.reading import parse_json
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["[],", "{},", '"a",', "1,"])
 def test_millions_of_tiny_values_are_refused(unit: str) -> None:
     content = f"[{unit * 4_500_000}0]"
@@ -21,6 +22,7 @@ def test_integer_of_many_digits_is_refused_in_plain_words(finite: bool) -> None:
     assert parse_json("9" * 4000) == int("9" * 4000)
 
 
+@pytest.mark.slow
 def test_large_table_of_numbers_is_read() -> None:
     rows = parse_json("[" + ",".join(["[" + "0," * 999 + "0]"] * 1000) + "]")
     assert len(rows) == len(rows[0]) == 1000

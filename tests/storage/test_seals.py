@@ -22,6 +22,7 @@ def test_a_file_reads_back_without_its_checksum(tmp_path: Path, value: dict[str,
     assert list(json.loads(path.read_text())) == [*value, "clew_checksum"]
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", 2)
     path, manifest = store / "manifest.json", read_manifest(store)

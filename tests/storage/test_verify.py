@@ -88,6 +88,7 @@ def test_repair_keeps_intact_rows_and_the_next_run_creates_the_rest(
     assert_same_store(store, write_store(tmp_path / "unharmed"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep_bytes", [0, 3, 100, 900, -1])
 def test_truncated_shard_is_damaged(store: Path, keep_bytes: int) -> None:
     path = store / "batch_0002.arrow"
@@ -207,6 +208,7 @@ def test_repair_does_not_wait_for_a_running_writer(store: Path) -> None:
         repair_store(store, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [

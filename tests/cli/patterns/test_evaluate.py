@@ -12,6 +12,8 @@ from clew.patterns.training import train_patterns
 from tests.patterns.training.making import COLORS, small_run, write_photos
 from tests.stores import one_thread
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -32,7 +34,6 @@ def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-@pytest.mark.slow
 def test_classifier_is_evaluated_on_other_photos(run: Any, folder: Path) -> None:
     (folder / "others" / "azul" / "empty.jpg").touch()
     ended = run("patterns", "evaluate", "--model", "model", "--data", "others")
@@ -51,7 +52,6 @@ def test_classifier_is_evaluated_on_other_photos(run: Any, folder: Path) -> None
     assert json.loads((folder / out / "results.json").read_text())["test_photos"] == 12
 
 
-@pytest.mark.slow
 def test_photos_seen_in_training_are_excluded(run: Any, folder: Path, model: Path) -> None:
     photos = model.parent / "photos"
     ended = run("patterns", "evaluate", "--model", "model", "--data", photos)
@@ -67,7 +67,6 @@ def test_photos_seen_in_training_are_excluded(run: Any, folder: Path, model: Pat
     assert "warning: all of these photos were used to train or select the classifier" in ended.out
 
 
-@pytest.mark.slow
 def test_two_folders_with_the_same_name_have_their_own_results(run: Any, folder: Path) -> None:
     write_photos(folder / "b" / "others", {"azul": 2}, first=200)
     for data in ("others", "b/others", "others"):

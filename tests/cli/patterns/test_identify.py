@@ -50,6 +50,7 @@ def test_many_photos_are_counted_per_class(run: Any, model: Path, tmp_path: Path
     assert "bad 2.gif" in ended.out
 
 
+@pytest.mark.slow
 def test_doubtful_photos_exit_with_0_and_print_review_command(
     run: Any, model: Path, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_doubtful_photos_exit_with_0_and_print_review_command(
     assert len(listed["photos"][0]["best"]) == 2
 
 
+@pytest.mark.slow
 def test_review_follows_identification(
     run: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,8 @@ from tests.cli.test_train import call, read, torchrun
 from tests.engine.children import start, wait, wait_until
 from tests.patterns.training.making import COLORS, write_photo, write_photos
 
+pytestmark = pytest.mark.slow
+
 FAST = (
     *("--no-augment", "--lr", 0.02, "--device", "cpu", "--batch-size", 16, "--num-workers", 0),
     *("--no-amp", "--no-compile", "--no-channels-last"),
@@ -117,7 +119,6 @@ def test_existing_command_lines_are_understood(
     assert config.images_dir == Path("patterns/colores/cache")
 
 
-@pytest.mark.slow
 def test_run_prints_photos_plan_metrics_and_next_commands(run: Any, folder: Path) -> None:
     (folder / "mis fotos" / "azul" / "empty.jpg").touch()
     (folder / "mis fotos" / "azul" / "notes.txt").write_text("mine")
@@ -153,7 +154,6 @@ def test_run_prints_photos_plan_metrics_and_next_commands(run: Any, folder: Path
     assert json.loads(repeated.out) == results
 
 
-@pytest.mark.slow
 def test_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) -> None:
     pattern_set = PatternSet.create("mis colores", folder / "patterns")
     write_photos(pattern_set.photos, dict.fromkeys(COLORS, 6))
@@ -178,7 +178,6 @@ def test_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) -> N
     assert not (folder / "patterns/mis colores/runs/001/images").exists()  # the cache is the set's
 
 
-@pytest.mark.slow
 def test_finished_run_prints_its_result_again(run: Any, folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 1, *QUICK)
     first, second = run(*line), run(*line)
@@ -195,7 +194,6 @@ def test_set_without_photos_prints_import_command(run: Any, folder: Path) -> Non
     assert animals.all_runs() == []
 
 
-@pytest.mark.slow
 def test_folder_of_another_run_is_refused_with_what_to_do(run: Any, folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", *QUICK)
     assert run(*line, "--epochs", 1).code == 0
@@ -256,7 +254,6 @@ def test_invalid_usage_prints_one_message_and_exits_with_2(
     assert not list(folder.glob("*/results.json"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_stops_training_cleanly(run: Any, folder: Path, number: signal.Signals) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 2000, "--patience", 0, *QUICK)
@@ -272,7 +269,6 @@ def test_signal_stops_training_cleanly(run: Any, folder: Path, number: signal.Si
     assert shown.code == 2 and "is not finished" in shown.err
 
 
-@pytest.mark.slow
 def test_help_states_the_defaults() -> None:
     environment = {"COLUMNS": "300", "TERM": "dumb"}
     text = CliRunner().invoke(build_app(), [*TRAIN, "--help"], env=environment).output
@@ -293,7 +289,6 @@ def test_help_states_the_defaults() -> None:
         assert re.search(rf"--{name} (?:(?! --).)*\[default: {re.escape(str(value))}\]", text), name
 
 
-@pytest.mark.slow
 def test_two_processes_train_together_and_only_the_first_prints(folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 2, *QUICK)
     with socket.socket() as free:

@@ -9,6 +9,7 @@ from clew.hallucination.answer_page.picture import AttentionGraph, fold_rows
 from clew.hallucination.traces import TraceBatchLoader
 
 
+@pytest.mark.slow
 def test_edges_and_shares_match_the_attention_maps(full_store: Path) -> None:
     trace = TraceBatchLoader(full_store).get_trace_by_global_id(4)
     assert trace is not None

@@ -171,6 +171,7 @@ def test_converted_store_is_drawn_as_far_as_possible(tmp_path: Path, ending: str
     assert any("token probabilities cannot be shown" in note for note in answer.notes)
 
 
+@pytest.mark.slow
 def test_non_finite_states_hide_their_panel(
     tmp_path: Path,
 ) -> None:

@@ -23,6 +23,7 @@ from tests.hallucination.answer_page.making import (
 from tests.hallucination.samples.trace_stores import tiny_preprocess
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "words"),
     [

@@ -20,6 +20,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_lines(path, lines)
 
 
+@pytest.mark.slow
 def test_capture_takes_the_basis_of_another_store(
     capture: Any, compact_store: Path, others: Path
 ) -> None:

@@ -12,6 +12,8 @@ from clew.storage.manifest import read_manifest
 from tests.builders import ask, tiny_tokenizer, write_lines
 from tests.events import notes
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Path:

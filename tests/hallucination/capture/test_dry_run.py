@@ -46,6 +46,7 @@ def config(model_folder: Path, questions_file: Path, tmp_path: Path) -> ExtractC
     return tiny_config(model_folder, questions_file, tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_tokens_and_bytes_are_those_of_the_real_run(
     config: ExtractConfig, measured: SampleRun, compact_store: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_tokens_and_bytes_are_those_of_the_real_run(
     assert not config.out.exists()
 
 
+@pytest.mark.slow
 def test_more_workers_than_shards_are_the_bottleneck(
     config: ExtractConfig, measured: SampleRun
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_model_that_a_gpu_has_no_memory_for_is_refused(
         plan_capture(config, large, 70, 1, find_gpu("t4"))
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_the_command_writes_nothing(loaded: LoadedModel, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"model": loaded, "questions": ["Who?"], "out": tmp_path / "store"}
     with one_thread():

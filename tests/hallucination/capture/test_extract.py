@@ -51,6 +51,7 @@ def test_store_has_one_trace_per_question_in_order_with_its_text(
     assert places == [divmod(i, 20) for i in range(70)]
 
 
+@pytest.mark.slow
 def test_another_chat_template_is_refused_but_an_unrecorded_one_is_not(tmp_path: Path) -> None:
     def open_store(name: str, **more: str) -> None:
         prompt = {"template": "{question}", "chat": True, **more}
@@ -64,6 +65,7 @@ def test_another_chat_template_is_refused_but_an_unrecorded_one_is_not(tmp_path:
         open_store("new", chat_template_sha256="cd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [0, 2])
 def test_every_step_and_every_batch_moves_a_bar(capture: Any, draws: int) -> None:
     events: list[Event] = []
@@ -173,6 +175,7 @@ def test_fewer_questions_than_before_leave_a_store_unchanged(capture: Any, store
     assert read_manifest(store).planned_rows == 70
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "before", "now"),
     [
@@ -194,6 +197,7 @@ def test_other_settings_are_rejected_with_both_values(
     assert {path: path.read_bytes() for path in store.glob("*.*")} == files
 
 
+@pytest.mark.slow
 def test_other_weights_are_rejected(capture: Any, store: Path) -> None:
     with pytest.raises(SettingsMismatchError, match="model.fingerprint"):
         capture(store.name, tiny_loaded(seed=1))
@@ -404,6 +408,7 @@ def test_traces_with_nan_are_kept_and_listed(capture: Any, tmp_path: Path) -> No
     assert "shard 1: NaN or infinity in 1 trace: q30" in notes
 
 
+@pytest.mark.slow
 def test_model_that_only_returns_nan_is_rejected(capture: Any) -> None:
     model, tokenizer = tiny_loaded()
     with torch.no_grad():

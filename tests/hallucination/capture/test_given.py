@@ -12,6 +12,8 @@ from clew.storage.manifest import read_manifest
 from tests.builders import tiny_loaded, write_lines
 from tests.object_server import ObjectServer
 
+pytestmark = pytest.mark.slow
+
 LOG = [
     {"id": "a", "question": "What is red?", "answer": "a rose", "hallucinated": 0},
     {"id": "b", "question": "What is blue?", "answer": "the sea is green", "hallucinated": 1},

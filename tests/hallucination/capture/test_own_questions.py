@@ -12,6 +12,8 @@ from clew.storage.manifest import read_manifest
 from tests.builders import tiny_loaded
 from tests.events import notes
 
+pytestmark = pytest.mark.slow
+
 SHORT = "{question} Answer only, without a sentence."
 SENTENCES = "{question} Answer in one or two sentences."
 

@@ -24,6 +24,7 @@ def asked(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "asked.jsonl", questions)
 
 
+@pytest.mark.slow
 def test_parts_and_token_ends_are_stored(capture: Any, asked: Path, tmp_path: Path) -> None:
     capture(questions=asked)
     traces = list(TraceBatchLoader(tmp_path / "new"))
@@ -52,6 +53,7 @@ def test_tokens_end_where_their_text_ends(text: str) -> None:
         assert "\ufffd" in alone or alone.strip() == piece.strip()
 
 
+@pytest.mark.slow
 def test_span_labels_become_labels_of_tokens(capture: Any, asked: Path, tmp_path: Path) -> None:
     capture(questions=asked)
     traces = {t["global_example_id"]: t for t in TraceBatchLoader(tmp_path / "new")}

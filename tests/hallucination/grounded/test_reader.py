@@ -108,6 +108,7 @@ def test_rows_are_read_alike_with_and_without_padding(
         assert torch.allclose(packed[row, :length], padded[row, :length], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_many_answers_are_read_as_each_alone(model_folder: Path) -> None:
     reader = make_reader(model_folder)
     rows = [replace(ROW, answer=" ".join([ROW.answer] * number)) for number in (1, 7, 3)]

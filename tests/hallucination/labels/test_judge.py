@@ -206,6 +206,7 @@ def test_error_for_a_refused_connection_says_what_to_check(label: Label) -> None
         label(f"http://127.0.0.1:{port}/v1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "message"),
     [

@@ -129,6 +129,7 @@ def test_two_accepted_answers_joined_by_or_are_correct() -> None:
     assert alias_score("James Watson and Francis Crick", ["Watson", "Crick"]) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "repeated",
     [

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from clew.hallucination.legacy import convert_folder
@@ -12,6 +13,8 @@ from clew.storage.manifest import read_manifest
 from clew.storage.reader import ShardReader, StoreReader, read_value
 from tests.hallucination.legacy.compare import assert_graphs_equal
 from tests.hallucination.legacy.old_files import DIM, LAYERS, write_sequences
+
+pytestmark = pytest.mark.slow
 
 
 def test_sequences_are_converted(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def script() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_detector_was_made_with_the_settings_of_its_script(script: ModuleType) -> None:
     again = "run benchmarks/ready.py again"
     assert MADE["recipe"] == json.loads(json.dumps(script.RECIPE)), again
@@ -41,6 +42,7 @@ def test_detector_was_made_with_the_settings_of_its_script(script: ModuleType) -
     assert MADE["questions_sha256"] == asked.sha256, again
 
 
+@pytest.mark.slow
 def test_sealed_sets_and_the_questions_of_the_demo_are_not_trained_on(script: ModuleType) -> None:
     names = script.RECIPE["sets"]
     assert not {*names} & {*script.built_in_names("sealed")}

@@ -123,6 +123,7 @@ def test_an_empty_label_is_none(value: object) -> None:
     assert read_one({"hallucinated": value}).hallucinated is None
 
 
+@pytest.mark.slow
 def test_labels_of_a_table_are_read_and_further_columns_are_kept(tmp_path: Path) -> None:
     table = pa.table({"Q": ["a"], "A": ["b"], "ok": [True], "channel": ["web"], "n": [3]})
     pq.write_table(table, tmp_path / "a.parquet")

@@ -73,6 +73,7 @@ def test_contexts_have_a_hash_of_their_own() -> None:
     assert first.without_contexts() == bare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["set.csv", "set.jsonl", "set.parquet"])
 def test_files_of_every_format_have_contexts(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

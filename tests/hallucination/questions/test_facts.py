@@ -89,6 +89,7 @@ def test_the_order_is_fixed(facts: dict[str, Question]) -> None:
     assert asked[:4] == ["capital-et", "capital-gh", "capital-iq", "capital-fr"]
 
 
+@pytest.mark.slow
 def test_question_set_names_the_version_of_its_data() -> None:
     ten = load_questions("facts", 10)
     everything = load_questions("facts")

@@ -102,6 +102,7 @@ def test_parquet_and_arrow_are_read(tmp_path: Path) -> None:
         assert loaded.skipped == [SkippedQuestion(where="row 2", reason="its question is empty")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

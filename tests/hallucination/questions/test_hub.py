@@ -32,6 +32,7 @@ def test_saved_dataset_is_read(tmp_path: Path) -> None:
         load_questions(f"{tmp_path / 'both'}:dev")
 
 
+@pytest.mark.slow
 def test_folder_of_files_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "quiz"
     folder.mkdir()

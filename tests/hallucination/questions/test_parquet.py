@@ -37,6 +37,7 @@ def write_aliases(path: Path, aliases: pa.Array) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -101,6 +102,7 @@ def test_row_with_millions_of_lists_is_refused(tmp_path: Path) -> None:
         load_questions(str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0x26, 0x2A, 0x7E, 0x29])  # 19, 21, 63 and -21 values
 def test_page_that_contradicts_the_footer_is_refused(tmp_path: Path, number: int) -> None:
     path = write_aliases(tmp_path / "q.parquet", pa.array([["a"]] * 20))
@@ -172,6 +174,7 @@ def test_lists_of_a_fixed_length_are_read(tmp_path: Path) -> None:
     assert load_questions(str(path)).questions[0].answers == ("a", "b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [pa.duration("s"), pa.timestamp("s"), pa.timestamp("s", tz="no/where"), pa.date64()]
 )

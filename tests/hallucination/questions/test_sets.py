@@ -62,6 +62,7 @@ def of(name: str, id: str) -> Question:
     return next(question for question in load(name).questions if question.id == id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HASHES)
 def test_a_set_is_the_same_everywhere(name: str) -> None:
     assert load(name).sha256.startswith(HASHES[name])
@@ -84,6 +85,7 @@ def test_the_package_has_the_data_of_the_sets() -> None:
     assert others and not others - packed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_set_has_hundreds_of_questions_of_several_kinds(name: str) -> None:
     questions = load(name).questions
@@ -178,6 +180,7 @@ def test_answers_to_texts_are_in_them_or_denied() -> None:
         assert stated != (question.category == "missing"), question
 
 
+@pytest.mark.slow
 def test_all_sets_together_ask_as_each_alone() -> None:
     together = load_questions("all", 500)
     alone = {name: load(name) for name in ("facts", *GENERATED)}
@@ -216,6 +219,7 @@ def test_a_small_set_is_small_and_asks_what_no_other_asks() -> None:
             known.add(asked)
 
 
+@pytest.mark.slow
 def test_the_sealed_sets_are_in_no_group() -> None:
     sealed = built_in_names("sealed")
     assert len(sealed) == 5

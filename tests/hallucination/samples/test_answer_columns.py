@@ -23,6 +23,8 @@ from tests.hallucination.samples.trace_stores import (
 )
 from tests.stores import assert_same_store, one_thread, tiny_config
 
+pytestmark = pytest.mark.slow
+
 LAYERS, HEADS, NODE_DIM = 3, 4, 4
 AS_STORED = {
     **{name: name for name in ("token_logprobs", "token_entropies", "lookback", *BY_HEAD)},
@@ -40,7 +42,6 @@ def reference(trace: Any) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.slow
 def test_answers_match_the_traces(preprocessed: Path, compact_store: Path) -> None:
     for row, trace in zip(
         read_samples(preprocessed / "answers"), read_traces(compact_store), strict=True
@@ -56,7 +57,6 @@ def test_answers_match_the_traces(preprocessed: Path, compact_store: Path) -> No
                 np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-3, err_msg=name)
 
 
-@pytest.mark.slow
 def test_an_answer_without_tokens_has_means_of_zero(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
@@ -68,7 +68,6 @@ def test_an_answer_without_tokens_has_means_of_zero(
         assert row["node_prompt"].any()
 
 
-@pytest.mark.slow
 def test_traces_of_an_earlier_version_give_the_same_answers(
     preprocessed: Path,
     model_folder: Path,
@@ -133,7 +132,6 @@ def test_drawn_answers_and_contexts_are_kept(
     assert [row["context"] for row in answers] == contexts
 
 
-@pytest.mark.slow
 def test_answers_can_be_added_to_a_folder_later(
     compact_store: Path, preprocessed: Path, scores_file: Path, tmp_path: Path
 ) -> None:
@@ -147,7 +145,6 @@ def test_answers_can_be_added_to_a_folder_later(
     assert_same_store(tmp_path / "answers", preprocessed / "answers")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("column", ["lookback", "laplacian_top", "token_logprobs"])
 def test_trace_with_nan_is_excluded_from_every_kind(
     compact_store: Path, scores_file: Path, tmp_path: Path, column: str

@@ -22,6 +22,7 @@ def open_graphs(folder: Path, flat: bool) -> PreprocessedGNNMapDataset:
     return PreprocessedGNNMapDataset(folder, with_sequence=True, flat=flat)
 
 
+@pytest.mark.slow
 def test_flat_batch_equals_the_pyg_batch(folder: Path) -> None:
     settings = {"batch_size": 16, "shuffle": True, "seed": 3}
     for flat, pyg in zip(

@@ -37,6 +37,7 @@ def assert_as_pyg(batch: Batch, samples: list[GraphSample]) -> None:
         assert all(torch.equal(one[name], two[name]) for name in two.keys())  # noqa: SIM118
 
 
+@pytest.mark.slow
 def test_collate_equals_pyg(samples: Path) -> None:
     dataset = PreprocessedGNNMapDataset(samples)
     for first in (0, 40, 89):
@@ -67,6 +68,7 @@ def test_answers_of_one_token_are_batched(tmp_path: Path) -> None:
     assert_as_pyg(collate(chosen), chosen)
 
 
+@pytest.mark.slow
 def test_samples_without_edges_are_batched(tmp_path: Path) -> None:
     write_samples(tmp_path / "data", shards=1, rows=60, max_tokens=1)
     dataset = PreprocessedGNNMapDataset(tmp_path / "data")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from clew.hallucination.samples.answers import AnswerFeatures
 from clew.hallucination.samples.preprocess import preprocess_store
@@ -48,6 +49,7 @@ def test_answers_without_a_group_go_by_question_and_source() -> None:
     assert named[3:] == ["d", None]
 
 
+@pytest.mark.slow
 def test_samples_are_split_by_the_groups_of_the_store(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:

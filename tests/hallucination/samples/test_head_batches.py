@@ -45,6 +45,7 @@ def assert_heads(batch: dict[str, Any]) -> None:
     assert batch["is_answer"].tolist() == [i not in first for i in range(first[-1])]
 
 
+@pytest.mark.slow
 def test_batches_of_heads_are_concatenated_samples(full: Path) -> None:
     seen = []
     for batch in Loader(PreprocessedHeadsMapDataset(full), 7, shuffle=True):
@@ -74,6 +75,7 @@ def test_all_kinds_have_the_same_order(full: Path, dataset: Any) -> None:
     assert [sample["index"].tolist() for sample in mine.__getitems__([2, 0])] == [[2], [0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("low_memory", [True, False])
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_batches_on_the_device_equal_those_from_files(

@@ -60,5 +60,6 @@ def test_edges_at_the_threshold_are_kept(prompt: int) -> None:
     assert_edges(graph.source, graph.attr, maps, prompt)
 
 
+@pytest.mark.slow
 def test_compact_traces_have_no_heads(preprocessed: Path) -> None:
     assert not (preprocessed / "heads" / MANIFEST_NAME).exists()

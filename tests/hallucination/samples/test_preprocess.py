@@ -52,6 +52,7 @@ def test_sequences_are_the_last_states(preprocessed: Path, compact_store: Path) 
         np.testing.assert_array_equal(sequence, trace["last_hidden"], strict=True)
 
 
+@pytest.mark.slow
 def test_graphs_are_the_stored_edges(preprocessed: Path, compact_store: Path) -> None:
     for row, trace in zip(
         read_samples(preprocessed / "graphs"), read_traces(compact_store), strict=True
@@ -68,6 +69,7 @@ def test_graphs_are_the_stored_edges(preprocessed: Path, compact_store: Path) ->
         np.testing.assert_array_equal(nodes, trace["nodes"], strict=True)
 
 
+@pytest.mark.slow
 def test_edges_never_point_to_later_tokens_or_other_layers(preprocessed: Path) -> None:
     for row in read_samples(preprocessed / "graphs"):
         source, target, tokens = row["edge_source"], row["edge_target"], row["node_counts"][0]
@@ -102,6 +104,7 @@ def test_edges_in_any_order_are_cut_to_the_strongest() -> None:
     np.testing.assert_array_equal(cut.weight, weight[:, [1, 3, 2]])
 
 
+@pytest.mark.slow
 def test_more_edges_than_stored_come_from_the_attention_maps(
     full_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_request_for_more_than_is_stored_is_rejected(
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_record_batches_are_regrouped(
     compact_store: Path,

@@ -31,6 +31,7 @@ def make_ids(count: int, seed: int = 0) -> list[str]:
     return [f"question {seed}-{number}" for number in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("count", [40, 400, 3000])
 @pytest.mark.parametrize("text", ["70/15/15", "80/10/10", "50/50/0", "34/33/33"])

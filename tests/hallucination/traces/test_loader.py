@@ -113,6 +113,7 @@ def test_compact_trace_has_documented_fields_and_shapes(loader: TraceBatchLoader
     assert trace["generated_answer_clean"] == trace["answer"]
 
 
+@pytest.mark.slow
 def test_full_trace_has_states_and_attention_as_the_older_tools_stored_them(
     full_store: Path,
 ) -> None:

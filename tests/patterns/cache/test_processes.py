@@ -44,6 +44,7 @@ def assert_equal(found: Squares, expected: Squares) -> None:
     assert np.array_equal(found.images[usable], expected.images[usable])
 
 
+@pytest.mark.slow
 def test_cache_is_the_same_with_processes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

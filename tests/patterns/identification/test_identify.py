@@ -25,6 +25,7 @@ def identify(tmp_path: Path, colors: PatternModel) -> Any:
     return call
 
 
+@pytest.mark.slow
 def test_every_photo_gets_its_class_and_bad_ones_are_listed(tmp_path: Path, identify: Any) -> None:
     result = identify(make_folder(tmp_path / "fotos ñ 📷"))
     assert result.counts == {

@@ -134,6 +134,7 @@ def test_image_of_another_class_of_the_set_is_excluded(animals: PatternSet, tmp_
     assert photos_of(animals) == ["cats/0.png"]
 
 
+@pytest.mark.slow
 def test_repaired_file_is_imported(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 1})
     (source / "cats/1.png").write_bytes(b"")

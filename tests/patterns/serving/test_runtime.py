@@ -44,6 +44,7 @@ def pack(path: Path, names: list[str]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_missing_npm_is_said_and_nothing_is_written(npm: Path, tmp_path: Path) -> None:
     del npm
     model = save_color_model(tmp_path / "colors")

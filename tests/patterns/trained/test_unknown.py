@@ -51,6 +51,7 @@ def test_photos_of_another_class_are_far_and_known_ones_are_not() -> None:
     assert (typicality[is_unknown == 0] < 0.05).mean() <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [12, 60, 400])
 def test_at_most_the_share_asked_for_of_known_photos_is_marked(count: int) -> None:
     random, marked = np.random.default_rng(0), []
@@ -102,6 +103,7 @@ def write_changed(folder: Path, kind: str) -> None:
     write_model(folder / UNKNOWN_FILE, tensors, about)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

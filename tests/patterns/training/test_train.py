@@ -33,6 +33,8 @@ from tests.engine.children import start, tensors, wait, wait_until
 from tests.events import pick
 from tests.patterns.training.making import COLORS, small_run, write_photo, write_photos
 
+pytestmark = pytest.mark.slow
+
 
 class Events:
     """Records the events, and whether anything was decoded or trained."""
@@ -134,7 +136,6 @@ def test_repeated_call_decodes_and_trains_nothing(trained: Path, photos: Path) -
     assert results == read_json(trained / "results.json")
 
 
-@pytest.mark.slow
 def test_run_killed_while_training_gives_the_same_result(photos: Path, tmp_path: Path) -> None:
     config = small_run(photos, tmp_path / "killed", epochs=7)
     saving = replace(config, train=replace(config.train, checkpoint_every_seconds=0))
@@ -154,7 +155,6 @@ def test_run_killed_while_training_gives_the_same_result(photos: Path, tmp_path:
     assert {name: results[name] for name in same} == {name: whole[name] for name in same}
 
 
-@pytest.mark.slow
 def test_stop_while_decoding_keeps_decoded_photos(tmp_path: Path) -> None:
     data = write_photos(tmp_path / "photos", dict.fromkeys(COLORS, 30))
     config = small_run(data, tmp_path / "out", epochs=1)
@@ -166,7 +166,6 @@ def test_stop_while_decoding_keeps_decoded_photos(tmp_path: Path) -> None:
     assert 0 < events.decoded < 90
 
 
-@pytest.mark.slow
 def test_run_killed_before_the_evaluation_does_not_train_again(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -179,7 +178,6 @@ def test_run_killed_before_the_evaluation_does_not_train_again(
     assert read_results(out)["test_loss"] == pytest.approx(read_results(trained)["test_loss"])
 
 
-@pytest.mark.slow
 def test_cache_location_does_not_change_the_result(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -192,7 +190,6 @@ def test_cache_location_does_not_change_the_result(
     assert tensors(tmp_path / "out" / best) == tensors(trained / best)
 
 
-@pytest.mark.slow
 def test_bad_photos_are_excluded_and_named(tmp_path: Path) -> None:
     data = write_photos(tmp_path / "photos", dict.fromkeys(COLORS, 7))
     good = (data / "azul" / "photo 0.png").read_bytes()
@@ -219,7 +216,6 @@ def test_bad_photos_are_excluded_and_named(tmp_path: Path) -> None:
     assert events.prepared.excluded == kinds
 
 
-@pytest.mark.slow
 def test_split_folders_are_respected(tmp_path: Path) -> None:
     data = tmp_path / "photos"
     for split, count, first in (("Train", 6, 0), ("val", 2, 20), ("TEST", 3, 40)):
@@ -229,7 +225,6 @@ def test_split_folders_are_respected(tmp_path: Path) -> None:
     assert results["data"]["split_folders"] is True
 
 
-@pytest.mark.slow
 def test_twenty_photos_in_two_unequal_classes_give_finite_metrics(tmp_path: Path) -> None:
     """Even with all random augmentation, class weights, and a single test photo of one class."""
     data = write_photos(tmp_path / "photos", {"azul": 17, "red 🍎": 3})
@@ -277,7 +272,6 @@ def test_class_without_readable_photos_is_refused(tmp_path: Path) -> None:
         train_patterns(small_run(data, tmp_path / "out"))
 
 
-@pytest.mark.slow
 def test_different_settings_are_refused_with_both_values(trained: Path, photos: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
     with pytest.raises(
@@ -311,7 +305,6 @@ def test_different_photos_are_refused_with_what_changed_and_what_to_do(
         train_patterns(small_run(data, trained, epochs=8))
 
 
-@pytest.mark.slow
 def test_overwrite_starts_over_and_keeps_other_files(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -353,7 +346,6 @@ def test_second_run_with_other_photos_keeps_tables_of_running_one(
     assert (out / "splits.csv").read_text() == "those of the other run"
 
 
-@pytest.mark.slow
 def test_photos_renamed_before_evaluation_use_their_new_names(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -367,7 +359,6 @@ def test_photos_renamed_before_evaluation_use_their_new_names(
         assert all((data / row["name"]).exists() for row in read_table(out / table))
 
 
-@pytest.mark.slow
 def test_model_without_its_last_checkpoint_is_not_overwritten(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -381,7 +372,6 @@ def test_model_without_its_last_checkpoint_is_not_overwritten(
     assert train_patterns(small_run(photos, out, epochs=1, overwrite=True))["epochs_run"] == 1
 
 
-@pytest.mark.slow
 def test_other_files_in_the_folder_stay(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.html").write_text("mine")
     train_patterns(small_run(photos, tmp_path, epochs=1))

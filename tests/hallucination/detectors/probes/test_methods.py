@@ -55,6 +55,7 @@ def test_every_method_has_its_place_in_the_table() -> None:
     assert METHODS.keys() == PROBES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCELESS)
 def test_every_answer_is_scored(data: AnswerFeatures, name: str) -> None:
     outcome = PROBES[name].run(data, seed=0)
@@ -92,6 +93,7 @@ def test_fitted_method_scores_another_store(
     assert fitted.score(other, "test").shape == other.labels["test"].shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear_probe", "linear_probe_pca", "saplma", "lookback"])
 def test_store_of_another_model_is_rejected(
     data: AnswerFeatures, tmp_path: Path, name: str

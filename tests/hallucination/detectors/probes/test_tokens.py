@@ -68,6 +68,7 @@ def token_risks(probe: TokenProbe, data: TokenFeatures) -> np.ndarray:
     return np.concatenate(logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spans", [False, True])
 def test_token_that_gives_the_answer_away_is_found(spans: bool) -> None:
     data = tell_one_token(spans=spans)

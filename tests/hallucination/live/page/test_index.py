@@ -10,6 +10,8 @@ from clew.hallucination.live.page.stored import BrowsedStore, Search, open_page_
 from tests.hallucination.answer_page.making import ANSWERS, write_comparison
 from tests.hallucination.live.page.conftest import Folders
 
+pytestmark = pytest.mark.slow
+
 
 def found(store: BrowsedStore, **wanted: object) -> list[int]:
     rows = store.index.find(Search(**wanted))  # type: ignore[arg-type]

@@ -44,6 +44,7 @@ def number_of(known: KnownAnswers, neighbor: Neighbor) -> int:
     return int(known.texts.numbers[neighbor.row])
 
 
+@pytest.mark.slow
 def test_a_known_answer_is_judged_by_probes_that_did_not_see_it(
     trace_store: BrowsedStore, known: KnownAnswers
 ) -> None:

@@ -28,6 +28,7 @@ def tracer(session: Session) -> Tracer:
     return Tracer(session)
 
 
+@pytest.mark.slow
 def test_a_captured_answer_traced_again_is_the_same(
     tracer: Tracer, trace_store: BrowsedStore
 ) -> None:
@@ -52,6 +53,7 @@ def request_of(store: BrowsedStore, number: int) -> tuple[Any, TraceRequest]:
     return trace, TraceRequest(question=trace["question"], tokens=tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_store", [True, False])
 def test_a_new_answer_is_placed_among_known_ones(
     tracer: Tracer, page_files: PageFiles, trace_store: BrowsedStore, has_store: bool

@@ -10,6 +10,8 @@ from clew.hallucination.grounded import Reader, load_reader
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import QUESTION, Served, process_serving, serving
 
+pytestmark = pytest.mark.slow
+
 SOURCE = "Items can be returned within 30 days of delivery."
 ITEM = {"source": SOURCE, "answer": "You can return items within 60 days."}
 
@@ -95,7 +97,6 @@ def test_checking_requires_a_key_where_there_are_keys(session: Session) -> None:
         assert served.fetch("v1/check", ITEM)[0] == 401
 
 
-@pytest.mark.slow
 def test_a_reader_is_served_alone(reader_folder: Path, tmp_path: Path) -> None:
     with process_serving(tmp_path / "said", reader_folder) as (process, address):
         served = Served(address=address.removesuffix("v1"), session=None, ending=None)  # type: ignore[arg-type]

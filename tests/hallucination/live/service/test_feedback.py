@@ -24,6 +24,8 @@ from clew.hallucination.live.session import Session
 from clew.storage.journal import Journal
 from tests.hallucination.live.service.serving import QUESTION, Served, process_serving, serving
 
+pytestmark = pytest.mark.slow
+
 ITEM = {"question": str(QUESTION[0]["content"]), "answer": "Paris"}
 
 
@@ -227,7 +229,6 @@ def test_many_clients_lose_nothing_and_write_nothing_twice(
     assert len(read_feedback(file, hash_method(vector_session.detector)).labels) == 96
 
 
-@pytest.mark.slow
 def test_every_label_that_was_confirmed_survives_kill_9(
     detector_folder: Path, chat_folder: Path, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def refusal(body: Any, read: Any = ChatRequest.read) -> dict[str, Any]:
     return caught.value.body()["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "params"),
     [

@@ -10,6 +10,8 @@ from clew.hallucination.live.scoring import AnswerScorer
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import DIALOGUE, QUESTION, Served, serving
 
+pytestmark = pytest.mark.slow
+
 ITEM = {"question": str(QUESTION[0]["content"]), "answer": "Paris"}
 
 

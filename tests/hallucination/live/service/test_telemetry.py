@@ -17,6 +17,8 @@ from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import DIALOGUE, QUESTION, serving
 from tests.hallucination.live.service.upstreams import ANSWER, Handler, running
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="requires clew[otel]")
 
 CHAT = "v1/chat/completions"
@@ -146,7 +148,6 @@ def test_every_choice_of_a_stream_has_its_evaluation(
     assert found["gen_ai.usage.output_tokens"] > 0 and found["http.response.status_code"] == 200
 
 
-@pytest.mark.slow
 def test_given_answers_have_evaluations(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     item = {"question": "What is the capital of France?", "answer": "Paris is the capital."}
     with (

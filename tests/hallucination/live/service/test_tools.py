@@ -8,7 +8,6 @@ from typing import Any
 import openai
 import pytest
 import torch
-from langchain_openai import ChatOpenAI
 
 from clew.base.errors import InputError
 from clew.hallucination.capture import LoadedModel
@@ -128,6 +127,8 @@ def test_an_answer_from_the_result_of_a_tool_is_checked(calling: Served) -> None
 
 @pytest.mark.slow
 def test_langchain_gets_the_call(calling: Served) -> None:
+    from langchain_openai import ChatOpenAI  # takes a second, which only this test should wait
+
     model = ChatOpenAI(base_url=f"{calling.address}v1", api_key="none", model=MODEL, max_tokens=120)
     found = model.bind_tools([WEATHER]).invoke(ASKED)
     assert [(one["name"], one["args"]) for one in found.tool_calls] == [

@@ -40,6 +40,8 @@ from tests.hallucination.live.service.upstreams import (
     whole,
 )
 
+pytestmark = pytest.mark.slow
+
 CHAT, TEXT, RESPONSES = "v1/chat/completions", "v1/completions", "v1/responses"
 ASK = {"model": "any", "messages": QUESTION}
 STREAM = {**ASK, "stream": True}
@@ -558,7 +560,6 @@ def test_a_request_ends_when_its_time_is_up(session: Session) -> None:
         assert last["error"]["code"] == "timeout"
 
 
-@pytest.mark.slow
 def test_64_streams_at_once_while_the_upstream_is_killed_and_restarted(session: Session) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -640,7 +641,6 @@ def test_a_plain_question_has_no_source_and_a_long_message_is_one() -> None:
     assert find(5) == find({"content": 5}) == find({"role": "user", "content": [5]}) == ()
 
 
-@pytest.mark.slow
 def test_a_reader_checks_answers_of_any_server_in_one_command(
     reader_folder: Path, upstream: Running, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ _SWEEPS = re.compile(
     r"|patterns/test_export\.py|service/test_process\.py|cli/test_converted\.py"
     r"|comparison/(test_(networks|ready)|report/test_ugly)\.py|corrupted_bytes|true_auroc"
     r"|inherit_nothing|is_served_alone|takes_no_settings|stored_answers_get_their_risks"
+    r"|workers_with_another_batch|any_server_in_one_command"
 )
 
 

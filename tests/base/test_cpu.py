@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.base.cores import CoresBusy, CoreWatch, Times, find_shortage
 from clew.base.cpu import Threads, ThreadsChosen, map_on_cores, one_numpy_thread, time_on_core
@@ -142,12 +142,14 @@ def test_numpy_has_one_thread_where_it_should_and_gets_the_others_back() -> None
         pools = [pool for pool in threadpool_info() if "numpy" in pool["filepath"]]
         return {pool["num_threads"] for pool in pools}
 
-    def score(_: int) -> set[int]:
+    def score() -> set[int]:
         with one_numpy_thread():
             return count_threads()
 
-    before = count_threads()
-    with ThreadPoolExecutor(3) as threads:
-        assert all(found <= {1} for found in threads.map(score, range(30)))
-        assert score(0) <= {1}  # while the others are still alive
-    assert count_threads() == before
+    with threadpool_limits(2, user_api="blas"):
+        before = count_threads()
+        with one_numpy_thread(), ThreadPoolExecutor(1) as other:
+            assert count_threads() <= {1}
+            assert other.submit(score).result(60) <= {1}  # waits for nobody
+            assert count_threads() <= {1}
+        assert before <= {2} and count_threads() == before

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clew.hallucination.detectors.detector_folder import save_detector
+from clew.hallucination.live.risk_file import summarize
 from tests.hallucination.conftest import fit, live_model, live_samples, live_store
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,13 @@ def test_the_most_frequent_reasons_for_unavailable_answers_are_printed(
     first = "6 unavailable\n2 unavailable: its answer is a list, not text\n"
     assert first in ended.out and ended.out.count(" unavailable: ") == 3
     assert "\nand 2 more\n" in ended.out
+
+
+def test_reasons_that_differ_by_a_number_are_counted_together() -> None:
+    row = {"state": "unavailable", "risk": None, "retokenized": False}
+    reasons = [f"the answer has {count} tokens" for count in ("4,131", "9,000", "no")]
+    found = summarize({**row, "reason": reason} for reason in reasons)
+    assert found.reasons == {reasons[0]: 2, reasons[2]: 1}
 
 
 def test_an_empty_file_is_refused_before_anything_is_loaded(

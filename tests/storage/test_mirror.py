@@ -167,6 +167,13 @@ def test_a_list_of_copies_removes_only_copies(url: str, mirror: MirrorFolder) ->
     assert outside.exists() and not (mirror / "gone.json").exists()
 
 
+def _wait_for_clock(mirror: MirrorFolder, path: Path) -> None:
+    """Until a change of the file shows: a file system's clock may stand still for some
+    milliseconds."""
+    while probe_clock(mirror) <= path.stat().st_ctime_ns:
+        pass
+
+
 @pytest.mark.parametrize("damage", ["content", "length", "with the date kept"])
 def test_a_shard_damaged_in_the_cache_is_downloaded_again(
     mirror: MirrorFolder, folder: Path, shards: list[ShardEntry], damage: str
@@ -174,8 +181,7 @@ def test_a_shard_damaged_in_the_cache_is_downloaded_again(
     path = mirror / shards[0].file
     hold_shard(mirror, shards[0], None)
     before = path.stat()
-    while probe_clock(mirror) <= before.st_ctime_ns:
-        pass  # a file system's clock may stand still for some milliseconds
+    _wait_for_clock(mirror, path)
     if damage == "length":
         os.truncate(path, 50)
     else:
@@ -191,7 +197,6 @@ def test_a_shard_that_many_find_damaged_is_there_for_each(
     mirror: MirrorFolder, folder: Path, shards: list[ShardEntry]
 ) -> None:
     right, path = (folder / shards[0].file).read_bytes(), mirror / shards[0].file
-
     hold_shard(mirror, shards[0], None)
 
     def read(barrier: threading.Barrier) -> bytes:
@@ -202,6 +207,7 @@ def test_a_shard_that_many_find_damaged_is_there_for_each(
 
     with ThreadPoolExecutor(8) as pool:
         for _ in range(20):
+            _wait_for_clock(mirror, path)
             path.write_bytes(b"x" * len(right))
             barrier = threading.Barrier(8)
             assert all(found == right for found in pool.map(read, [barrier] * 8))

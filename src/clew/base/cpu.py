@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Self, TypeVar
 
 import torch
@@ -55,24 +56,32 @@ def fast_convolutions() -> Iterator[None]:
         torch.backends.mkldnn.enabled = before
 
 
-_blas_guard = threading.Lock()
+_numpy_guard = threading.Lock()
 
 
 @contextmanager
 def one_numpy_thread() -> Iterator[None]:
-    """NumPy's products in the calling thread alone, one caller at a time. Several threads would
-    mostly wait for each other, and go on waiting when they are done, on cores that a model's pass
-    needs: it took a quarter longer."""
-    with _blas_guard, _find_pools().limit(limits=1, user_api="blas"):
+    """NumPy's products with one thread. Several would mostly wait for each other, and go on waiting
+    when they are done, on cores that a model's pass needs: it took a quarter longer. Whoever comes
+    while another thread is in here does not wait for it, and has its limit."""
+    if not _numpy_guard.acquire(blocking=False):
         yield
+        return
+    try:
+        with _find_pools().limit(limits=1):
+            yield
+    finally:
+        _numpy_guard.release()
 
 
 @cache
 def _find_pools() -> ThreadpoolController:
     """Those of NumPy and SciPy: PyTorch keeps its threads."""
-    every = ThreadpoolController()
-    paths = [one.filepath for one in every.lib_controllers if "torch" not in one.filepath]
-    return every.select(filepath=paths)
+    folder = Path(torch.__file__).parent
+    of_torch = (f"{folder}/", f"{folder}.libs/")
+    every = ThreadpoolController().select(user_api="blas")
+    paths = [one.filepath for one in every.lib_controllers]
+    return every.select(filepath=[path for path in paths if not path.startswith(of_torch)])
 
 
 def map_on_cores(

@@ -7,7 +7,7 @@ the work they describe; the shared ones are here.
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar, Protocol
@@ -173,10 +173,12 @@ def report_work(reporter: Reporter, started: WorkStarted | StepStarted) -> Itera
 def load_modules(reporter: Reporter, *modules: str) -> None:
     """Import what takes seconds, on a busy machine a minute, and say so: after all that can be
     checked without it."""
-    if not {*modules} <= {*sys.modules}:
-        with report_work(reporter, StepStarted(name="loading PyTorch")), collect_later():
-            for module in modules:
-                import_module(module)
+    slow = {"torch", *modules} & {"torch", "transformers"}
+    started = StepStarted(name="loading PyTorch")
+    shown = nullcontext() if slow <= {*sys.modules} else report_work(reporter, started)
+    with shown, collect_later():
+        for module in modules:
+            import_module(module)
 
 
 def report_to_all(*reporters: Reporter) -> Reporter:

@@ -10,7 +10,7 @@ def count_processes() -> int:
 
 def is_first_process() -> bool:
     """Whether this is the process that writes; known before the processes are connected."""
-    return count_processes() == 1 or os.environ["RANK"] == "0"
+    return count_processes() == 1 or os.environ.get("RANK", "0") == "0"
 
 
 def count_restarts() -> int:

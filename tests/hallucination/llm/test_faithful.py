@@ -1,5 +1,6 @@
 """What is recorded equals a plain pass over the same tokens, at every batch size."""
 
+import gc
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from clew.hallucination.llm import fused
 from clew.hallucination.llm.decoder import Decoder, answer_with_beams, batching_error
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import record_fully
@@ -65,6 +67,42 @@ def test_answers_of_different_lengths_equal_plain_passes(loaded: LoadedModel, gr
     answers, reduced = decoder.answer(prompts)
     assert len({len(answer.tokens) for answer in answers}) > 2
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="PyTorch multiplies without MKL")
+@pytest.mark.parametrize("family", ["llama", "qwen2", "opt"])
+@pytest.mark.parametrize("size", BATCH_SIZES)
+def test_products_of_few_tokens_equal_plain_passes(
+    family: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "_LEAST_WEIGHTS", 1)
+    prompts = ragged_prompts(size, [40, 41])
+    decoder = make_decoder(tiny_loaded(family))
+    assert fused.fused_parts(decoder.model).count and decoder.packed.packs
+    answers, reduced = decoder.answer(prompts)
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="PyTorch multiplies without MKL")
+def test_a_layer_that_cannot_read_such_products_gets_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def multiply(weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+        found = torch.nn.functional.linear(x, weight, bias)
+        return found if x.shape[-2] < 8 else found.view(-1)
+
+    monkeypatch.setattr(fused, "_LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(fused, "_multiply", multiply)
+    decoder = make_decoder(tiny_loaded("llama"))
+    assert decoder.packed.packs and not fused.fused_parts(decoder.model).count
+
+
+def test_a_model_is_left_as_it_was() -> None:
+    loaded = tiny_loaded("llama")
+    make_decoder(loaded).answer(ragged_prompts(9))
+    gc.collect()
+    assert not any(module._forward_hooks for module in loaded.model.modules())
+    assert not any("forward" in vars(module) for module in loaded.model.modules())
 
 
 def test_long_prompts_are_passed_in_chunks(

@@ -154,7 +154,7 @@ def test_accuracy_on_training_photos_is_marked_as_such(tmp_path: Path) -> None:
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]
     change_results(folder, data=data | {"all_seen": True})
     page = read_page(folder)
-    assert "was trained on all of these photos" in page.text
+    assert "was trained or validated on all of these photos" in page.text
     assert "the model was not trained on" not in page.text
 
 

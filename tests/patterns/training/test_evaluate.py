@@ -66,7 +66,7 @@ def test_evaluation_on_seen_photos_only_says_so(
         shutil.copy(photos / name, tmp_path / "seen" / name)
     events: list[Event] = []
     results = evaluate_patterns(trained, tmp_path / "seen", reporter=events.append)
-    assert any("trained on all of these photos" in text for text in notes(events))
+    assert any("trained or validated on all of these photos" in text for text in notes(events))
     assert results["data"]["all_seen"] and results["data"]["seen"] == {"train": 30}
     assert results["test_photos"] == 30
 

@@ -1,6 +1,7 @@
 """Adaptation of a detector to other answers with few labels, on one vector per answer: the score
 of the detector's method, statistics of the token probabilities, and states of middle layers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int
 
 from clew.base.errors import InputError
+from clew.hallucination.detectors.probes.attention import FEW
 from clew.hallucination.detectors.probes.fitting import Array, Linear, doubled, library, to_numpy
 from clew.hallucination.detectors.probes.fusion import CONFIDENCE, read_confidence
 from clew.hallucination.detectors.probes.gated import Gaussian
@@ -42,13 +44,22 @@ def build_vectors(scores: Float32[np.ndarray, " answers"], data: Features, split
     adapted."""
     layers = _choose_layers(data.layers)
     parts = [
-        _thin(unit(data.read(field, split, layer=layer)), len(layers) * len(_STATES))
+        _thin(unit(states), len(layers) * len(_STATES)).reshape(len(states), -1)
         for field in _STATES
-        for layer in layers
+        for states in _read_states(data, field, split, layers)
     ]
     states = to_numpy(library(parts[0]).concatenate(parts, axis=1))
     columns = (scores[:, None], read_confidence(data, split), states)
     return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def _read_states(data: Features, field: str, split: str, layers: range) -> Iterator[Array]:
+    """Of a few answers, those of all layers at once, which is faster; of many, which would not fit
+    in memory, layer by layer."""
+    if len(data.labels[split]) <= FEW:
+        yield data.read(field, split)[:, layers.start : layers.stop : layers.step]
+    else:
+        yield from (data.read(field, split, layer=layer) for layer in layers)
 
 
 def _choose_layers(layers: int) -> range:
@@ -56,8 +67,8 @@ def _choose_layers(layers: int) -> range:
 
 
 def _thin(states: Array, parts: int) -> Array:
-    step = -(-states.shape[1] * parts // _MOST_STATES)
-    return states[:, ::step]
+    step = -(-states.shape[-1] * parts // _MOST_STATES)
+    return states[..., ::step]
 
 
 @dataclass(frozen=True, kw_only=True)

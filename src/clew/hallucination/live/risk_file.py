@@ -34,6 +34,7 @@ _ROWS_AT_ONCE = 1024
 _MOST_NAMED = 20
 _MOST_REASONS = 1000  # that are counted
 _PLACE = re.compile(r"(line|row|answer) \d+: ")  # of a record, before what is wrong with it
+_NUMBER = re.compile(r"\d[\d.,]*")  # reasons that differ by one are counted together
 _TOKEN = pa.struct([("token", pa.string()), ("risk", pa.float32()), ("logprob", pa.float32())])
 SCHEMA = pa.schema(
     [
@@ -69,7 +70,8 @@ class RiskSummary:
     mean risk, `auroc` and `ece` are of the answers that were checked, the latter two None unless
     both correct and hallucinated ones of them are labeled. `retokenized` names answers whose
     text gives other tokens than were generated; `retokenized_count` counts all of them. `reasons`
-    counts why answers are unavailable, the most frequent first."""
+    counts why answers are unavailable, the most frequent first; of reasons that differ by their
+    numbers alone, the first is named."""
 
     answers: int
     states: dict[str, int]
@@ -87,7 +89,7 @@ class RiskSummary:
 def summarize(rows: Iterable[Mapping[str, Any]]) -> RiskSummary:
     """In one pass; of each answer, only two numbers are kept."""
     states, verdicts, levels = Counter[str](), Counter[str](), Counter[str]()
-    reasons = Counter[str]()
+    reasons, first = Counter[str](), dict[str, str]()
     risks, labels = array("d"), array("b")
     count = again = 0
     named: list[str] = []
@@ -96,8 +98,10 @@ def summarize(rows: Iterable[Mapping[str, Any]]) -> RiskSummary:
         states[row["state"]] += 1
         if row["state"] == "unavailable":
             reason = _PLACE.sub("", row["reason"] or "", count=1)
-            if reason in reasons or len(reasons) < _MOST_REASONS:
-                reasons[reason] += 1
+            kind = _NUMBER.sub("0", reason)
+            if kind in reasons or len(reasons) < _MOST_REASONS:
+                reasons[kind] += 1
+                first.setdefault(kind, reason)
         if row["risk"] is not None:
             verdicts[row["verdict"]] += 1
             levels[row["risk_level"]] += 1
@@ -120,7 +124,7 @@ def summarize(rows: Iterable[Mapping[str, Any]]) -> RiskSummary:
         ece=error,
         retokenized_count=again,
         retokenized=named,
-        reasons=dict(reasons.most_common(_MOST_NAMED)),
+        reasons={first[kind]: times for kind, times in reasons.most_common(_MOST_NAMED)},
     )
 
 

@@ -438,10 +438,21 @@ def _keep_top_p(logits: Float[Tensor, " vocabulary"], p: float) -> Float[Tensor,
 
 def choose_tokens(logits: Float[Tensor, "rows vocabulary"]) -> Chosen:
     """The most likely token of each row."""
+    parts = [_choose(part) for part in split_rows(logits)]
+    return parts[0] if len(parts) == 1 else Chosen(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _choose(logits: Float[Tensor, "rows vocabulary"]) -> Chosen:
     logprobs = logits.float().log_softmax(-1)
     best = logprobs.max(-1)
     entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
     return Chosen(best.indices, best.values, entropy)
+
+
+def split_rows(values: Float[Tensor, "rows vocabulary"]) -> tuple[Tensor, ...]:
+    """On a CPU, as many rows at a time as there are threads: they stay in the caches from one
+    operation to the next, which take half as long. On a GPU, all of them."""
+    return values.split(len(values) if values.is_cuda else torch.get_num_threads())
 
 
 def draw_numbers(

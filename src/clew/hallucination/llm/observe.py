@@ -3,6 +3,7 @@ by layer, so that not all layers have to be in memory at once. The values are th
 `output_hidden_states` and `output_attentions` would return."""
 
 import inspect
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class ModelObserver:
         self.streams = found.streams
         # Layers of a spread model may be on other devices than the record.
         self._home = model_device(model) if is_spread(model) else None
+        self._turn = _Turn()
 
     @property
     def attention_layers(self) -> int:
@@ -61,15 +63,30 @@ class ModelObserver:
         """While open, `listener` receives every pass of the model; without `attention`, only the
         states."""
         with _hooks() as handles:
-            for index, layer in enumerate(self._layers[:-1]):
-                hook = _hidden_hook(listener, index, self, self._home)
-                handles.append(layer.register_forward_hook(hook))
-            # The last entry of `hidden_states` is the output of the stack, after its final norm.
-            hook = _hidden_hook(listener, self.layers - 1, self, self._home)
-            handles.append(self._stack.register_forward_hook(hook))
             if attention:
                 handles += self._hook_attention(listener)
-            yield
+            self._hook_states()
+            before, self._turn.listener = self._turn.listener, listener
+            try:
+                yield
+            finally:
+                self._turn.listener = before
+
+    def _hook_states(self) -> None:
+        """Once for all passes, as long as this object lives: it takes longer than what the hooks
+        do."""
+        if self._turn.is_hooked:
+            return
+        self._turn.is_hooked = True
+        # The last entry of `hidden_states` is the output of the stack, after its final norm.
+        modules = [*self._layers[:-1], self._stack]
+        handles = [
+            module.register_forward_hook(
+                _hidden_hook(self._turn, index, self.dim, self.streams, self._home)
+            )
+            for index, module in enumerate(modules)
+        ]
+        weakref.finalize(self, _remove, handles)
 
     def _hook_attention(self, listener: Listener) -> Iterator[Any]:
         """Layers may share a module: whose turn it is tells which of them it attends for."""
@@ -90,6 +107,14 @@ class ModelObserver:
         return None
 
 
+@dataclass(kw_only=True)
+class _Turn:
+    """Who receives the states of a pass, if anybody. The hooks know this, not the observer."""
+
+    listener: Listener | None = None
+    is_hooked: bool = False
+
+
 @contextmanager
 def _hooks() -> Iterator[list[Any]]:
     """A list of hooks, removed at the end."""
@@ -97,8 +122,12 @@ def _hooks() -> Iterator[list[Any]]:
     try:
         yield handles
     finally:
-        for handle in handles:
-            handle.remove()
+        _remove(handles)
+
+
+def _remove(handles: Sequence[Any]) -> None:
+    for handle in handles:
+        handle.remove()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,11 +260,11 @@ def _find_layers(
 
 
 def _hidden_hook(
-    listener: Listener, layer: int, observer: "ModelObserver", home: torch.device | None
+    turn: _Turn, layer: int, dim: int, streams: int | None, home: torch.device | None
 ) -> Any:
-    dim, streams = observer.dim, observer.streams
-
     def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        if (listener := turn.listener) is None:
+            return
         states = _states(output)
         if streams is not None and states.dim() == 4:
             states = states.mean(streams)

@@ -181,7 +181,10 @@ class PackedModel:
             return True
         if self.model not in _tried:
             self.fits_kernels = self.fits_kernels and self._runs_kernels()
-            _tried[self.model] = self._agrees(rows=2, parts=(4, 1)), self.fits_kernels
+            agrees = self._agrees(rows=2, parts=(4, 1))
+            if not agrees and self._fused.drop_products():  # whose layout its layers do not expect
+                agrees = self._agrees(rows=2, parts=(4, 1))
+            _tried[self.model] = agrees, self.fits_kernels
         agrees, self.fits_kernels = _tried[self.model]
         return agrees
 

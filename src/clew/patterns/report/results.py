@@ -223,8 +223,8 @@ def describe_details(run: Run) -> list[str]:
 def _describe_interval(run: Run) -> str:
     if run.is_seen:
         return (
-            "The model was trained on all of these photos: this accuracy says nothing about new "
-            "photos."
+            "The model was trained or validated on all of these photos: this accuracy says nothing "
+            "about new photos."
         )
     if run.interval is None:
         return ""

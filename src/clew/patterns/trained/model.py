@@ -326,7 +326,7 @@ class Prediction:
 
     @property
     def label(self) -> str | None:
-        """The most likely class; None if the photo has a fault."""
+        """The most likely class; None if the photo has a fault or was not predicted."""
         return next((label for label, _ in self.top_k(1)), None)
 
     @property

@@ -110,7 +110,8 @@ def evaluate_patterns(
         predict = partial(_predict, loaded, folder, workers, reporter, should_stop)
         judged = _judge(predict(besides=seen), seen)
         if judged.all_seen:
-            reporter(Note("the model was trained on all of these photos: evaluating them anyway"))
+            used = "the model was trained or validated on all of these photos"
+            reporter(Note(f"{used}: evaluating them anyway"))
             judged = _judge(predict(besides=()), seen)
         if not judged.counted:
             first = judged.faults[0]

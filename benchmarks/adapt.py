@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from calibration import DRAWS, measure
+from detection import write_figures
 from sets import BUILT_IN, capture_sets
 
 from clew.hallucination.detectors.adaptation import (
@@ -50,6 +51,7 @@ def main():
     parser.add_argument("--labels", type=int, nargs="+", default=[50, 100, 200, 400])
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--next", action="store_true", help="also choose what to label")
+    parser.add_argument("--figures", type=Path, help="JSON file to write the means to")
     args = parser.parse_args()
     sets = {**{name: name for name in args.sets}, **{one.stem: one for one in args.questions}}
     capture_sets(args, sets)
@@ -60,7 +62,9 @@ def main():
     done = {tuple(row[:4]) for row in read_rows(results)}
     for name in sets:
         adapt_to(args, name, list(sets), results, done)
-    print_table([row for row in read_rows(results) if row[0] in sets], args)
+    means = print_table([row for row in read_rows(results) if row[0] in sets], args)
+    if args.figures:
+        write_figures(args.figures, means)
 
 
 def read_rows(path):
@@ -125,6 +129,7 @@ def measure_draw(vectors, labels, layers, scale, count, choice, draw):
 
 
 def print_table(rows, args):
+    means = {}
     for count in args.labels:
         for choice in ("random", "next"):
             some = [row for row in rows if row[1] == str(count) and row[2] == choice]
@@ -133,12 +138,13 @@ def print_table(rows, args):
                 for name in {r[0] for r in some}
             }
             if by_set:
-                print_line(count, choice, by_set)
+                means[f"{count} labels, {choice}"] = print_line(count, choice, by_set)
+    return means
 
 
 def print_line(count, choice, by_set):
     means = np.array([one.mean(axis=0) for one in by_set.values()])
-    before, after, ece, floor, kept = means.mean(axis=0)
+    before, after, ece, floor, kept = map(float, means.mean(axis=0))
     print(
         f"{count} labels, {choice}, {len(by_set)} sets: AUROC {before:.3f} before, {after:.3f} "
         f"after; ECE {ece:.3f}, floor {floor:.3f}; ranking kept in {kept:.0%}"
@@ -150,6 +156,7 @@ def print_line(count, choice, by_set):
             f"  {name:16} {one[:, 0].mean():.3f} -> {one[:, 1].mean():.3f}  "
             f"{gains.mean():+.3f} [{gains.mean() - half:+.3f}, {gains.mean() + half:+.3f}]"
         )
+    return {"sets": len(by_set), "before": before, "after": after, "ece": ece, "floor": floor}
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from detection import write_figures
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -81,15 +82,16 @@ def main():
     parser.add_argument("--epochs", type=int, default=CONFIG.epochs)
     parser.add_argument("--answers", type=int, help="for speed")
     parser.add_argument("--out", type=Path, help="folder for what `train` trains")
-    parser.add_argument("--figures", type=Path, help="append the figures as JSON lines")
+    parser.add_argument("--figures", type=Path, help="JSON file to write the figures to")
     args = parser.parse_args()
     parts = {"test": test, "train": train, "leave-one-out": leave_one_out, "speed": speed}
+    rows = []
     for name in args.part or ["test"]:
         for row in parts[name](args):
             print(json.dumps(row), flush=True)
+            rows.append(row)
             if args.figures:
-                with args.figures.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                write_figures(args.figures, {"rows": rows})
 
 
 def load_set(args, name):

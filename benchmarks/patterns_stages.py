@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from detection import write_figures
+
 STARTED = time.perf_counter()
 QUIET = ("WorkAdvanced", "TrainingProgress", "EpochEnded")
 SLOWEST = 60
@@ -25,6 +27,7 @@ def main():
     parser.add_argument("--data", type=Path, required=True, help="one folder per class")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--figures", type=Path, help="JSON file to write the accuracy to")
     args = parser.parse_args()
     settings = dict(map(read_setting, args.set))
     profile = cProfile.Profile()
@@ -34,6 +37,8 @@ def main():
         result = train(args.data, Path(folder), settings)
         profile.disable()
         describe(result.raw)
+        if args.figures:
+            write_accuracy(args.figures, result.raw)
     if args.profile:
         pstats.Stats(profile).sort_stats("cumulative").print_stats(SLOWEST)
 
@@ -76,6 +81,13 @@ def describe(raw):
         f"{raw['plan']['calibration_seconds']:.1f} s; known test photos marked as unknown: "
         f"{(raw['unknown'] or {}).get('test_marked')}; {raw['augment']}"
     )
+
+
+def write_accuracy(path, raw):
+    splits = ("train", "validation", "test")
+    photos = sum(one[split] for one in raw["per_class"] for split in splits)
+    figures = {name: raw[name] for name in ("test_photos", "test_accuracy", "test_accuracy_ci")}
+    write_figures(path, {"photos": photos, **figures})
 
 
 if __name__ == "__main__":

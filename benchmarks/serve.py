@@ -4,6 +4,7 @@
     python benchmarks/serve.py --part llama-7b          random weights of Llama-2-7B's shape, GPU
     python benchmarks/serve.py --part transformers      against "transformers serve", over HTTP
     python benchmarks/serve.py --part vllm --repeats 10 --levels 1 8 32 --max-new-tokens 24
+    python benchmarks/serve.py --part vllm-server       against vLLM's server, over HTTP
     python benchmarks/serve.py --part waiting           short questions beside long prompts
     python benchmarks/serve.py --part soak              64 clients for a minute: does it hold?
     python benchmarks/serve.py --part upstream --upstream http://127.0.0.1:8001/v1 --model NAME
@@ -174,6 +175,12 @@ def run_vllm(args):
     serve_rivals.run_vllm(args)
 
 
+def run_vllm_server(args):
+    import serve_rivals
+
+    serve_rivals.run_servers(args)
+
+
 def run_soak(args):
     import soak
 
@@ -264,6 +271,7 @@ PARTS = {
     "llama-7b": run_llama_7b,
     "transformers": run_transformers,
     "vllm": run_vllm,
+    "vllm-server": run_vllm_server,
     "waiting": run_waiting,
     "soak": run_soak,
     "upstream": run_upstream,

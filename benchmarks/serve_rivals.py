@@ -4,9 +4,11 @@ in float32, the same questions, 1, 8 and 64 clients over HTTP, by turns.
     python benchmarks/serve.py --part transformers --detector comparison/detector
 
 The rival requires `pip install "transformers[serving]"` (fastapi, uvicorn, openai). And vLLM with a
-detector in it against the same vLLM without, in the environment of `make test-vllm`:
+detector in it against the same vLLM without, and clew serve against vLLM's server, in the
+environment of `make test-vllm`:
 
     python benchmarks/serve.py --part vllm --detector comparison/detector --repeats 10
+    python benchmarks/serve.py --part vllm-server --detector comparison/detector --levels 1 8
 """
 
 import http.client
@@ -56,6 +58,30 @@ def run_rivals(args):
                         turns[name].append((*turn, server.cpu_seconds() - busy))
             for name, found in turns.items():
                 report(clients, name, found)
+
+
+def run_servers(args):
+    """clew serve with risks against vLLM's own server, each alone in new processes, by turns."""
+    model = str(embedded_model_folder())
+    clew = [sys.executable, "-m", "clew", "serve", str(args.detector), "--prompt", "messages"]
+    clew += ["--model-name", model]
+    rival = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    rival += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
+    commands = {"clew serve, with risks": clew, "vLLM": rival}
+    questions = [question.question for question in load_questions("facts", 256).questions]
+    found = {level: {name: [] for name in commands} for level in args.levels}
+    for number in range(args.repeats):
+        for name, command in sorted(commands.items(), reverse=bool(number % 2)):
+            with serving(command, model) as server, server.awake():
+                ask_all(server.port, model, questions[-8:], 8, args)  # warms up
+                for clients, turns in found.items():
+                    busy = server.cpu_seconds()
+                    asked = questions[: max(args.requests // 4, clients)]
+                    turn = ask_all(server.port, model, asked, clients, args)
+                    turns[name].append((*turn, server.cpu_seconds() - busy))
+    for clients, turns in found.items():
+        for name, some in turns.items():
+            report(clients, name, some)
 
 
 def run_vllm(args):

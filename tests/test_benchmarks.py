@@ -24,7 +24,7 @@ _DETECTOR = "--detector comparison/detector"
 # The arguments of each, in a folder as the documentation assumes it.
 RUNS = {
     "adapt": "--work few --model my-model --sets my_questions.csv --questions more_questions.csv "
-    "--method perplexity --labels 20 --draws 2 --next",
+    "--method perplexity --labels 20 --draws 2 --next --figures adapt.json",
     "calibration": "--samples preprocessed_data --methods perplexity",
     "cloud": "--quick --rounds 1 --only clew",
     "cluster": "--workers 2 --questions 2000",
@@ -34,17 +34,19 @@ RUNS = {
     "detector": "preprocessed_data --quick --methods robust",
     "device_map": "",
     "dry_run": "--model my-model --set my_questions.csv --questions 60 --threads 1",
+    "examples": "--out examples.json",
     "extract": "--quick --llama-7b",
     "families": "--only llama qwen3_next",
     "flags": "--quick --network standard --network gnn_det",
     "grounded": "--data grounded_sets --sets qa news --left-out qa --test qa --model my-model "
     "--epochs 1 --answers 8 --out my-reader --reader my-reader "
-    "--part train --part leave-one-out --part test --part speed",
+    "--part train --part leave-one-out --part test --part speed --figures grounded.json",
     "loader": "--quick --part graphs --only clew PyG --repeats 1 --epochs 1 --seconds 0.1",
     "memory": "--traces 260",
     "patterns": f"{_PHOTOS} --network tiny --repeats 1 --workers 2 --part speed --part decode",
     "patterns_clean": "--data my_photos --seeds 1 --copies 2",
-    "patterns_stages": "--data three_photos --set network=tiny --set epochs=1",
+    "patterns_stages": "--data three_photos --set network=tiny --set epochs=1 "
+    "--figures photos.json",
     "patterns_unknown": "--data three_photos --hold-out red --network tiny --epochs 1",
     "probes": "--quick",
     "promise": "--work promise --model my-model --sets my_questions.csv "

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+import py_compile
 import re
 import subprocess
 import sys
@@ -66,10 +67,12 @@ def test_options_in_shell_blocks_exist() -> None:
 
 @pytest.mark.slow
 def test_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    py_compile.compile(str(DOCS / "make_commands.py"))  # as importing it does
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
+    assert not [*tmp_path.rglob("__pycache__"), *tmp_path.rglob("*.py*")]
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) >= len(list(DOCS.rglob("*.md")))
     for page in pages:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clew.base.terminal import TextConsole
-from clew.cli.printing import has_shades, print_answer, print_legend
+from clew.cli.printing import has_shades, print_answer, print_legend, print_scale
 from clew.hallucination.detectors.data import Risk, unavailable
 from clew.hallucination.live.session import AskedAnswer, AskResult
 from clew.hallucination.llm.requests import Token
@@ -42,6 +42,7 @@ def printed(asked: AskedAnswer, **options: Any) -> str:
     file = io.StringIO()
     console = TextConsole(file=file, width=100, **options)
     print_answer(console, asked)
+    print_scale(console, asked)
     if has_shades(console, asked):
         print_legend(console)
     return file.getvalue()
@@ -61,6 +62,10 @@ def test_terminal_gets_tokens_shaded_by_their_risk() -> None:
     assert "\x1b[38;2;255;255;255;48;2;192;24;43mFinland." in shown
     assert "answer:   It \x1b[" in shown
     assert "shaded by the risk" in shown
+    assert (
+        "risk: the probability that the answer is hallucinated, high above the threshold" in shown
+    )
+    assert "Fusion: one classifier on hidden states" in shown
     assert "tokens:" not in shown
 
 

@@ -12,7 +12,14 @@ from clew.base.errors import InputError, StoppedError
 from clew.base.terminal import TextConsole
 from clew.base.texts import counted
 from clew.cli.commands import Call, read_command
-from clew.cli.printing import has_shades, print_answer, print_legend, print_line, print_remedy
+from clew.cli.printing import (
+    has_shades,
+    print_answer,
+    print_legend,
+    print_line,
+    print_remedy,
+    print_scale,
+)
 from clew.cli.renderer import Renderer
 from clew.cli.signals import StopRequest, log_to_stderr, long_run
 from clew.hallucination.workflow import ask
@@ -55,6 +62,7 @@ def _answer_all(
     """Print each answer as soon as all before it are there. Raises InputError if no question could
     be answered."""
     is_shaded = is_answered = is_unfamiliar = False
+    last: AskedAnswer | None = None
     for number, answer in enumerate(asker.ask(questions), start=1):
         is_answered |= bool(answer.ended)
         if call.as_json:
@@ -65,9 +73,12 @@ def _answer_all(
             print_answer(call.console, answer)
             is_shaded |= has_shades(call.console, answer)
             is_unfamiliar |= answer.state == "out_of_distribution"
+            last = answer if answer.state == "checked" else last
         if should_stop() and number < len(questions):
             stopped = f"stopped after {number:,} of {len(questions):,} answers."
             raise StoppedError(stopped, is_resumable=False)
+    if last is not None:
+        print_scale(call.console, last)
     if is_shaded:
         call.console.print()
         print_legend(call.console)
@@ -87,11 +98,14 @@ def _talk(console: Console, asker: "Asker", context: str | None) -> None:
         with console.status("answering", spinner_style="dim", refresh_per_second=_DRAWN_PER_SECOND):
             (found,) = asker.ask([question])
         print_answer(console, found, with_question=False)
-        if has_shades(console, found) and not explained:
+        if found.state == "checked" and "risk" not in explained:
+            print_scale(console, found)
+            explained.add("risk")
+        if has_shades(console, found) and "shades" not in explained:
             print_legend(console)
-            explained.append(found)
+            explained.add("shades")
 
-    explained: list[AskedAnswer] = []
+    explained: set[str] = set()
     Dialogue(console, answer, context=context).run()
 
 

@@ -14,7 +14,7 @@ from clew.base.terminal import TextConsole
 from clew.base.texts import bytes_text, for_terminal, step_text
 from clew.cli.commands import Call, read_command
 from clew.cli.errors import with_flags
-from clew.cli.printing import PlainTable, print_line
+from clew.cli.printing import OWN_METHODS, PlainTable, print_line
 from clew.hallucination.workflow import compare
 
 if TYPE_CHECKING:
@@ -94,13 +94,6 @@ def _count(row: dict[str, Any]) -> str:
 
 
 _VERSUS = "vs ppl"
-# What the titles of clew's own methods mean.
-_OWN = {
-    "fusion": "Fusion: one classifier on hidden states, token probabilities and attention",
-    "robust": "Robust: a sum of linear scores, for questions unlike the training ones",
-    "reader": "Grounded reader: a model of clew's own, trained on other answers and their sources",
-    "gated": "Gated: fusion for answers like the training ones, robust for others",
-}
 # The columns in the order in which they are dropped from a narrow table, the last first; then in
 # that in which they are shown.
 _COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -139,7 +132,9 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     tested = [row["versus_perplexity"] for row in rows if row["versus_perplexity"]]
     star = ", * p < 0.05" if any(one["p_value"] is not None for one in tested) else ""
     notes.append(f"vs ppl: AUROC difference from perplexity, the usual baseline{star}")
-    notes += [text for name, text in _OWN.items() if any(row["method"] == name for row in rows)]
+    notes += [
+        text for name, text in OWN_METHODS.items() if any(row["method"] == name for row in rows)
+    ]
     if "per answer" not in hidden:
         notes.append("per answer: time to compute the risk, excluding capture")
     if hidden:

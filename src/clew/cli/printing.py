@@ -99,6 +99,23 @@ def _echo(question: str) -> str:
     return f"{question[:_MOST_ECHOED]} ... ({len(question):,} characters)"
 
 
+# What the titles of clew's own methods mean.
+OWN_METHODS = {
+    "fusion": "Fusion: one classifier on hidden states, token probabilities and attention",
+    "robust": "Robust: a sum of linear scores, for questions unlike the training ones",
+    "reader": "Grounded reader: a model of clew's own, trained on other answers and their sources",
+    "gated": "Gated: fusion for answers like the training ones, robust for others",
+}
+
+
+def print_scale(console: Console, asked: "AskedAnswer") -> None:
+    """What risk, threshold and the name behind it are: to people, not in a pipe."""
+    if console.is_terminal and asked.state == "checked":
+        words = "risk: the probability that the answer is hallucinated, high above the threshold"
+        method = OWN_METHODS.get(asked.assessment.method, "")
+        print_line(console, f"{words}{method and f'. {method}'}", style="dim")
+
+
 def print_legend(console: Console) -> None:
     """What the shades mean."""
     shades = ((f" {risk:g} ", style) for risk, style in reversed(_SHADES))

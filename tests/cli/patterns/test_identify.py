@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 
+from clew.patterns.trained.model import load_classifier
 from tests.patterns.identification.conftest import color_folder
-from tests.patterns.identification.making import COLORS, draw_doubtful, draw_photo, make_folder
+from tests.patterns.identification.making import (
+    COLORS,
+    draw_doubtful,
+    draw_noise,
+    draw_photo,
+    make_folder,
+    with_unknown,
+)
 
 __all__ = ["color_folder"]
 
@@ -69,6 +77,22 @@ def test_doubtful_photos_exit_with_0_and_print_review_command(
     assert f"1 photo copied to {tmp_path / 'sorted'}; {unsure}\n" in ended.out
     listed = json.loads((out / "identified.json").read_text(encoding="utf-8"))
     assert len(listed["photos"][0]["best"]) == 2
+
+
+@pytest.mark.slow
+def test_list_explains_what_unknown_means(run: Any, model: Path, tmp_path: Path) -> None:
+    known = with_unknown(load_classifier(model, "cpu")).unknown
+    assert known is not None
+    known.write(model)
+    photos = draw_noise(tmp_path / "photos" / "noise.png").parent
+    draw_photo(photos / "green.png", "green")
+    ended = run("patterns", "identify", photos, "--model", model)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("(unknown)") == 1
+    means = "unknown: unlike the training photos of every class; the percentage only says which of "
+    assert f"\n{means}the known classes comes closest\n" in ended.out
+    alone = run("patterns", "identify", photos / "green.png", "--model", model)
+    assert alone.code == 0 and "unlike" not in alone.out
 
 
 @pytest.mark.slow

@@ -64,6 +64,14 @@ def test_few_answers_have_no_mark_in_any_table(small: ComparisonResult) -> None:
     assert "best on validation" not in report and "winner" not in report.partition("</style>")[2]
 
 
+def test_interval_without_width_is_a_dash_in_the_table(small: ComparisonResult) -> None:
+    """Where a method ranks all of few answers correctly, every bootstrap sample does."""
+    rows = {row["method"]: row for row in small.results["methods"]}
+    assert rows["sharp"]["test_auroc_ci"] == [1, 1]
+    latex = (small.folder / "table.tex").read_text()
+    assert "\nSharp & 1.000 [--] & " in latex and latex.count("[--]") == 1
+
+
 def measured(
     name: str, scores: list[np.ndarray], labels: np.ndarray, *, epoch: Any = 7, family: str
 ) -> Measured:

@@ -2,21 +2,30 @@
 
 import io
 import json
+import os
+import signal
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import clew
+from clew.base.cores import CoreWatch
+from clew.base.cpu import ThreadsChosen
 from clew.base.errors import ClewError
+from clew.base.progress import Event
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors.detector_folder import save_detector
 from clew.hallucination.live.session import Asker, Session
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.requests import Request, Ticket
 from clew.hallucination.questions import Question
+from clew.pages.service import ServiceReady
 from tests.cli.running import run
+from tests.events import pick
 from tests.hallucination.conftest import FitDetector
 
 pytestmark = pytest.mark.slow
@@ -110,3 +119,29 @@ def test_no_question_at_all_is_an_error(run: Any, monkeypatch: pytest.MonkeyPatc
     ended = run("ask")
     assert ended.code == 2
     assert ended.err.startswith("clew: there is no question.")
+
+
+@pytest.mark.parametrize("given", [None, 1])
+def test_server_computes_with_the_threads_that_are_given_or_fastest_now(
+    detector: Path, live_model: LoadedModel, monkeypatch: pytest.MonkeyPatch, given: int | None
+) -> None:
+    before, events, used = torch.get_num_threads(), list[Event](), list[int]()
+
+    def end_when_ready(event: Event, /) -> None:
+        events.append(event)
+        if isinstance(event, ServiceReady):
+            used.append(torch.get_num_threads())
+            urllib.request.urlopen(f"{event.address}healthz", timeout=60).close()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    # Others use every core.
+    monkeypatch.setattr(CoreWatch, "look", lambda _: float(os.cpu_count() or 1))
+    torch.set_num_threads(2)
+    try:
+        settings: dict[str, Any] = {"port": 0, "threads": given, "reporter": end_when_ready}
+        clew.serve(detector, model=live_model.name, **settings)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    chosen = [one.threads for one in pick(events, ThreadsChosen)]
+    assert used == (chosen if given is None else [given])

@@ -1,7 +1,9 @@
 """What reaches whoever asked when something goes wrong between the engine and them."""
 
+import threading
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +13,14 @@ from clew.base.errors import ClewError
 from clew.base.garbage import collect_later
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.delivery import Delivery
+from clew.hallucination.live.scoring import AnswerScorer, Scored
 from clew.hallucination.live.session import Session
 from clew.hallucination.llm.engine import Engine
 from clew.hallucination.llm.recording import RowCopy, RowRecord
 from clew.hallucination.llm.requests import Finished, Request, Ticket, Token
 from tests.hallucination.conftest import FitDetector
+from tests.hallucination.live.making import read_traces
+from tests.hallucination.live.test_scoring import to_score
 
 pytestmark = pytest.mark.slow
 
@@ -100,3 +105,38 @@ def test_the_record_of_an_answer_is_freed_with_its_delivery(
         assert all(ticket.answer().tokens for ticket in tickets)
         session.close()
         assert len(records) == 8 and not any(record() for record in records)
+
+
+def test_answers_are_checked_while_given_ones_are_scored(
+    live_model: LoadedModel, live_store: Path, fit: FitDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are evaluated by the model: the engine scores given ones while the others wait for
+    it."""
+    evaluating, scoring = threading.Event(), threading.Event()
+    evaluate, assess = Delivery._evaluate, AnswerScorer._assess
+
+    def evaluate_meanwhile(*given: Any) -> Any:
+        evaluating.set()
+        assert scoring.wait(60)
+        return evaluate(*given)
+
+    def assess_meanwhile(*given: Any) -> list[Scored]:
+        scoring.set()
+        return assess(*given)
+
+    monkeypatch.setattr(Delivery, "_evaluate", evaluate_meanwhile)
+    monkeypatch.setattr(AnswerScorer, "_assess", assess_meanwhile)
+    traces, states = [*read_traces(live_store).values()][:12], []
+
+    def ask_and_score() -> None:
+        with Session(live_model, fit("p_true"), max_rows=4) as session:
+            asked = [session.submit(session.make_request(one["question"])) for one in traces]
+            assert evaluating.wait(60)
+            states.append([one.risk.state for one in session.scorer().score(map(to_score, traces))])
+            states.append([ticket.answer().risk.state for ticket in asked])
+
+    thread = threading.Thread(target=ask_and_score, daemon=True)
+    thread.start()
+    thread.join(120)
+    assert not thread.is_alive(), "they wait for each other"
+    assert states[0] == states[1] and "checked" in states[0]

@@ -2,10 +2,13 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from openai import OpenAI
 
 import clew
 from clew.base.errors import InputError
 from clew.hallucination.capture import ExtractConfig
 from clew.hallucination.live.features import Answer
 from clew.hallucination.live.session import Session
+from clew.hallucination.llm.embedded import embedded_model_folder
 from clew.hallucination.llm.recording import Recording, RowRecord
 from clew.hallucination.llm.vllm_decoder import STATES
 from clew.hallucination.traces.compact import Basis
@@ -34,6 +39,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 FIELDS = ("last_hidden", "answer_hidden", "nodes", "token_logprobs", "token_entropies")
+START_SECONDS = 600
 QUESTIONS = ("What is the capital of Peru?", "Who wrote Emma?", "In which country is Tartu?")
 
 
@@ -61,14 +67,48 @@ def detector(stores: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def served(detector: Path) -> Iterator[str]:
     """The address of `clew serve --engine vllm`."""
-    command = [sys.executable, "-m", "clew", "serve", str(detector), "--engine", "vllm"]
-    more = ["--port", "0", "--engine-args", "--max-model-len 512"]
-    with subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True) as process:
+    with clew_serving(detector, "--engine", "vllm", "--engine-args", "--max-model-len 512") as one:
+        yield one
+
+
+@contextmanager
+def clew_serving(detector: Path, *more: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "clew", "serve", str(detector), "--port", "0", *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield next(line for line in process.stdout if "page: " in line).split()[1]
         finally:
             process.send_signal(signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def plain_vllm() -> Iterator[str]:
+    """The address of vLLM's own server, which knows nothing of clew."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+    command += ["--model", str(embedded_model_folder()), "--served-model-name", "small"]
+    command += ["--dtype", "float32", "--max-model-len", "512", "--host", "127.0.0.1"]
+    address, deadline = f"http://127.0.0.1:{port}/", time.monotonic() + START_SECONDS
+    with subprocess.Popen([*command, "--port", port]) as process:
+        try:
+            while process.poll() is None and time.monotonic() < deadline:
+                with suppress(OSError), urllib.request.urlopen(f"{address}health"):
+                    yield address
+                    return
+                time.sleep(1)
+            pytest.fail("vLLM did not start")
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def curl(address: str, **body: Any) -> dict[str, Any]:
+    command = ["curl", "--silent", "--fail-with-body", f"{address}v1/chat/completions"]
+    command += ["--header", "Content-Type: application/json", "--data", json.dumps(body)]
+    found: dict[str, Any] = json.loads(subprocess.check_output(command))
+    return found
 
 
 def ask(address: str, question: str, **more: Any) -> str:
@@ -117,6 +157,25 @@ def test_risk_inside_vllm_equals_that_of_clews_own_engine(served: str, detector:
             assert answer["clew"]["state"] == expected.risk.state
             assert answer["clew"]["risk"] == pytest.approx(expected.risk.risk, abs=1e-3)
             assert answer["clew"]["distance"] == pytest.approx(expected.risk.distance, abs=1e-3)
+
+
+@needs_vllm
+def test_answers_of_a_vllm_behind_clew_are_its_own_with_a_risk(
+    plain_vllm: str, detector: Path
+) -> None:
+    messages = [{"role": "user", "content": QUESTIONS[0]}]
+    body: dict[str, Any] = {"model": "small", "messages": messages, "temperature": 0, "seed": 1}
+    with clew_serving(detector, "--upstream", f"{plain_vllm}v1") as address:
+        before, after = curl(plain_vllm, **body), curl(address, **body)
+        client = OpenAI(base_url=f"{address}v1", api_key="none")
+        chunks = [*client.chat.completions.create(**body, stream=True)]
+    checked = after.pop("clew")
+    assert checked["state"] in ("checked", "out_of_distribution") and "risk" in checked
+    own = ("id", "created")  # of each request
+    assert {**after, **dict.fromkeys(own)} == {**before, **dict.fromkeys(own)}
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(texts) == before["choices"][0]["message"]["content"]
+    assert (chunks[-1].model_extra or {})["clew"]["risk"] == pytest.approx(checked["risk"])
 
 
 @needs_vllm

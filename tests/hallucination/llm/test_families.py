@@ -8,12 +8,14 @@ import pytest
 
 import clew
 from clew.base.errors import InputError
+from clew.hallucination.live.session import Session
 from clew.hallucination.llm.models import LoadedModel, load_model
 from clew.hallucination.llm.passes import PackedModel
 from clew.hallucination.traces.schema import KINDS_KEY
 from clew.storage.reader import ShardReader
 from tests.builders import VOCABULARY, make_decoder, tiny_tokenizer
 from tests.families import check_family, tiny_family
+from tests.hallucination.live.service.serving import MODEL, serving
 
 # Softmax, sliding window, chunks, latent, indexed, linear, Mamba beside attention and in its place,
 # convolution, states without attention, a model without a cache, and one that reads images.
@@ -49,41 +51,41 @@ def test_vision_language_model_answers_text_by_its_ordinary_name(
     assert check_family(family, tmp_path, images=True).works
 
 
-def _save(family: str, folder: Path) -> Path:
-    for part in (tiny_family(family, vocabulary=VOCABULARY), tiny_tokenizer()):
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a hybrid model, its traces with full attention maps, and their samples."""
+    return _capture("qwen3_next", tmp_path_factory.mktemp("hybrid"))
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of a model without attention."""
+    return _capture("mamba2", tmp_path_factory.mktemp("recurrent"))
+
+
+def _capture(family: str, folder: Path) -> Path:
+    model = tiny_family(family, vocabulary=VOCABULARY)
+    # Most answers of a random model would not end.
+    model.generation_config.eos_token_id = list(range(0, VOCABULARY, 6))
+    for part in (model, tiny_tokenizer()):
         part.save_pretrained(folder)
     (folder / "questions.csv").write_text(
         "question,answer\n" + "".join(f"Who is {number}?,me\n" for number in range(40))
     )
-    return folder
-
-
-@pytest.fixture(scope="module")
-def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a hybrid model, and its traces with full attention maps."""
-    folder = _save("qwen3_next", tmp_path_factory.mktemp("hybrid"))
-    _extract(folder)
-    return folder
-
-
-def _extract(folder: Path) -> None:
     clew.extract(
         model=str(folder),
         questions=str(folder / "questions.csv"),
         out=str(folder / "traces"),
-        max_new_tokens=4,
+        max_new_tokens=6,
         keep="full",
         self_evaluation=True,
     )
-
-
-def _preprocess(folder: Path) -> Path:
     names = [trace["question_id"] for trace in clew.TraceBatchLoader(folder / "traces")]
     rows = (f"{name},{number % 2}\n" for number, name in enumerate(names))
-    (folder / "scores.csv").write_text("question_id,score\n" + "".join(rows))
-    out = folder / "samples"
-    clew.preprocess(str(folder / "traces"), scores_file=str(folder / "scores.csv"), out=str(out))
-    return out
+    scores = folder / "scores.csv"
+    scores.write_text("question_id,score\n" + "".join(rows))
+    clew.preprocess(str(folder / "traces"), scores_file=str(scores), out=str(folder / "samples"))
+    return folder
 
 
 @pytest.mark.slow
@@ -118,7 +120,7 @@ def test_hybrid_answers_that_are_read_again_have_what_was_stored(hybrid: Path) -
 def test_methods_use_the_attention_that_a_hybrid_model_has(hybrid: Path, tmp_path: Path) -> None:
     methods = "lapeigvals,attention_score,lookback,robust,linear_probe,gnn_det"
     found = clew.compare(
-        preprocessed_dir=str(_preprocess(hybrid)), methods=methods, out=str(tmp_path), epochs=1
+        preprocessed_dir=str(hybrid / "samples"), methods=methods, out=str(tmp_path), epochs=1
     )
 
     assert not found.results["excluded"]
@@ -127,17 +129,48 @@ def test_methods_use_the_attention_that_a_hybrid_model_has(hybrid: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_model_without_attention_has_methods_on_states_only(tmp_path: Path) -> None:
-    folder = _save("mamba2", tmp_path / "model")
-    _extract(folder)
+def test_model_without_attention_has_methods_on_states_only(
+    recurrent: Path, tmp_path: Path
+) -> None:
     methods = "perplexity,linear_probe,token_probe,robust,lookback,gnn_det"
     found = clew.compare(
-        preprocessed_dir=str(_preprocess(folder)), methods=methods, out=str(tmp_path), epochs=1
+        preprocessed_dir=str(recurrent / "samples"), methods=methods, out=str(tmp_path), epochs=1
     )
 
     excluded = found.results["excluded"]
     assert {one["method"] for one in excluded} == {"lookback", "gnn_det"}
     assert all("no layer of the model has any" in one["reason"] for one in excluded)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hybrid", "recurrent"])
+def test_answer_has_the_same_risk_asked_given_and_served(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    folder = request.getfixturevalue(kind)
+    clew.compare(
+        preprocessed_dir=str(folder / "samples"),
+        methods="linear_probe",
+        out=str(tmp_path),
+        seeds=1,
+        keep_at_chance=True,
+    )
+    detector, model = str(tmp_path / "detector"), load_model(str(folder), device="cpu")
+    asked = clew.ask(questions=str(folder / "questions.csv"), detector=detector, model=model)
+    given = clew.score(questions=str(folder / "traces"), detector=detector, model=model)
+
+    rows = {row["id"]: row for row in given.table.to_pylist()}
+    for one in asked:
+        row = rows[one.question.id]
+        assert (one.text.strip(), one.state) == (row["answer"], row["state"])
+        assert one.risk == pytest.approx(row["risk"], abs=1e-3)
+    checked = next(one for one in asked if one.state == "checked")
+    messages = [{"role": "user", "content": checked.question.question}]
+    with Session.open(detector, model=model) as session, serving(session) as served:
+        body = {"model": MODEL, "messages": messages, "temperature": 0}
+        status, found, _ = served.fetch("v1/chat/completions", body)
+    assert status == 200 and found["choices"][0]["message"]["content"] == checked.text
+    assert found["clew"]["risk"] == pytest.approx(checked.risk, abs=1e-3)
 
 
 def test_model_whose_tokens_see_later_ones_is_refused() -> None:

@@ -30,7 +30,7 @@ from clew.patterns.training import LossSettings, PatternsConfig, Prepared, train
 from clew.storage.ownership import claim
 from clew.storage.reading import read_json
 from tests.engine.children import start, tensors, wait, wait_until
-from tests.events import pick
+from tests.events import notes, pick
 from tests.patterns.training.making import COLORS, small_run, write_photo, write_photos
 
 pytestmark = pytest.mark.slow
@@ -223,6 +223,22 @@ def test_split_folders_are_respected(tmp_path: Path) -> None:
     results = train_patterns(small_run(data, tmp_path / "out", epochs=1))
     assert results["data"]["splits"] == {"train": 18, "validation": 6, "test": 9}
     assert results["data"]["split_folders"] is True
+
+
+def test_near_duplicates_in_given_split_folders_are_reported(tmp_path: Path) -> None:
+    """Folders take precedence, but the accuracy is then too high."""
+    data = tmp_path / "photos"
+    for split, first in (("train", 0), ("val", 20), ("test", 40)):
+        write_photos(data / split, {"azul": 3, "red 🍎": 3}, first=first)
+    with Image.open(data / "train" / "azul" / "photo 0.png") as photo:
+        photo.point([*range(1, 256), 255] * 3).save(data / "test" / "azul" / "brighter.png")
+    events = Events()
+    results = train_patterns(small_run(data, tmp_path / "out", epochs=1), events)
+    assert results["data"]["test_near_duplicates"] == 1 and results["data"]["splits"]["test"] == 7
+    assert (
+        "1 test photo is a near duplicate of training photos: the test accuracy will be too high. "
+        '"clew patterns clean" lists them.'
+    ) in notes(events.events)
 
 
 def test_twenty_photos_in_two_unequal_classes_give_finite_metrics(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from clew.base.progress import (
     report_work,
 )
 from clew.hallucination.llm.checked import Checked, CheckMemory
-from clew.hallucination.llm.generation import draw_numbers
+from clew.hallucination.llm.generation import draw_numbers, split_rows
 from clew.hallucination.llm.memory import BatchPlan
 from clew.hallucination.llm.models import LoadedModel
 from clew.hallucination.llm.observe import listen_to_whole
@@ -248,8 +248,8 @@ def score_tokens(
 def _start_scoring(logits: Float[Tensor, "places vocabulary"], tokens: Sequence[int]) -> Reading:
     """A few at a time: all logits in float32 would take more memory than the pass."""
     found, followed = [], to_device(list(tokens), logits.device)[:, None]
-    size = max(1, _SCORED_VALUES // logits.shape[1])
-    for part, token in zip(logits.split(size), followed.split(size), strict=True):
+    parts = split_rows(logits, max(1, _SCORED_VALUES // logits.shape[1]))
+    for part, token in zip(parts, followed.split([*map(len, parts)]), strict=True):
         logprobs = part.float().log_softmax(-1)
         entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
         found.append(torch.stack([logprobs.gather(1, token)[:, 0], entropy]))

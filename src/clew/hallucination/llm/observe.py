@@ -51,7 +51,7 @@ class ModelObserver:
         self.streams = found.streams
         # Layers of a spread model may be on other devices than the record.
         self._home = model_device(model) if is_spread(model) else None
-        self._turn = _Turn()
+        self._listening = _Listening()
 
     @property
     def attention_layers(self) -> int:
@@ -66,23 +66,23 @@ class ModelObserver:
             if attention:
                 handles += self._hook_attention(listener)
             self._hook_states()
-            before, self._turn.listener = self._turn.listener, listener
+            before, self._listening.listener = self._listening.listener, listener
             try:
                 yield
             finally:
-                self._turn.listener = before
+                self._listening.listener = before
 
     def _hook_states(self) -> None:
         """Once for all passes, as long as this object lives: it takes longer than what the hooks
         do."""
-        if self._turn.is_hooked:
+        if self._listening.is_hooked:
             return
-        self._turn.is_hooked = True
+        self._listening.is_hooked = True
         # The last entry of `hidden_states` is the output of the stack, after its final norm.
         modules = [*self._layers[:-1], self._stack]
         handles = [
             module.register_forward_hook(
-                _hidden_hook(self._turn, index, self.dim, self.streams, self._home)
+                _hidden_hook(self._listening, index, self.dim, self.streams, self._home)
             )
             for index, module in enumerate(modules)
         ]
@@ -108,7 +108,7 @@ class ModelObserver:
 
 
 @dataclass(kw_only=True)
-class _Turn:
+class _Listening:
     """Who receives the states of a pass, if anybody. The hooks know this, not the observer."""
 
     listener: Listener | None = None
@@ -260,10 +260,10 @@ def _find_layers(
 
 
 def _hidden_hook(
-    turn: _Turn, layer: int, dim: int, streams: int | None, home: torch.device | None
+    now: _Listening, layer: int, dim: int, streams: int | None, home: torch.device | None
 ) -> Any:
     def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-        if (listener := turn.listener) is None:
+        if (listener := now.listener) is None:
             return
         states = _states(output)
         if streams is not None and states.dim() == 4:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from clew.base.errors import InputError
 from clew.hallucination.llm.decoder import score_tokens
+from clew.hallucination.llm.generation import split_rows
 from clew.hallucination.llm.packing import Segment
 from clew.hallucination.llm.recording import Recording, RowCopy, RowRecord
 
@@ -108,7 +109,7 @@ class StateRecorder:
         # Of the pass, by token and layer, as a whole and as its layers. A record takes whole rows.
         self._states = torch.zeros(0, len(self._chosen), recording.shape.dim)
         self._layers: tuple[Tensor, ...] = ()
-        self._room = torch.empty(2, 0, 0)  # for log-probabilities and probabilities
+        self._room = torch.empty(0, 0)  # for log-probabilities
         self._layer = 0
         self._next: tuple[dict[int, int], Tensor, Tensor] | None = None
         self._handles = self._hook()
@@ -342,18 +343,25 @@ class StateRecorder:
     def _on_logits(self, _module: nn.Module, _input: Any, logits: Tensor | None) -> None:
         if logits is None or self._step is None or len(logits) != len(self._step.requests):
             return
-        if self._room.shape[1] < len(logits) or self._room.shape[2] != logits.shape[1]:
-            self._room = torch.empty(2, *logits.shape, device=logits.device)
+        if len(self._room) < len(logits) or self._room.shape[1] != logits.shape[1]:
+            self._room = torch.empty(*logits.shape, device=logits.device)
         # The next step reads them before they are written again: new memory would take longer.
-        logprobs, likely = self._room[:, : len(logits)]
+        logprobs = self._room[: len(logits)]
+        parts = zip(split_rows(logits), split_rows(logprobs), strict=True)
+        entropies = torch.cat([self._find_entropies(*part) for part in parts])
+        places = {one.row: place for place, one in enumerate(self._step.requests)}
+        self._next = places, logprobs, entropies
+
+    def _find_entropies(
+        self, logits: Float[Tensor, "rows vocabulary"], logprobs: Float[Tensor, "rows vocabulary"]
+    ) -> Float[Tensor, " rows"]:
+        """If they are asked for; `logprobs` are filled."""
         torch.log_softmax(logits.float(), -1, out=logprobs)
         # Of a token that cannot come, 0 times minus infinity is 0.
         logprobs.clamp_(min=_LEAST)
-        entropies = logprobs[:, 0]
-        if self._entropies:
-            entropies = -torch.linalg.vecdot(torch.exp(logprobs, out=likely), logprobs)
-        places = {one.row: place for place, one in enumerate(self._step.requests)}
-        self._next = places, logprobs, entropies
+        if not self._entropies:
+            return logprobs[:, 0]
+        return -torch.linalg.vecdot(logprobs.exp(), logprobs)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)

@@ -87,8 +87,8 @@ def test_products_of_few_tokens_equal_plain_passes(
 def test_a_layer_that_cannot_read_such_products_gets_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def multiply(weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-        found = torch.nn.functional.linear(x, weight, bias)
+    def multiply(layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        found = torch.nn.functional.linear(x, layer.weight, layer.bias)
         return found if x.shape[-2] < 8 else found.view(-1)
 
     monkeypatch.setattr(fused, "_LEAST_WEIGHTS", 1)

@@ -88,27 +88,26 @@ def _can_fuse(model: PreTrainedModel) -> bool:
 
 def _find_products(model: PreTrainedModel) -> Iterator[tuple[nn.Module, _Forward]]:
     """The layers of a model on a CPU whose products `_multiply` may compute."""
-    if model_device(model).type != "cpu" or not torch.backends.mkl.is_available():
+    is_on_cpu = model_device(model).type == "cpu" and torch.backends.mkl.is_available()
+    if not is_on_cpu or is_spread(model) or getattr(model, "is_quantized", False):
         return
     for module in model.modules():
         if type(module) is nn.Linear and "forward" not in module.__dict__:
             weight = module.weight
             if weight.dtype == torch.float32 and weight.numel() >= _LEAST_WEIGHTS:
-                yield module, partial(_multiply, weight, module.bias)
+                yield module, partial(_multiply, module)
 
 
-def _multiply(
-    weight: Float[Tensor, "out size"], bias: Float[Tensor, " out"] | None, x: Tensor
-) -> Float[Tensor, "*rest out"]:
-    """What `nn.Linear` returns. Few tokens are multiplied as columns."""
+def _multiply(layer: nn.Linear, x: Float[Tensor, "*tokens size"]) -> Float[Tensor, "*tokens out"]:
+    """What the layer returns. Few tokens are multiplied as columns."""
     count = x.numel() // x.shape[-1]
     if count not in _FEW_TOKENS:
-        return nn.functional.linear(x, weight, bias)
+        return nn.functional.linear(x, layer.weight, layer.bias)
     columns = x.reshape(count, -1).T
-    if bias is None:
-        found = torch.mm(weight, columns)
+    if layer.bias is None:
+        found = torch.mm(layer.weight, columns)
     else:
-        found = torch.addmm(bias[:, None], weight, columns)
+        found = torch.addmm(layer.bias[:, None], layer.weight, columns)
     return found.T.unflatten(0, x.shape[:-1])
 
 

@@ -456,7 +456,7 @@ def split_rows(
 ) -> tuple[Tensor, ...]:
     """On a CPU, a few rows per thread at a time: they stay in the caches from one operation to the
     next, which take half as long. On a GPU, all of them, or `most` at a time."""
-    if values.is_cuda:
+    if not values.is_cpu:
         return values.split(most or max(1, len(values)))
     return values.split(torch.get_num_threads() * max(1, _CACHED_VALUES // values.shape[1]))
 

@@ -57,7 +57,9 @@ _SWEEPS = re.compile(
     r"|patterns/test_export\.py|service/test_process\.py|cli/test_converted\.py"
     r"|comparison/(test_(networks|ready)|report/test_ugly)\.py|corrupted_bytes|true_auroc"
     r"|inherit_nothing|is_served_alone|takes_no_settings|stored_answers_get_their_risks"
-    r"|workers_with_another_batch|any_server_in_one_command"
+    r"|workers_with_another_batch|any_server_in_one_command|two_processes|processes_agree"
+    r"|flipped_bytes|loads_only_what_it_needs|folder_that_is_removed|draws_any_text|an_ordinary_model"
+    r"|patterns/test_flow\.py|test_seeds\.py|preprocess_urls\.py|network_trained_on_crops"
 )
 
 

@@ -37,13 +37,11 @@ START_SECONDS = 900
 
 def run_rivals(args):
     model = str(embedded_model_folder())
-    clew = [sys.executable, "-m", "clew", "serve", str(args.detector), "--prompt", "messages"]
-    clew += ["--model-name", model]
     rival = [sys.executable, "-c", "from transformers.cli.transformers import main; main()"]
     rival += ["serve", model, "--continuous-batching", "--device", "cpu", "--dtype", "float32"]
     # By default its cache takes most of the memory.
     rival += ["--cb-max-memory-percent", "0.2"]
-    commands = {"clew serve, with risks": clew, "transformers serve": rival}
+    commands = {"clew serve, with risks": clew_command(args, model), "transformers serve": rival}
     questions = [question.question for question in load_questions("facts", 256).questions]
     with ExitStack() as stack:
         servers = {n: stack.enter_context(serving(c, model)) for n, c in commands.items()}
@@ -60,14 +58,17 @@ def run_rivals(args):
                 report(clients, name, found)
 
 
+def clew_command(args, model):
+    command = [sys.executable, "-m", "clew", "serve", str(args.detector), "--prompt", "messages"]
+    return [*command, "--model-name", model]
+
+
 def run_servers(args):
     """clew serve with risks against vLLM's own server, each alone in new processes, by turns."""
     model = str(embedded_model_folder())
-    clew = [sys.executable, "-m", "clew", "serve", str(args.detector), "--prompt", "messages"]
-    clew += ["--model-name", model]
     rival = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     rival += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
-    commands = {"clew serve, with risks": clew, "vLLM": rival}
+    commands = {"clew serve, with risks": clew_command(args, model), "vLLM": rival}
     questions = [question.question for question in load_questions("facts", 256).questions]
     found = {level: {name: [] for name in commands} for level in args.levels}
     for number in range(args.repeats):

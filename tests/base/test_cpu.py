@@ -152,4 +152,4 @@ def test_numpy_has_one_thread_where_it_should_and_gets_the_others_back() -> None
             assert count_threads() <= {1}
             assert other.submit(score).result(60) <= {1}  # waits for nobody
             assert count_threads() <= {1}
-        assert count_threads() == before
+        assert before <= {2} and count_threads() == before
